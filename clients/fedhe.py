@@ -1,0 +1,80 @@
+"""FedHe, client half: local training pulled towards the server's average logits of each sample's class.
+
+Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federated Learning", MSN 2021.
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from clients.base import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.distillation import kl_divergence
+from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.node import Node
+from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits, known_class_logits
+from hetfl_flwr.training import train
+
+
+class FedHeClient(KnowledgeClient):
+    """Trains on ``CE + alpha * logit_loss(p_i, p_server[y_i])`` and reports its own class-average logits.
+
+    Eq. (4)-(8) and (11)-(13), Algorithm 1 lines 7-16. The paper's round is 3 random mini-batches of 50 with Adam at 1e-3
+    (``local-batches = 3``, its "inner epoch 3"); the optimizer goes on from round to round.
+
+    Wire   as in `strategies.fedhe.FedHe`.
+    State  the model, the optimizer's moments.
+    Departs from the paper: samples of a class that the server knows nothing of are trained with cross-entropy alone (the paper only
+    says so for the very first round).
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    alpha : float
+        Weight of the logit loss, 0 or more. 0 is local training.
+    logit_loss : {"mse", "kl"}
+        "mse": mean over batch and classes of the squared difference of raw logits (the authors' choice).
+        "kl": KL divergence of the two softmax distributions, mean over the batch.
+    """
+
+    def __init__(
+        self, node: Node, *, alpha: Annotated[float, Field(ge=0)] = 1.0, logit_loss: Literal["mse", "kl"] = "mse"
+    ) -> None:
+        super().__init__(node)
+        self.alpha = alpha
+        self.logit_loss = logit_loss
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the average logits of each class, and which are known."""
+        return known_class_logits(self.node.data.spec.classes)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send class-average logits and their counts."""
+        return class_logits(self.node.data.spec.classes)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train, and sum up the training-mode logits seen on the way, taken before each step: Eq. (7)-(8)."""
+        device = self.node.device
+        target = torch.from_numpy(download["logits"]).to(device)
+        known = torch.from_numpy(download["known"]).to(device)
+        sums, counts = torch.zeros_like(target), torch.zeros(len(known), dtype=torch.int64, device=device)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            logits = self.node.model(inputs)
+            sums.index_add_(0, labels, logits.detach())
+            counts.add_(torch.bincount(labels, minlength=len(counts)))
+            private = functional.cross_entropy(logits, labels)
+            taught = known[labels]
+            if self.alpha == 0 or not taught.any():
+                return private
+            return private + self.alpha * self._distance(logits[taught], target[labels[taught]]) * taught.float().mean()
+
+        samples, mean_loss = train(self.node.data.train, self.batches(round), self.optimizer(), loss)
+        upload = {"logits": to_numpy(sums / (counts + 1)[:, None]), "counts": to_numpy(counts)}
+        return upload, {EXAMPLES: samples, "train-loss": mean_loss}
+
+    def _distance(self, logits: Tensor, target: Tensor) -> Tensor:
+        return functional.mse_loss(logits, target) if self.logit_loss == "mse" else kl_divergence(target, logits)

@@ -1,0 +1,34 @@
+"""Local training, client half: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
+
+from torch import Tensor
+from torch.nn import functional
+
+from clients.base import KnowledgeClient, Metrics
+from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr.training import train
+
+
+class LocalClient(KnowledgeClient):
+    """Trains on its own data with cross-entropy, round after round, with one continuing optimizer.
+
+    Wire   nothing either way.
+    State  the model, the optimizer's moments.
+    """
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect nothing."""
+        return EMPTY
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send nothing."""
+        return EMPTY
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train for one round."""
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return functional.cross_entropy(self.node.model(inputs), labels)
+
+        samples, mean_loss = train(self.node.data.train, self.batches(round), self.optimizer(), loss)
+        return {}, {EXAMPLES: samples, "train-loss": mean_loss}

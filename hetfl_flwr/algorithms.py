@@ -1,0 +1,145 @@
+"""From an algorithm's name to its two halves, by convention; no algorithm is listed anywhere.
+
+``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A dotted name, ``my_pkg.fedproto``, is
+``my_pkg.fedproto.strategy.FedProto`` and ``my_pkg.fedproto.client.FedProtoClient``. The class is the one whose name, without regard
+to case, is the last part of the algorithm's name (plus ``Client`` for the client half).
+"""
+
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.errors import ConfigError, unknown
+
+BASES = {"base"}
+"""Modules of ``strategies`` and ``clients`` that are no algorithms."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm's name and its two halves."""
+
+    name: str
+    strategy: type[Any]
+    client: type[Any]
+
+    @property
+    def defaults(self) -> dict[str, Value]:
+        """The algorithm's own keys (with dashes) and their defaults."""
+        return {
+            name.replace("_", "-"): parameter.default
+            for half in (self.strategy, self.client)
+            for name, parameter in _hyper_parameters(half).items()
+        }
+
+
+def names() -> list[str]:
+    """Return the names of the algorithms of this project, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(import_module("strategies").__path__) if module.name not in BASES)
+
+
+def for_unlike_models() -> list[str]:
+    """Return the names of the algorithms of this project whose clients may have different models."""
+    return [name for name in names() if find(name).strategy.unlike_models]
+
+
+@cache
+def find(name: str) -> Algorithm:
+    """Find an algorithm by name.
+
+    Raises
+    ------
+    ConfigError
+        Unknown name (with the nearest valid one), or a module without the class that the convention asks for.
+    """
+    if "." in name:
+        strategy, client = f"{name}.strategy", f"{name}.client"
+    elif name in names():
+        strategy, client = f"strategies.{name}", f"clients.{name}"
+    else:
+        raise ConfigError(unknown("algorithm", name, names()))
+    last = name.rpartition(".")[2]
+    return Algorithm(name, _class_named(_module(strategy), last), _class_named(_module(client), f"{last}client"))
+
+
+def build_strategy(config: RunConfig) -> Any:
+    """Build the server half with the hyper-parameters that the run config gives it."""
+    return _build(config, find(config.algorithm).strategy)
+
+
+def build_client(config: RunConfig, *args: object) -> Any:
+    """Build the client half with the hyper-parameters that the run config gives it."""
+    return _build(config, find(config.algorithm).client, *args)
+
+
+def check_options(config: RunConfig) -> None:
+    """Check every ``name.key`` of a run config: the algorithm exists, has that key, and the value's type and range fit.
+
+    Raises
+    ------
+    ConfigError
+        One line naming the key, and the nearest valid one where it is unknown.
+    """
+    for key in config.options:
+        name, _, own = key.rpartition(".")
+        defaults = find(name).defaults
+        if own not in defaults:
+            raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
+    for half in (find(config.algorithm).strategy, find(config.algorithm).client):
+        _typed(config, half)
+
+
+def _module(path: str) -> ModuleType:
+    try:
+        if find_spec(path) is None:
+            raise ModuleNotFoundError(path)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"algorithm module '{path}' not found: no module named '{error.name or path}'") from None
+    return import_module(path)
+
+
+def _class_named(module: ModuleType, name: str) -> type[Any]:
+    wanted = name.replace("_", "").lower()
+    for attribute, value in vars(module).items():
+        if inspect.isclass(value) and attribute.lower() == wanted:
+            return value
+    raise ConfigError(f"algorithm module '{module.__name__}' has no class named like '{wanted}' (in any case)")
+
+
+def _hyper_parameters(half: type[Any]) -> Mapping[str, inspect.Parameter]:
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(half, eval_str=True).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def _typed(config: RunConfig, half: type[Any]) -> dict[str, object]:
+    given = config.options_of(config.algorithm)
+    typed: dict[str, object] = {}
+    for name, parameter in _hyper_parameters(half).items():
+        if name not in given:
+            continue
+        try:
+            adapter: TypeAdapter[object] = TypeAdapter(parameter.annotation, config=ConfigDict(strict=True))
+            typed[name] = adapter.validate_python(given[name])
+        except ValidationError as error:
+            key = f"{config.algorithm}.{name.replace('_', '-')}"
+            raise ConfigError(f"{key} = {given[name]!r}: {error.errors()[0]['msg'].lower()}") from None
+    return typed
+
+
+def _build(config: RunConfig, half: type[Any], *args: object) -> Any:
+    try:
+        return half(*args, **_typed(config, half))
+    except ValueError as error:
+        raise ConfigError(f"{config.algorithm}: {error}") from None

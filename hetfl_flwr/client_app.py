@@ -1,0 +1,106 @@
+"""The ClientApp: Flower's messages in, a NumPyClient's ``fit`` and ``evaluate`` called, replies out.
+
+The NumPyClient is built anew for every message; what must survive goes through `hetfl_flwr.state`. An error becomes an error reply
+that names client, stage and round, so that every engine shows the same line.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from hashlib import sha256
+from logging import ERROR
+
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.supercore import log
+
+from hetfl_flwr.algorithms import build_client
+from hetfl_flwr.errors import HetflError
+from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, MEMBER, METRICS, ROUND, Member
+from hetfl_flwr.node import Node
+from hetfl_flwr.payloads import PayloadSpec, to_record, weights
+
+app = ClientApp()
+
+Handler = Callable[[Message, Context], Message]
+
+
+def _surfaced(handler: Handler) -> Handler:
+    """Turn whatever a handler raises into an error reply with one line."""
+
+    @wraps(handler)
+    def surfaced(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except Exception as error:
+            line = _where(message, context) + _reason(error)
+            log(ERROR, line, exc_info=None if isinstance(error, HetflError) else error)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
+
+    return surfaced
+
+
+@app.query()
+@_surfaced
+def roll_call(message: Message, context: Context) -> Message:
+    """Answer who this client is and what it has."""
+    node = Node.from_context(context)
+    build_client(node.config, node)
+    specification = weights(node.model)
+    member = Member(
+        node=context.node_id,
+        partition=node.partition,
+        partitions=node.partitions,
+        model=node.model_name,
+        parameters=sum(parameter.numel() for parameter in node.model.parameters() if parameter.requires_grad),
+        width=node.model.width,
+        classes=node.data.spec.classes,
+        shape=node.data.spec.shape,
+        weights=sha256(repr(specification).encode()).hexdigest()[:16],
+        train=len(node.data.train),
+        validation=len(node.data.validation),
+        test=len(node.data.test),
+    )
+    return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
+
+
+@app.train()
+@_surfaced
+def train(message: Message, context: Context) -> Message:
+    """Run one round of `NumPyClient.fit`."""
+    node = Node.from_context(context)
+    client = build_client(node.config, node)
+    arrays, examples, metrics = client.fit(
+        _received(message, client.download_spec()), dict(message.content.config_records[CONFIG])
+    )
+    uploaded = to_record(dict(zip(client.upload_spec().names, arrays, strict=True)))
+    return Message(RecordDict({ARRAYS: uploaded, METRICS: MetricRecord({**metrics, EXAMPLES: examples})}), reply_to=message)
+
+
+@app.evaluate()
+@_surfaced
+def evaluate(message: Message, context: Context) -> Message:
+    """Run `NumPyClient.evaluate`."""
+    node = Node.from_context(context)
+    client = build_client(node.config, node)
+    loss, examples, metrics = client.evaluate(
+        _received(message, client.assess_spec()), dict(message.content.config_records[CONFIG])
+    )
+    return Message(RecordDict({METRICS: MetricRecord({**metrics, "loss": loss, EXAMPLES: examples})}), reply_to=message)
+
+
+def _received(message: Message, spec: PayloadSpec) -> list[object]:
+    record = message.content.array_records.get(ARRAYS) or ArrayRecord()
+    return list(spec.decode(record, "server").values())
+
+
+def _where(message: Message, context: Context) -> str:
+    partition = context.node_config.get("partition-id", f"on node {context.node_id}")
+    where = f"client {partition}, {message.metadata.message_type}"
+    record = message.content.config_records.get(CONFIG) if message.has_content() else None
+    return f"{where}, round {record[ROUND]}: " if record is not None and ROUND in record else f"{where}: "
+
+
+def _reason(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line}"

@@ -1,0 +1,256 @@
+"""The run config: every key, its type, its default and its meaning, in this one place.
+
+The same keys serve ``hetfl run --set key=value``, ``flwr run . -c "key=value"``, recipes and a run folder's
+``config.toml``. Flower hands them over flat, with an algorithm's own keys under its name (``fedhe.alpha``).
+"""
+
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tomli_w
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from hetfl_flwr.errors import ConfigError, unknown
+
+Value = bool | int | float | str
+"""What Flower allows as the value of a run-config or node-config key."""
+
+
+def _partition(text: str) -> str:
+    from hetfl_flwr.data import parse_partition  # torch is not needed to say `hetfl --help`
+
+    parse_partition(text)
+    return text
+
+
+def _models(text: str) -> str:
+    from hetfl_flwr.models import parse_models
+
+    parse_models(text)
+    return text
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class RunConfig(BaseModel):
+    """One run, typed and checked. Keys are spelled with dashes on the outside, as attributes inside."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, alias_generator=_kebab, populate_by_name=True
+    )
+
+    algorithm: Annotated[
+        str, Field(min_length=1, description="Name of `hetfl list algorithms`, or package.module of your own.")
+    ] = "fedhe"
+
+    dataset: Annotated[
+        str, Field(min_length=1, description="Name of `hetfl list datasets`, or a Hugging Face hub id.")
+    ] = "digits"
+    data_dir: Annotated[
+        str, Field(description="Folder with local copies in the hub's layout. Empty: bundled data or the hub.")
+    ] = ""
+    image_column: Annotated[str, Field(description="Image column of a hub id. Empty: the only one.")] = ""
+    label_column: Annotated[str, Field(description="Label column of a hub id. Empty: the only one.")] = ""
+    partition: Annotated[
+        str,
+        AfterValidator(_partition),
+        Field(description="iid, dirichlet:ALPHA, classes:N (a client), shards:N (a client), or all (no split)."),
+    ] = "iid"
+    test_set: Annotated[
+        Literal["client", "global"],
+        Field(description="client: a part of each client's rows; global: the data set's own test split, for all."),
+    ] = "client"
+    validation_fraction: Annotated[
+        float, Field(ge=0, lt=1, description="Part of a client's rows kept for validation.")
+    ] = 0.1
+    test_fraction: Annotated[
+        float, Field(ge=0, lt=1, description="Part of a client's rows kept for its test (test-set client).")
+    ] = 0.2
+    normalize: Annotated[
+        Literal["mean-image", "none"],
+        Field(description="mean-image: minus the mean of the training images; none: scaled to [0, 1] only."),
+    ] = "mean-image"
+
+    models: Annotated[
+        str,
+        AfterValidator(_models),
+        Field(description="Models dealt round-robin over the clients: names of `hetfl list models`, or module:function."),
+    ] = "lenet5,mlp,fedhe:5"
+
+    clients: Annotated[
+        int, Field(ge=0, description="Number of clients. 0: 10 locally; as many as the nodes say elsewhere.")
+    ] = 0
+    rounds: Annotated[int, Field(ge=1, description="Rounds of training.")] = 20
+    fraction: Annotated[
+        float, Field(gt=0, le=1, description="Part of the clients drawn for each round, rounded up.")
+    ] = 1.0
+    min_clients: Annotated[
+        int, Field(ge=1, description="With fewer good replies than this in a round, the run ends.")
+    ] = 1
+    round_timeout: Annotated[
+        float, Field(gt=0, description="Seconds that the server waits for a round's replies, and for nodes at first.")
+    ] = 3600.0
+    evaluate_every: Annotated[
+        int, Field(ge=1, description="Evaluate on the clients each so many rounds, and after the last.")
+    ] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32, description="Seed of everything that is drawn.")] = 0
+
+    local_epochs: Annotated[
+        int, Field(ge=1, description="Epochs of a client in a round, where local-batches is 0.")
+    ] = 1
+    local_batches: Annotated[
+        int, Field(ge=0, description="Mini-batches of a client in a round. 0: whole epochs.")
+    ] = 3
+    batch_size: Annotated[int, Field(ge=1, description="Samples of a mini-batch.")] = 50
+    optimizer: Annotated[
+        Literal["adam", "amsgrad", "adamw", "sgd"], Field(description="Optimizer of the clients.")
+    ] = "adam"
+    learning_rate: Annotated[float, Field(gt=0, description="Step size of the optimizer.")] = 0.001
+    momentum: Annotated[float, Field(ge=0, lt=1, description="Momentum of sgd.")] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the optimizer.")] = 0.0
+
+    device: Annotated[
+        str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N or mps.")
+    ] = "cpu"
+    threads: Annotated[
+        int, Field(ge=1, description="Threads of a client's arithmetic. Part of what makes bits equal.")
+    ] = 1
+    output_dir: Annotated[
+        str, Field(description="Run folder. Empty: a new one under runs/ in the working directory.")
+    ] = ""
+    resume: Annotated[bool, Field(description="Go on with the run in output-dir from its last checkpoint.")] = False
+    state_dir: Annotated[
+        str, Field(description="Folder for the clients' state on disk. Empty: kept in Flower's Context.")
+    ] = ""
+    checkpoint_every: Annotated[
+        int, Field(ge=0, description="Write a checkpoint for --resume each so many rounds. 0: only at the end.")
+    ] = 10
+
+    options: Annotated[
+        dict[str, Value], Field(exclude=True, description="The algorithms' own keys, as name.key.")
+    ] = {}
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Value]) -> "RunConfig":
+        """Check the flat key-value pairs that Flower or the command line hands over.
+
+        Raises
+        ------
+        ConfigError
+            One line that names the key, and the nearest valid one where it is unknown.
+        """
+        return _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
+
+    def to_flat(self) -> dict[str, Value]:
+        """Return all keys and values, flat, as `from_flat` takes them."""
+        return {**self.model_dump(by_alias=True), **self.options}
+
+    def with_values(self, values: Mapping[str, Value]) -> "RunConfig":
+        """Return a copy in which some keys have other values."""
+        return type(self).from_flat({**self.to_flat(), **values})
+
+    def options_of(self, algorithm: str) -> dict[str, Value]:
+        """Return an algorithm's own keys, without its name and with underscores."""
+        prefix = f"{algorithm}."
+        return {
+            key.removeprefix(prefix).replace("-", "_"): value
+            for key, value in self.options.items()
+            if key.startswith(prefix)
+        }
+
+
+NODE_KEYS = {
+    "model": "models",
+    "dataset": "dataset",
+    "data-dir": "data-dir",
+    "image-column": "image-column",
+    "label-column": "label-column",
+    "partition": "partition",
+    "device": "device",
+    "threads": "threads",
+    "state-dir": "state-dir",
+}
+"""Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
+
+
+def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
+    """Return the run config as it holds on one node.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What the server sent.
+    node_config : mapping
+        The node's own settings; keys other than `NODE_KEYS` are left to others.
+    """
+    own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
+    return config.with_values(own) if own else config
+
+
+@lru_cache(maxsize=64)
+def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -> RunConfig:
+    del types  # part of the cache's key: 1, 1.0 and True are equal to Python, not to a config
+    keys = {_kebab(name) for name in RunConfig.model_fields} - {"options"}
+    general = {key: value for key, value in items if "." not in key}
+    for key in general:
+        if key not in keys:
+            raise ConfigError(unknown("config key", key, keys))
+    options = {key: value for key, value in items if "." in key}
+    try:
+        return RunConfig.model_validate({**general, "options": options})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        raise ConfigError(f"{key} = {general.get(key)!r}: {first['msg'].lower()}") from None
+
+
+def parse_value(text: str) -> Value:
+    """Read a value as TOML does; what TOML cannot read is a word.
+
+    Examples
+    --------
+    >>> parse_value("0.5"), parse_value("true"), parse_value("iid")
+    (0.5, True, 'iid')
+    """
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def parse_setting(text: str) -> tuple[str, Value]:
+    """Read one ``key=value`` of the command line."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"'{text}' is not key=value")
+    return key.strip(), parse_value(value.strip())
+
+
+def read_toml(path: Path) -> dict[str, Value]:
+    """Read a TOML file of config keys, tables flattened with dots."""
+    try:
+        loaded = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    flat: dict[str, Value] = {}
+    for key, value in loaded.items():
+        flat |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def to_toml(values: Mapping[str, Value]) -> str:
+    """Write flat config keys as TOML, an algorithm's own keys as its table."""
+    nested: dict[str, object] = {key: value for key, value in values.items() if "." not in key}
+    for key, value in values.items():
+        if "." in key:
+            table, _, inner = key.rpartition(".")
+            nested.setdefault(table, {})[inner] = value  # type: ignore[index]
+    return tomli_w.dumps(nested)

@@ -1,0 +1,369 @@
+"""The clients as the server sees them: who they are, who takes part in a round, and what they answered.
+
+Node ids are random in every run; the stable identity of a client is its partition. Everything here is ordered by partition and
+drawn from the run's own generators, so that the same config and seed give the same bits in every engine.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, isfinite
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import FederationError, PayloadError
+from hetfl_flwr.payloads import PayloadSpec, payload_bytes, wire_bytes
+from hetfl_flwr.seeding import generator
+
+ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-examples", "server-round"
+"""Names of records and keys in messages: those of Flower's own strategies."""
+
+MEMBER = "member"
+"""Name of the record in which a client answers the roll call."""
+
+DEPLOYMENT_POLL = 0.5
+"""Seconds between two looks for replies, for a Grid that does not say its own interval."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client as it answered the roll call.
+
+    Parameters
+    ----------
+    node : int
+        Flower's node id, random in each run.
+    partition, partitions : int
+        Which client it is, and of how many.
+    model : str
+        Name of its model. What it is made of stays at home, save for `parameters` and `weights`.
+    parameters, width, classes : int
+        Trainable numbers, embedding width D and classes C.
+    shape : tuple of int
+        Shape of one input.
+    weights : str
+        Fingerprint of the names, shapes and dtypes of its weights: equal for clients whose weights can be averaged.
+    train, validation, test : int
+        Numbers of samples.
+    """
+
+    node: int
+    partition: int
+    partitions: int
+    model: str
+    parameters: int
+    width: int
+    classes: int
+    shape: tuple[int, ...]
+    weights: str
+    train: int
+    validation: int
+    test: int
+
+    def to_record(self) -> ConfigRecord:
+        """Write the answer to the roll call."""
+        return ConfigRecord({name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items() if name != "node"})
+
+    @classmethod
+    def from_reply(cls, reply: Message) -> "Member":
+        """Read the answer to the roll call."""
+        values: dict[str, Any] = dict(reply.content.config_records[MEMBER])
+        return cls(node=reply.metadata.src_node_id, **{**values, "shape": tuple(values["shape"])})
+
+    def __str__(self) -> str:
+        return f"client {self.partition} ({self.model})"
+
+
+class Roster:
+    """The clients that are in the federation now, by partition. Grows when one joins late, shrinks when one leaves."""
+
+    def __init__(self, members: Iterable[Member] = ()) -> None:
+        self._by_node = {member.node: member for member in members}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(sorted(self._by_node.values(), key=lambda member: member.partition))
+
+    def __len__(self) -> int:
+        return len(self._by_node)
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._by_node
+
+    def of(self, node: int) -> Member:
+        """Return the member behind a node id."""
+        return self._by_node[node]
+
+    def add(self, member: Member) -> None:
+        """Take in a client, unless its partition is taken."""
+        for other in self:
+            if other.partition == member.partition:
+                raise FederationError(f"partition-id {member.partition} is claimed by two nodes, {other.node} and {member.node}")
+        self._by_node[member.node] = member
+
+    def keep(self, nodes: set[int]) -> None:
+        """Forget clients whose nodes are gone."""
+        self._by_node = {node: member for node, member in self._by_node.items() if node in nodes}
+
+    @property
+    def classes(self) -> int:
+        """The number of classes that all clients share.
+
+        Raises
+        ------
+        FederationError
+            They do not share one, or there is no client.
+        """
+        return self._shared("classes", "classes")
+
+    def _shared(self, attribute: str, plural: str) -> Any:
+        values = {getattr(member, attribute): member for member in reversed(list(self))}
+        if len(values) != 1:
+            said = ", ".join(f"{member} has {value}" for value, member in values.items()) or "no client is here"
+            raise FederationError(f"the clients must have the same number of {plural}: {said}")
+        return next(iter(values))
+
+    def check_same_weights(self, algorithm: str, instead: Sequence[str]) -> None:
+        """Refuse unlike models, for an algorithm that averages weights.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ and the algorithms that would do.
+        """
+        kinds: dict[str, list[Member]] = {}
+        for member in self:
+            kinds.setdefault(member.weights, []).append(member)
+        if len(kinds) > 1:
+            said = "; ".join(f"{group[0].model} on client {_listed([member.partition for member in group])}" for group in kinds.values())
+            raise FederationError(
+                f"{algorithm} averages weights, so all clients need the same model, but there are {said}. "
+                f"Set one model (models = \"{next(iter(self)).model}\"), or take an algorithm for unlike models: {', '.join(instead)}"
+            )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong with one client in one round."""
+
+    partition: int
+    stage: str
+    reason: str
+
+
+@dataclass
+class Traffic:
+    """Bytes exchanged with one client: payload (what the papers count) and wire (whole messages), both ways."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    wire_up: int = 0
+    wire_down: int = 0
+
+    def add(self, other: "Traffic") -> None:
+        """Count another exchange in."""
+        self.bytes_up += other.bytes_up
+        self.bytes_down += other.bytes_down
+        self.wire_up += other.wire_up
+        self.wire_down += other.wire_down
+
+
+@dataclass
+class Exchange:
+    """Replies that may be used, ordered by partition; what failed; and what it cost, by partition."""
+
+    replies: list[Message] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    traffic: dict[int, Traffic] = field(default_factory=dict)
+
+
+class Federation:
+    """A Grid with a roll call, ordered replies, checked uploads and measured bytes.
+
+    Parameters
+    ----------
+    grid : Grid
+        The engine's own.
+    config : RunConfig
+        The run.
+    """
+
+    def __init__(self, grid: Grid, config: RunConfig) -> None:
+        self.grid = grid
+        self.config = config
+        self.roster = Roster()
+        self._poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
+
+    def assemble(self) -> None:
+        """Wait for the nodes and call the roll.
+
+        Raises
+        ------
+        FederationError
+            Too few nodes within ``round-timeout``, or a client that cannot take part: names it and why.
+        """
+        deadline = time.monotonic() + self.config.round_timeout
+        wanted = self.config.clients or 1
+        while True:
+            for failure in self.welcome():
+                raise FederationError(failure.reason)
+            wanted = max([wanted, *(member.partitions for member in self.roster)]) if not self.config.clients else wanted
+            if len(self.roster) >= wanted:
+                break
+            if time.monotonic() > deadline:
+                if len(self.roster) >= self.config.min_clients:
+                    break
+                raise FederationError(f"{len(self.roster)} nodes connected within {self.config.round_timeout:g} s, need {self.config.min_clients}")
+            time.sleep(max(self._poll, 0.1))
+        self._check_size()
+
+    def _check_size(self) -> None:
+        if len(self.roster) < self.config.min_clients:
+            raise FederationError(f"min-clients = {self.config.min_clients}, but there are {len(self.roster)} clients")
+
+    def welcome(self) -> list[Failure]:
+        """Forget nodes that left, call the roll of new ones, and return those that could not be taken in."""
+        present = set(self.grid.get_node_ids())
+        self.roster.keep(present)
+        new = sorted(node for node in present if node not in self.roster)
+        calls = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
+        failures = []
+        for node, reply in self._answers(calls).items():
+            if reply is None or reply.has_error():
+                reason = reply.error.reason if reply is not None else f"node {node}: no answer to the roll call"
+                failures.append(Failure(-1, "roll call", reason))
+                continue
+            member = Member.from_reply(reply)
+            try:
+                self.roster.add(member)
+            except FederationError as error:
+                failures.append(Failure(member.partition, "roll call", str(error)))
+        return failures
+
+    def draw(self, round: int) -> list[Member]:
+        """Draw the clients of a round: ``fraction`` of them, rounded up, by the run's own generator."""
+        members = list(self.roster)
+        count = ceil(self.config.fraction * len(members))
+        if count == len(members):
+            return members
+        chosen = generator(self.config.seed, round, "draw").choice(len(members), count, replace=False)
+        return [members[index] for index in sorted(chosen)]
+
+    def view(self, members: Sequence[Member]) -> Grid:
+        """Return the Grid as it looks to a strategy that asks it for nodes: just these."""
+        return GridView(self.grid, [member.node for member in members])
+
+    def exchange(self, messages: Iterable[Message], uploads: Callable[[Member], PayloadSpec] | None = None) -> Exchange:
+        """Send messages, wait for the replies, and set aside those that cannot be used.
+
+        Parameters
+        ----------
+        messages : iterable of Message
+            At most one a node.
+        uploads : callable, optional
+            What each client is to upload. None: no arrays are looked at.
+        """
+        result = Exchange()
+        sent = sorted(messages, key=lambda message: self.roster.of(message.metadata.dst_node_id).partition)
+        for message in sent:
+            traffic = Traffic(bytes_down=payload_bytes(message), wire_down=wire_bytes(message))
+            result.traffic[self.roster.of(message.metadata.dst_node_id).partition] = traffic
+        for node, reply in self._answers(sent).items():
+            member = self.roster.of(node)
+            stage = sent[0].metadata.message_type
+            if reply is None:
+                result.failures.append(Failure(member.partition, stage, f"{member}: no reply within {self.config.round_timeout:g} s"))
+                continue
+            traffic = result.traffic[member.partition]
+            traffic.bytes_up, traffic.wire_up = payload_bytes(reply), wire_bytes(reply)
+            try:
+                _check_reply(reply, member, uploads)
+            except PayloadError as error:
+                result.failures.append(Failure(member.partition, stage, str(error)))
+            else:
+                result.replies.append(reply)
+        return result
+
+    def _answers(self, messages: Sequence[Message]) -> dict[int, Message | None]:
+        """Return the reply of each node addressed, in the order of the messages; None where none came in time."""
+        answers: dict[int, Message | None] = {message.metadata.dst_node_id: None for message in messages}
+        if not messages:
+            return answers
+        for message in messages:
+            message.metadata.ttl = self.config.round_timeout
+        self.grid.push_messages(messages)
+        waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        deadline = time.monotonic() + self.config.round_timeout
+        while True:
+            for reply in self.grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    answers[node] = reply
+            if not waiting or time.monotonic() > deadline:
+                return answers
+            time.sleep(self._poll)
+
+
+class GridView(Grid):
+    """A Grid of which a strategy sees only some nodes; everything else goes through."""
+
+    def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
+        self._grid = grid
+        self._nodes = list(nodes)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes of this view, ordered by partition."""
+        return list(self._nodes)
+
+    def set_run(self, run: Any) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run."""
+        return self._grid.run
+
+    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None) -> Message:
+        """Create a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull replies."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Push messages and pull their replies."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+def _check_reply(reply: Message, member: Member, uploads: Callable[[Member], PayloadSpec] | None) -> None:
+    if reply.has_error():
+        raise PayloadError(reply.error.reason)
+    content = reply.content
+    if list(content.metric_records) != [METRICS]:
+        raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
+    _check_metrics(dict(content.metric_records[METRICS]), member)
+    if uploads is not None:
+        if list(content.array_records) != [ARRAYS]:
+            raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
+        uploads(member).decode(content.array_records[ARRAYS], str(member))
+
+
+def _check_metrics(metrics: Mapping[str, object], member: Member) -> None:
+    for name, value in metrics.items():
+        if not isinstance(value, int | float) or not isfinite(value):
+            raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a finite number")
+    examples = metrics.get(EXAMPLES)
+    if not isinstance(examples, int | float) or examples < 0:
+        raise PayloadError(f"{member}: metric '{EXAMPLES}' is {examples!r}, expected a number of samples")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")

@@ -1,0 +1,15 @@
+"""Models: a body and a linear head, a small zoo sized by the data, and any torch module of the user's own."""
+
+from hetfl_flwr.models.registry import CatalogueRow, build_model, catalogue_rows, deal, parse_models
+from hetfl_flwr.models.split_model import SplitModel, parameter_count, split
+
+__all__ = [
+    "CatalogueRow",
+    "SplitModel",
+    "build_model",
+    "catalogue_rows",
+    "deal",
+    "parameter_count",
+    "parse_models",
+    "split",
+]

@@ -1,0 +1,192 @@
+"""Models by name: which client gets which, and how a name becomes a model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, ModelError, unknown
+from hetfl_flwr.models.split_model import SplitModel, cause, checked, parameter_count
+from hetfl_flwr.models.zoo import FEDHE_TABLE, fedhe, lenet5, mlp
+from hetfl_flwr.seeding import seeded
+
+OWN_MODEL = "package.module:function"
+"""How a user's own model is written: a function that takes a DataSpec and returns a torch.nn.Module."""
+
+
+@dataclass(frozen=True)
+class ZooModel:
+    """A model of the zoo: what it is, and the function that builds it for the data."""
+
+    summary: str
+    build: Callable[[DataSpec], SplitModel]
+
+
+def _fedhe_models() -> dict[str, ZooModel]:
+    return {
+        f"fedhe:{number}": ZooModel(
+            f"FedHe's CNN {number}: {'-'.join(map(str, filters))} filters, dropout {dropout}",
+            partial(fedhe, number),
+        )
+        for number, (filters, dropout) in enumerate(FEDHE_TABLE)
+    }
+
+
+ZOO: Mapping[str, ZooModel] = MappingProxyType(
+    {
+        "mlp": ZooModel("perceptron with two hidden layers of 200 units; images and tables", mlp),
+        "lenet5": ZooModel("LeNet-5: two convolutions and two hidden layers", lenet5),
+        **_fedhe_models(),
+    }
+)
+"""Every model that has a name of its own."""
+
+
+class CatalogueRow(NamedTuple):
+    """A model of the zoo for given data; where it does not fit, `problem` says why, the numbers are None."""
+
+    name: str
+    summary: str
+    parameters: int | None
+    width: int | None
+    problem: str = ""
+
+
+def parse_models(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list of models.
+
+    Parameters
+    ----------
+    text : str
+        Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``.
+
+    Raises
+    ------
+    ConfigError
+        If a name is empty.
+    ModelError
+        If a name is neither of the zoo nor of the form of an own model.
+
+    Examples
+    --------
+    >>> parse_models("lenet5, fedhe:5, my_models.nets:wide")
+    ('lenet5', 'fedhe:5', 'my_models.nets:wide')
+    """
+    names: list[str] = []
+    for name in (" ".join(part.split()) for part in text.split(",")):
+        if not name:
+            raise ConfigError(f"models: an empty name in {text!r}; write names separated by single commas")
+        names += _fedhe_models() if name == "fedhe" else [name]
+    for name in names:
+        _require_known(name)
+    return tuple(names)
+
+
+def deal(models: str, partition: int) -> str:
+    """Return the model of a partition: the list is dealt round and round.
+
+    Parameters
+    ----------
+    models : str
+        Comma-separated list, as in `parse_models`.
+    partition : int
+        The client's partition, 0 or more.
+
+    Examples
+    --------
+    >>> [deal("mlp,lenet5", partition) for partition in range(3)]
+    ['mlp', 'lenet5', 'mlp']
+    """
+    names = parse_models(models)
+    return names[partition % len(names)]
+
+
+def build_model(name: str, spec: DataSpec, *, seed: int, scope: tuple[int | str, ...] = ()) -> SplitModel:
+    """Build a model for the data, in training mode, on the CPU.
+
+    Parameters
+    ----------
+    name : str
+        A model of the zoo, or ``package.module:function``: a function that takes the DataSpec and returns a
+        SplitModel, or any other torch module whose last step is a Linear.
+    spec : DataSpec
+        Shape of one sample and number of classes.
+    seed : int
+        The run's seed, 0 or more.
+    scope : tuple of int or str
+        What the weights are for, such as ``(partition,)``. Equal seed and scope give equal initial weights;
+        torch's global generator is left as it was.
+
+    Raises
+    ------
+    ModelError
+        If the name is unknown, or the model cannot be built or does not fit the data.
+
+    Examples
+    --------
+    >>> build_model("mlp", DataSpec(shape=(1, 8, 8), classes=10), seed=0).width
+    200
+    """
+    _require_known(name)
+    build = ZOO[name].build if name in ZOO else partial(_build_own, name)
+    with seeded(seed, *scope, "weights"):
+        return _build(name, build, spec)
+
+
+def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
+    """Return what each model of the zoo becomes for the data.
+
+    Examples
+    --------
+    >>> row = catalogue_rows(DataSpec(shape=(30,), classes=2))[1]
+    >>> row.name, row.width, row.problem
+    ('lenet5', None, 'a convolutional network needs images (channels, height, width); for a table use mlp')
+    """
+    return [_row(name, model, spec) for name, model in ZOO.items()]
+
+
+def _row(name: str, model: ZooModel, spec: DataSpec) -> CatalogueRow:
+    try:
+        with torch.device("meta"):
+            built = model.build(spec)
+    except ModelError as error:
+        return CatalogueRow(name, model.summary, None, None, str(error))
+    return CatalogueRow(name, model.summary, parameter_count(built), built.width)
+
+
+def _require_known(name: str) -> None:
+    module, _, function = name.partition(":")
+    own = module != "fedhe" and all(part.isidentifier() for part in (*module.split("."), function))
+    if name not in ZOO and not own:
+        raise ModelError(unknown("model", name, [*ZOO, OWN_MODEL]))
+
+
+def _build(name: str, build: Callable[[DataSpec], SplitModel], spec: DataSpec) -> SplitModel:
+    try:
+        return build(spec)
+    except Exception as error:
+        data = f"data of shape {spec.shape} and {spec.classes} classes"
+        raise ModelError(f"model '{name}' for {data}: {cause(error)}") from error
+
+
+def _build_own(name: str, spec: DataSpec) -> SplitModel:
+    path, _, function = name.partition(":")
+    try:
+        module = import_module(path)
+    except Exception as error:
+        hint = "install it or put its folder on PYTHONPATH"
+        raise ModelError(f"cannot import module '{path}' ({cause(error)}); {hint}") from error
+    if not hasattr(module, function):
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == path]
+        raise ModelError(unknown(f"function of module '{path}'", function, own))
+    build = getattr(module, function)
+    if not callable(build):
+        raise ModelError(
+            f"'{function}' is of type {type(build).__name__}; name a function that takes a DataSpec"
+        )
+    return checked(build(spec), spec)

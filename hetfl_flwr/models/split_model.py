@@ -1,0 +1,150 @@
+"""A model as body and head: the body maps inputs to features (B, D), the head maps those to logits (B, C)."""
+
+from copy import deepcopy
+
+import torch
+from torch import nn
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import HetflError, ModelError, unknown
+from hetfl_flwr.seeding import seeded
+
+
+class SplitModel(nn.Module):
+    """A model made of a body and a linear head.
+
+    Parameters
+    ----------
+    body : nn.Module
+        Maps inputs (B, ...) to features (B, D).
+    head : nn.Linear
+        Maps features (B, D) to logits (B, C).
+
+    Examples
+    --------
+    >>> model = SplitModel(nn.Flatten(), nn.Linear(64, 10))
+    >>> model.width, model.classes, model(torch.zeros(2, 1, 8, 8)).shape
+    (64, 10, torch.Size([2, 10]))
+    """
+
+    body: nn.Module
+    head: nn.Linear
+
+    def __init__(self, body: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    @property
+    def width(self) -> int:
+        """Number of features D that the body gives."""
+        return self.head.in_features
+
+    @property
+    def classes(self) -> int:
+        """Number of classes C."""
+        return self.head.out_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits (B, C) of inputs (B, ...)."""
+        logits: torch.Tensor = self.head(self.body(x))
+        return logits
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Return the number of weights of a model, without buffers such as the running means of batch norm.
+
+    Examples
+    --------
+    >>> parameter_count(nn.Linear(64, 10))
+    650
+    """
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None = None) -> SplitModel:
+    """Split a copy of any module whose last layer is a Linear into body and head.
+
+    The body is the module with its head replaced by the identity, so its own ``forward`` is kept.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Maps inputs to logits, the last step being a Linear. It is left as it is.
+    head : str, optional
+        Name of that layer, as in ``module.named_modules()``. Default: the last Linear registered.
+    spec : DataSpec, optional
+        The data. With it, two random samples are run to see that ``head(body(x))`` is exactly ``module(x)``;
+        without it there is nothing to run, and the split is taken on trust.
+
+    Raises
+    ------
+    ModelError
+        If there is no such Linear, the module does not fit the data, or another step follows the head.
+
+    Examples
+    --------
+    >>> model = split(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    >>> model.width, model.head
+    (8, Linear(in_features=8, out_features=3, bias=True))
+    """
+    linears = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    if not linears:
+        raise ModelError(f"{type(module).__name__} has no Linear layer to be its head; end it with one")
+    if head is not None and head not in linears:
+        raise ModelError(unknown(f"Linear layer of {type(module).__name__}", head, linears))
+    name = linears[-1] if head is None else head
+    model = _cut(module, name)
+    if spec is not None and not _same(module, model, spec):
+        raise ModelError(
+            f"Linear layer '{name}' is not the last step of {type(module).__name__}: name the one that is, "
+            f"split(module, NAME, spec=spec), and let nothing follow it. Linear layers: {', '.join(linears)}"
+        )
+    return model
+
+
+def checked(model: object, spec: DataSpec) -> SplitModel:
+    """Return what a user's function gave as a SplitModel that fits the data, or raise ModelError."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"its function returned {type(model).__name__}; return a torch.nn.Module")
+    if not isinstance(model, SplitModel):
+        return split(model, spec=spec)
+    _probe(model, spec)
+    return model
+
+
+def cause(error: Exception) -> str:
+    """Return the first line of an error, with its type where it is not one of this project's."""
+    text = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0]
+
+
+def _cut(module: nn.Module, name: str) -> SplitModel:
+    body = deepcopy(module)
+    if isinstance(body, nn.Linear):
+        return SplitModel(nn.Identity(), body)
+    head = body.get_submodule(name)
+    assert isinstance(head, nn.Linear)
+    body.set_submodule(name, nn.Identity())
+    return SplitModel(body, head)
+
+
+def _same(module: nn.Module, model: SplitModel, spec: DataSpec) -> bool:
+    logits = _probe(module, spec)
+    try:
+        return torch.equal(_probe(model, spec), logits)
+    except ModelError:
+        return False
+
+
+def _probe(module: nn.Module, spec: DataSpec) -> torch.Tensor:
+    """Return the logits (2, C) of two samples, the same in each call; the module stays as it is."""
+    try:
+        with seeded(0, "probe"), torch.no_grad():
+            logits = deepcopy(module).eval()(torch.randn(2, *spec.shape))
+    except Exception as error:
+        raise ModelError(f"does not accept a batch of shape {(2, *spec.shape)}: {cause(error)}") from error
+    if isinstance(logits, torch.Tensor) and logits.shape == (2, spec.classes):
+        return logits
+    given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    raise ModelError(f"gives {given} for 2 samples; {spec.classes} classes need logits {(2, spec.classes)}")

@@ -1,0 +1,166 @@
+"""Model layouts, sized by the shape of the data."""
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+import torch
+from torch import nn
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
+from hetfl_flwr.models.split_model import SplitModel
+
+FEDHE_TABLE: tuple[tuple[tuple[int, ...], float], ...] = (
+    ((128, 256), 0.2),
+    ((128, 384), 0.2),
+    ((128, 512), 0.2),
+    ((256, 256), 0.3),
+    ((256, 512), 0.4),
+    ((64, 128, 256), 0.2),
+    ((64, 128, 192), 0.2),
+    ((128, 192, 256), 0.2),
+    ((128, 128, 128), 0.3),
+    ((128, 128, 192), 0.3),
+)
+"""Filters of each convolution and dropout rate of the ten networks (FedHe, Table II)."""
+
+
+def mlp(spec: DataSpec) -> SplitModel:
+    """Multi-layer perceptron: two hidden layers of 200 units with ReLU, for tables and images alike.
+
+    Examples
+    --------
+    >>> mlp(DataSpec(shape=(30,), classes=2)).width
+    200
+    """
+    body = nn.Sequential(
+        nn.Flatten(), nn.Linear(prod(spec.shape), 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU()
+    )
+    return SplitModel(body, nn.Linear(200, spec.classes))
+
+
+def lenet5(spec: DataSpec) -> SplitModel:
+    """LeNet-5 in its modern form: ReLU and max pooling.
+
+    Convolution 5x5 with 6 filters (padding 2), pooling, convolution 5x5 with 16 filters, pooling, 120 units,
+    84 units. Small images: see `trunk`.
+
+    Raises
+    ------
+    ModelError
+        If the data are not images.
+
+    Examples
+    --------
+    >>> lenet5(DataSpec(shape=(1, 28, 28), classes=10)).width
+    84
+    """
+    channels = image_channels(spec)
+    convolutions, features = trunk(
+        spec.shape,
+        [
+            *(nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        ],
+    )
+    body = nn.Sequential(*convolutions, nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
+    return SplitModel(body, nn.Linear(84, spec.classes))
+
+
+def fedhe(number: int, spec: DataSpec) -> SplitModel:
+    """One of the ten convolutional networks of FedHe, which are those of FedMD.
+
+    Chan and Ngai, MSN 2021, Table II; Li and Wang 2019 (arXiv 1910.03581).
+    Each convolution is followed by batch norm, ReLU and dropout. The first is 3x3 with stride 1, followed by
+    an average pooling 2x2 with stride 1; both keep the image's size. Numbers 0 to 4 go on with one 3x3 with
+    stride 2. Numbers 5 to 9 go on with one 2x2 with stride 2, an average pooling 2x2, and one 3x3 with
+    stride 2. Small images: see `trunk`.
+
+    Departs from the paper: number 9 has 192 filters in its third convolution, as in FedMD; Table II says 198.
+    The weights of Tables III and IV (324,672 on MNIST, 326,976 on CIFAR-10) come out exactly with 192, the
+    running statistics of batch norm counted, and a head of 20 outputs without bias. Here the head has a bias,
+    and as many outputs as there are classes.
+
+    Parameters
+    ----------
+    number : int
+        Row of Table II, 0 to 9.
+    spec : DataSpec
+        Shape of the images and number of classes.
+
+    Raises
+    ------
+    ModelError
+        If the data are not images.
+
+    Examples
+    --------
+    >>> fedhe(9, DataSpec(shape=(1, 28, 28), classes=10)).width
+    1728
+    """
+    filters, dropout = FEDHE_TABLE[number]
+
+    def convolution(
+        inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0
+    ) -> Iterator[nn.Module]:
+        yield nn.Conv2d(inputs, outputs, kernel, stride, padding)
+        yield nn.BatchNorm2d(outputs)
+        yield nn.ReLU()
+        yield nn.Dropout(dropout)
+
+    layers = [*convolution(image_channels(spec), filters[0], 3, padding=1), _same_average_pooling()]
+    if len(filters) == 2:
+        layers += convolution(filters[0], filters[1], 3, stride=2)
+    else:
+        layers += [*convolution(filters[0], filters[1], 2, stride=2), nn.AvgPool2d(2)]
+        layers += convolution(filters[1], filters[2], 3, stride=2)
+    body, width = trunk(spec.shape, layers)
+    return SplitModel(body, nn.Linear(width, spec.classes))
+
+
+def image_channels(spec: DataSpec) -> int:
+    """Return the number of channels of images (channels, height, width); other data raise ModelError."""
+    if len(spec.shape) != 3:
+        raise ModelError(
+            "a convolutional network needs images (channels, height, width); for a table use mlp"
+        )
+    return spec.shape[0]
+
+
+def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Sequential, int]:
+    """Chain convolutional layers and flatten: the standard layout, adapted to small images by one rule.
+
+    Where the image has become smaller than the kernel, a convolution is padded by half its kernel and a
+    pooling is left out. On 8x8 images LeNet-5 pads its second convolution, FedHe's 5 to 9 their third.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Channels, height and width of the images, each 1 or more.
+    layers : iterable of nn.Module
+        Convolutions with square kernels, poolings 2x2 and layers that keep the image's size.
+
+    Returns
+    -------
+    tuple of nn.Sequential and int
+        The layers that fit, ending in a flattening, and the number of features D that they give.
+    """
+    fitted = nn.Sequential()
+    image = torch.zeros(1, *shape)
+    with torch.no_grad():
+        for layer in layers:
+            side = min(image.shape[2:])
+            if isinstance(layer, nn.Conv2d) and side < layer.kernel_size[0]:
+                layer.padding = (layer.kernel_size[0] // 2,) * 2
+            if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d) and side < 2:
+                continue
+            fitted.append(layer)
+            image = layer.eval()(image)
+    return fitted.append(nn.Flatten()).train(), image.numel()
+
+
+def _same_average_pooling() -> nn.Sequential:
+    """Return a 2x2 average pooling with stride 1 that keeps the size and averages only pixels."""
+    pooling = nn.AvgPool2d(2, stride=1, padding=1, count_include_pad=False)
+    without_first_row_and_column = nn.ZeroPad2d((-1, 0, -1, 0))
+    return nn.Sequential(pooling, without_first_row_and_column)

@@ -1,0 +1,130 @@
+"""What a client half works with on its node: run config, data, model and state store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+
+from hetfl_flwr.config import RunConfig, Value, for_node
+from hetfl_flwr.data import ClientData, load_client_data
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.models import SplitModel, build_model, deal
+from hetfl_flwr.state import ClientState, ContextStore, FileStore, Stamp, StateStore, decode, encode
+
+
+@dataclass(frozen=True)
+class Node:
+    """One client's surroundings, made anew for each message.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run config as it holds here.
+    partition, partitions : int
+        Which client this is, and of how many.
+    model_name : str
+        Name of the model.
+    model : SplitModel
+        The model with its initial weights, the same in each round; `KnowledgeClient` puts the saved ones in.
+    data : ClientData
+        Training, validation and test samples.
+    """
+
+    config: RunConfig
+    partition: int
+    partitions: int
+    model_name: str
+    model: SplitModel
+    data: ClientData
+    store: StateStore
+    stamp: Stamp
+
+    @classmethod
+    def from_context(cls, context: Context) -> "Node":
+        """Build the node's surroundings from Flower's Context.
+
+        Raises
+        ------
+        HetflError
+            What is wrong with the config, the data or the model, in one line.
+        """
+        partition, partitions = _identity(context.node_config)
+        config = for_node(RunConfig.from_flat(context.run_config), context.node_config)
+        torch.set_num_threads(config.threads)
+        device = _device(config.device)
+        data = _on(
+            device,
+            load_client_data(
+                dataset=config.dataset,
+                data_dir=config.data_dir,
+                image_column=config.image_column,
+                label_column=config.label_column,
+                partition=config.partition,
+                partition_id=partition,
+                num_partitions=partitions,
+                seed=config.seed,
+                test=config.test_set,
+                validation_fraction=config.validation_fraction,
+                test_fraction=config.test_fraction,
+                normalize=config.normalize,
+            ),
+        )
+        name = deal(config.models, partition)
+        model = build_model(name, data.spec, seed=config.seed, scope=(partition,)).to(device)
+        stamp = Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition)
+        return cls(config, partition, partitions, name, model, data, state_store(config, context), stamp)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return self.model.head.weight.device
+
+    def read_state(self) -> ClientState | None:
+        """Return what was saved after the last round, or None before the first."""
+        blob = self.store.read()
+        return None if blob is None else decode(blob, self.stamp, f"{self}: {self.store.where}")
+
+    def write_state(self, state: ClientState) -> None:
+        """Save what must survive until the next round."""
+        self.store.write(encode(state, self.stamp))
+
+    def __str__(self) -> str:
+        return f"client {self.partition} ({self.model_name})"
+
+
+def state_store(config: RunConfig, context: Context) -> StateStore:
+    """Return where a client's state lies: on disk with ``state-dir`` set, else in its Context."""
+    if config.state_dir:
+        return FileStore(Path(config.state_dir), _identity(context.node_config)[0])
+    return ContextStore(context, str(context.run_id))
+
+
+def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:
+    values = node_config.get("partition-id"), node_config.get("num-partitions")
+    for key, value in zip(("partition-id", "num-partitions"), values, strict=True):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ConfigError(
+                f'this node has no {key}: start it with --node-config "partition-id=0 num-partitions=4", each with its own id'
+            )
+    partition, partitions = int(values[0] or 0), int(values[1] or 0)
+    if not 0 <= partition < partitions:
+        raise ConfigError(
+            f"partition-id = {partition} is outside 0 .. {partitions - 1} (num-partitions = {partitions})"
+        )
+    return partition, partitions
+
+
+def _on(device: torch.device, data: ClientData) -> ClientData:
+    return ClientData(data.spec, data.train.to(device), data.validation.to(device), data.test.to(device))
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device = {name!r}: no CUDA device is here; use auto or cpu")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device = 'mps': no Apple GPU is here; use auto or cpu")
+    return torch.device(name)

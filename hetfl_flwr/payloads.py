@@ -1,0 +1,201 @@
+"""The wire: everything that leaves a client or the server is a payload declared here, and checked on receipt.
+
+A payload is a set of named arrays with declared shapes and dtypes. A receiver checks names, count, shape, dtype, range and finiteness
+before use; nothing is ever unpickled. Shape letters: B batch, C classes, D feature width, K clients.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Message
+from flwr.common.constant import SType
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from numpy.typing import NDArray
+
+from hetfl_flwr.errors import PayloadError
+
+Arrays = Mapping[str, NDArray[np.generic]]
+"""Named arrays, in the order of their declaration."""
+
+NPY_HEADER = 4096
+"""More bytes than the header of any array declared here takes in the .npy format."""
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One declared array.
+
+    Parameters
+    ----------
+    name : str
+        Its key on the wire.
+    shape : tuple of int
+        Its exact shape; ``()`` is a scalar.
+    dtype : str
+        Its exact NumPy dtype, such as ``"float32"``.
+    minimum : float, optional
+        Smallest value allowed, such as 0 for counts. None: any finite value.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    minimum: float | None = None
+
+    def check(self, array: NDArray[np.generic], where: str) -> None:
+        """Raise `PayloadError` if an array is not what is declared here."""
+        named = f"{where}: array '{self.name}'"
+        if not isinstance(array, np.ndarray):
+            raise PayloadError(f"{named} is no array but {type(array).__name__}")
+        if array.dtype != np.dtype(self.dtype):
+            raise PayloadError(f"{named} has dtype {array.dtype}, expected {self.dtype}")
+        if array.shape != self.shape:
+            raise PayloadError(f"{named} has shape {array.shape}, expected {self.shape}")
+        if not np.isfinite(array).all():
+            raise PayloadError(f"{named} has values that are not finite")
+        if self.minimum is not None and array.size and array.min() < self.minimum:
+            raise PayloadError(f"{named} has values below {self.minimum:g}")
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes, without any header."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class PayloadSpec:
+    """A declared payload: its arrays, in order."""
+
+    arrays: tuple[ArraySpec, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arrays, in order."""
+        return tuple(spec.name for spec in self.arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes of the arrays alone: what the papers count."""
+        return sum(spec.nbytes for spec in self.arrays)
+
+    def check(self, arrays: Sequence[NDArray[np.generic]], where: str) -> dict[str, NDArray[np.generic]]:
+        """Return the arrays by name after checking each.
+
+        Parameters
+        ----------
+        arrays : sequence of arrays
+            In the declared order.
+        where : str
+            Who sent them, for the error.
+
+        Raises
+        ------
+        PayloadError
+            Names sender, array, what was expected and what came.
+        """
+        if len(arrays) != len(self.arrays):
+            raise PayloadError(f"{where}: {len(arrays)} arrays, expected {len(self.arrays)}: {', '.join(self.names) or 'none'}")
+        for spec, array in zip(self.arrays, arrays, strict=True):
+            spec.check(array, where)
+        return dict(zip(self.names, arrays, strict=True))
+
+    def decode(self, record: ArrayRecord, where: str) -> dict[str, NDArray[np.generic]]:
+        """Check a received record, first by what it declares and by its size, then by its content.
+
+        Raises
+        ------
+        PayloadError
+            As `check`; nothing larger than declared is decoded.
+        """
+        if tuple(record) != self.names:
+            raise PayloadError(f"{where}: arrays {', '.join(record) or 'none'}, expected {', '.join(self.names) or 'none'}")
+        return self.check([_decode(record[spec.name], spec, where) for spec in self.arrays], where)
+
+    def encode(self, arrays: Arrays, where: str) -> ArrayRecord:
+        """Return the record to send, after checking it as the receiver will."""
+        if tuple(arrays) != self.names:
+            raise PayloadError(f"{where}: arrays {', '.join(arrays) or 'none'}, expected {', '.join(self.names) or 'none'}")
+        return to_record(self.check(list(arrays.values()), where))
+
+
+def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[np.generic]:
+    named = f"{where}: array '{spec.name}'"
+    if array.stype != SType.NUMPY:
+        raise PayloadError(f"{named} is serialised as '{array.stype}', expected '{SType.NUMPY}'")
+    if len(array.data) > spec.nbytes + NPY_HEADER:
+        raise PayloadError(f"{named} takes {len(array.data)} bytes, expected {spec.nbytes}")
+    try:
+        return array.numpy()
+    except (ValueError, EOFError, OSError, SyntaxError, TypeError, MemoryError) as error:
+        raise PayloadError(f"{named} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}") from None
+
+
+EMPTY = PayloadSpec()
+"""The payload of whoever has nothing to say."""
+
+
+def class_logits(classes: int) -> PayloadSpec:
+    """Average logits of each class and the number of samples behind them: (C, C) and (C,)."""
+    return PayloadSpec((ArraySpec("logits", (classes, classes), "float32"), ArraySpec("counts", (classes,), "int64", minimum=0)))
+
+
+def known_class_logits(classes: int) -> PayloadSpec:
+    """Average logits of each class and whether any are known for it: (C, C) and (C,)."""
+    return PayloadSpec((ArraySpec("logits", (classes, classes), "float32"), ArraySpec("known", (classes,), "bool")))
+
+
+def weights(model: torch.nn.Module) -> PayloadSpec:
+    """All floating-point entries of a model's state dict: parameters and running statistics.
+
+    Integer buffers (batch norm's step counters) stay at home: they have no mean.
+    """
+    return PayloadSpec(
+        tuple(
+            ArraySpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            for name, tensor in model.state_dict().items()
+            if tensor.is_floating_point()
+        )
+    )
+
+
+def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[np.generic]]:
+    """Return copies of the entries that `weights` declares."""
+    state = model.state_dict()
+    return {name: state[name].detach().cpu().numpy().copy() for name in weights(model).names}
+
+
+def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
+    """Put received weights into a model; its integer buffers stay as they are."""
+    with torch.no_grad():
+        state = model.state_dict()
+        for name, array in arrays.items():
+            state[name].copy_(torch.from_numpy(array))
+
+
+def to_record(arrays: Arrays) -> ArrayRecord:
+    """Wrap named arrays for Flower. No object dtype passes."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(array).reshape(array.shape)) for name, array in arrays.items()})
+
+
+def from_record(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+    """Unwrap arrays that this process itself has wrapped; what came over the wire goes through `PayloadSpec.decode`."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def payload_bytes(message: Message) -> int:
+    """Return the bytes of a message's arrays alone: what the papers count."""
+    if not message.has_content():
+        return 0
+    return sum(
+        prod(array.shape) * np.dtype(array.dtype).itemsize
+        for record in message.content.array_records.values()
+        for array in record.values()
+    )
+
+
+def wire_bytes(message: Message) -> int:
+    """Return the bytes of a whole message as Flower serialises it: payload, array headers, records, metadata."""
+    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())

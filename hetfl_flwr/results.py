@@ -1,0 +1,294 @@
+"""One run on disk: ``config.toml``, ``rounds.jsonl``, ``summary.json``, ``clients.json``, the server's knowledge and the checkpoint."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from hetfl_flwr.config import RunConfig, to_toml
+from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Failure, Member, Roster, Traffic
+from hetfl_flwr.metrics import mean, weighted_mean
+from hetfl_flwr.payloads import from_record, to_record
+from hetfl_flwr.state import replace_file
+
+CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = "config.toml", "rounds.jsonl", "summary.json", "clients.json"
+KNOWLEDGE_FILE, CHECKPOINTS = "knowledge.safetensors", "checkpoint"
+
+
+@runtime_checkable
+class KeepsClients(Protocol):
+    """A Grid that can write its clients' state into a checkpoint, and take it up again."""
+
+    def save_clients(self, folder: Path) -> None:
+        """Write every client's state."""
+
+    def load_clients(self, folder: Path) -> None:
+        """Take up every client's state."""
+
+
+@dataclass
+class Round:
+    """One line of ``rounds.jsonl``. Round 0 is the evaluation before any training."""
+
+    round: int
+    seconds: float
+    accuracy: float | None = None
+    global_accuracy: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    wire_up: int = 0
+    wire_down: int = 0
+    evaluation_wire: int = 0
+    clients: dict[str, dict[str, float]] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Results:
+    """What a run has reached so far, in memory and in its folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder, made if missing.
+    config : RunConfig
+        The run. With ``resume`` the folder must hold a checkpoint, else it must hold no run.
+    engine : str
+        ``local``, ``simulation`` or ``deployment``.
+
+    Raises
+    ------
+    RunFolderError
+        The folder cannot be written, holds another run, or has nothing to resume.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, engine: str) -> None:
+        self.folder = folder
+        self.config = config
+        self.engine = engine
+        self.rounds: list[Round] = []
+        self.roster = Roster()
+        self._traffic: dict[int, Traffic] = {}
+        self._members: dict[int, Member] = {}
+        holds_run = (folder / ROUNDS_FILE).exists()
+        if holds_run and not config.resume:
+            raise RunFolderError(f"{folder} already holds a run: go on with it by --resume, or name another folder")
+        if config.resume and not holds_run:
+            raise RunFolderError(f"{folder} holds no run to resume")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            kept = config.with_values({"resume": False, "output-dir": ""})
+            replace_file(folder / CONFIG_FILE, to_toml(kept.to_flat()).encode())
+            (folder / ROUNDS_FILE).touch()
+        except OSError as error:
+            raise RunFolderError(f"run folder {folder} cannot be written: {error.strerror}") from None
+
+    def add(self, round: int, seconds: float, trained: Exchange, evaluated: Exchange, roster: Roster, left_out: Iterable[Failure] = ()) -> Round:
+        """Write a round down."""
+        self._members |= {member.partition: member for member in roster}
+        entry = Round(round, round_seconds(seconds))
+        by_client = {roster.of(reply.metadata.src_node_id).partition: _metrics(reply) for reply in evaluated.replies}
+        samples = {client: int(values.pop(EXAMPLES)) for client, values in by_client.items()}
+        entry.clients = {str(client): values for client, values in by_client.items()}
+        entry.accuracy = mean(values["accuracy"] for values in by_client.values())
+        entry.global_accuracy = weighted_mean(
+            {client: values["global-accuracy"] for client, values in by_client.items() if "global-accuracy" in values}, samples
+        )
+        for reply in trained.replies:
+            client = str(roster.of(reply.metadata.src_node_id).partition)
+            entry.clients.setdefault(client, {}).update({key: value for key, value in _metrics(reply).items() if key != EXAMPLES})
+        for client, traffic in trained.traffic.items():
+            self._traffic.setdefault(client, Traffic()).add(traffic)
+        total = _total(trained.traffic.values())
+        entry.bytes_up, entry.bytes_down, entry.wire_up, entry.wire_down = total.bytes_up, total.bytes_down, total.wire_up, total.wire_down
+        evaluation = _total(evaluated.traffic.values())
+        entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
+        entry.failures = [asdict(failure) for failure in [*left_out, *trained.failures, *evaluated.failures]]
+        self.rounds.append(entry)
+        with (self.folder / ROUNDS_FILE).open("a") as file:
+            file.write(json.dumps(asdict(entry)) + "\n")
+        return entry
+
+    def checkpoint(self, round: int, arrays: ArrayRecord, run: int, grid: object) -> None:
+        """Write what ``--resume`` needs: the server's knowledge, and the clients' state where the Grid keeps it."""
+        parent = self.folder / CHECKPOINTS
+        target = parent / f"round-{round}"
+        unfinished = parent / f"unfinished-{os.getpid()}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        traffic = {client: asdict(traffic) for client, traffic in self._traffic.items()}
+        metadata = {"round": str(round), "run": str(run), "traffic": json.dumps(traffic)}
+        replace_file(unfinished / KNOWLEDGE_FILE, _knowledge(arrays, metadata))
+        if isinstance(grid, KeepsClients):
+            grid.save_clients(unfinished)
+        shutil.rmtree(target, ignore_errors=True)
+        unfinished.replace(target)
+        for older in parent.iterdir():
+            if older != target:
+                shutil.rmtree(older, ignore_errors=True)
+
+    def resume(self, grid: object) -> tuple[int, ArrayRecord]:
+        """Go back to the last checkpoint and return its round and knowledge; rounds written after it are dropped."""
+        checkpoint = read_checkpoint(self.folder)
+        self._traffic = {int(client): Traffic(**values) for client, values in checkpoint.traffic.items()}
+        lines = (self.folder / ROUNDS_FILE).read_text().splitlines()
+        for line in lines:
+            try:
+                entry = Round(**json.loads(line))
+            except (ValueError, TypeError):
+                break
+            if entry.round <= checkpoint.round:
+                self.rounds.append(entry)
+        replace_file(self.folder / ROUNDS_FILE, "".join(json.dumps(asdict(entry)) + "\n" for entry in self.rounds).encode())
+        if isinstance(grid, KeepsClients):
+            grid.load_clients(checkpoint.folder)
+        return checkpoint.round, to_record(checkpoint.arrays)
+
+    def finish(self, arrays: ArrayRecord) -> dict[str, Any]:
+        """Write summary, clients and the server's knowledge, and return the summary."""
+        summary = self.summary()
+        try:
+            replace_file(self.folder / KNOWLEDGE_FILE, _knowledge(arrays, {"round": str(self._reached)}))
+            replace_file(self.folder / CLIENTS_FILE, (json.dumps(self._clients(), indent=1) + "\n").encode())
+            replace_file(self.folder / SUMMARY_FILE, (json.dumps(summary, indent=1) + "\n").encode())
+        except OSError as error:
+            raise RunFolderError(f"run folder {self.folder} cannot be written: {error.strerror}") from None
+        return summary
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run in one object. Keys that mean nothing here are None."""
+        last = self._last_evaluated
+        latest = _values(last, "accuracy")
+        return {
+            "algorithm": self.config.algorithm,
+            "dataset": self.config.dataset,
+            "clients": len(self._members),
+            "rounds": self._reached,
+            "seed": self.config.seed,
+            "engine": self.engine,
+            "accuracy": last.accuracy if last else None,
+            "accuracy_per_client": [latest.get(client) for client in sorted(self._members)],
+            "acc": None,
+            "bwt": None,
+            "fwt": None,
+            "global_accuracy": last.global_accuracy if last else None,
+            "bytes_up": sum(entry.bytes_up for entry in self.rounds),
+            "bytes_down": sum(entry.bytes_down for entry in self.rounds),
+            "wire_up": sum(entry.wire_up for entry in self.rounds),
+            "wire_down": sum(entry.wire_down for entry in self.rounds),
+            "seconds": round_seconds(sum(entry.seconds for entry in self.rounds)),
+            "failures": sum(len(entry.failures) for entry in self.rounds),
+        }
+
+    @property
+    def _reached(self) -> int:
+        return self.rounds[-1].round if self.rounds else 0
+
+    @property
+    def _last_evaluated(self) -> Round | None:
+        return next((entry for entry in reversed(self.rounds) if entry.accuracy is not None), None)
+
+    def _clients(self) -> list[dict[str, Any]]:
+        before = _values(self.rounds[0] if self.rounds else None, "accuracy")
+        after = _values(self._last_evaluated, "accuracy")
+        return [
+            {
+                "partition": client,
+                "model": member.model,
+                "parameters": member.parameters,
+                "train": member.train,
+                "validation": member.validation,
+                "test": member.test,
+                "accuracy_before": before.get(client),
+                "accuracy": after.get(client),
+                "bytes_up": self._traffic.get(client, Traffic()).bytes_up,
+                "bytes_down": self._traffic.get(client, Traffic()).bytes_down,
+            }
+            for client, member in sorted(self._members.items())
+        ]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `Results.checkpoint` wrote."""
+
+    folder: Path
+    round: int
+    run: int
+    traffic: dict[str, dict[str, int]]
+    arrays: dict[str, NDArray[np.generic]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the folder of one checkpoint."""
+        with safe_open(folder / KNOWLEDGE_FILE, "numpy") as file:
+            metadata = file.metadata()
+            names = json.loads(metadata["names"])
+            arrays = {name: file.get_tensor(name) for name in names}
+        return cls(folder, int(metadata["round"]), int(metadata["run"]), json.loads(metadata["traffic"]), arrays)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read the last checkpoint of a run folder.
+
+    Raises
+    ------
+    RunFolderError
+        There is none that can be read.
+    """
+    found = sorted((folder / CHECKPOINTS).glob("round-*"), key=lambda path: int(path.name.removeprefix("round-")))
+    if not found:
+        raise RunFolderError(f"{folder} has no checkpoint to resume from (it was interrupted before the first one)")
+    try:
+        return Checkpoint.read(found[-1])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise RunFolderError(f"{found[-1]}: damaged checkpoint ({type(error).__name__})") from None
+
+
+def new_folder(config: RunConfig) -> Path:
+    """Return the run folder that a config names, or a new one under ``runs/`` in the working directory."""
+    if config.output_dir:
+        return Path(config.output_dir).expanduser().resolve()
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{config.algorithm}-{config.dataset.replace('/', '-')}-seed{config.seed}-{moment}"
+    parent, tries = Path.cwd() / "runs", 1
+    while (parent / (name if tries == 1 else f"{name}-{tries}")).exists():
+        tries += 1
+    return parent / (name if tries == 1 else f"{name}-{tries}")
+
+
+def round_seconds(seconds: float) -> float:
+    """Return seconds to the millisecond."""
+    return round(seconds, 3)
+
+
+def _knowledge(arrays: ArrayRecord, metadata: Mapping[str, str]) -> bytes:
+    named = from_record(arrays)
+    return save({name: np.ascontiguousarray(array) for name, array in named.items()}, {**metadata, "names": json.dumps(list(named))})
+
+
+def _metrics(reply: Message) -> dict[str, float]:
+    return {key: value for key, value in reply.content.metric_records[METRICS].items() if isinstance(value, int | float)}
+
+
+def _values(entry: Round | None, metric: str) -> dict[int, float]:
+    if entry is None:
+        return {}
+    return {int(client): values[metric] for client, values in entry.clients.items() if metric in values}
+
+
+def _total(traffic: Iterable[Traffic]) -> Traffic:
+    total = Traffic()
+    for one in traffic:
+        total.add(one)
+    return total

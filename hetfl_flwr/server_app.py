@@ -1,0 +1,91 @@
+"""The ServerApp: run config in, strategy built, rounds run, results on disk. The same in every engine."""
+
+from logging import ERROR, INFO
+from time import perf_counter
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+
+from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
+from hetfl_flwr.federation import Exchange, Federation
+from hetfl_flwr.progress import Watch
+from hetfl_flwr.results import Results, new_folder
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run a federation from the run config to the run folder."""
+    try:
+        config = RunConfig.from_flat(context.run_config)
+        check_options(config)
+        strategy = build_strategy(config)
+        results = Results(new_folder(config), config, _engine(grid))
+        federation = Federation(grid, config)
+        federation.assemble()
+        _federate(config, strategy, federation, results, context.run_id)
+    except HetflError as error:
+        log(ERROR, "%s", error)
+        raise
+
+
+def _federate(config: RunConfig, strategy: Any, federation: Federation, results: Results, run: int) -> None:
+    arrays: ArrayRecord = strategy.prepare(federation.roster, config)
+    done = 0
+    if config.resume:
+        done, arrays = results.resume(federation.grid)
+    strategy.summary()
+    with Watch(config.rounds, f"{config.algorithm} on {config.dataset}") as watch:
+        try:
+            if not results.rounds:
+                watch.show(_evaluate_first(strategy, federation, results, arrays))
+            while done < config.rounds:
+                arrays = _round(done + 1, config, strategy, federation, results, arrays)
+                done += 1
+                watch.show(results.rounds[-1])
+                if done == config.rounds or (config.checkpoint_every and done % config.checkpoint_every == 0):
+                    results.checkpoint(done, arrays, run, federation.grid)
+        except Interrupted:
+            results.checkpoint(done, arrays, run, federation.grid)
+            raise
+        finally:
+            summary = results.finish(arrays)
+    log(INFO, "results in %s: accuracy %s, %d bytes up, %d bytes down", results.folder, summary["accuracy"], summary["bytes_up"], summary["bytes_down"])
+
+
+def _evaluate_first(strategy: Any, federation: Federation, results: Results, arrays: ArrayRecord) -> Any:
+    started = perf_counter()
+    view = federation.view(list(federation.roster))
+    evaluated = federation.exchange(strategy.configure_evaluate(0, arrays, ConfigRecord(), view))
+    return results.add(0, perf_counter() - started, Exchange(), evaluated, federation.roster)
+
+
+def _round(number: int, config: RunConfig, strategy: Any, federation: Federation, results: Results, arrays: ArrayRecord) -> ArrayRecord:
+    started = perf_counter()
+    left_out = federation.welcome() if number > 1 else []
+    view = federation.view(federation.draw(number))
+    trained = federation.exchange(strategy.configure_train(number, arrays, ConfigRecord(), view), strategy.upload_spec)
+    evaluated = Exchange()
+    enough = len(trained.replies) >= config.min_clients
+    if enough:
+        learnt, _ = strategy.aggregate_train(number, trained.replies)
+        arrays = arrays if learnt is None else learnt
+        if number % config.evaluate_every == 0 or number == config.rounds:
+            everyone = federation.view(list(federation.roster))
+            evaluated = federation.exchange(strategy.configure_evaluate(number, arrays, ConfigRecord(), everyone))
+            strategy.aggregate_evaluate(number, evaluated.replies)
+    results.add(number, perf_counter() - started, trained, evaluated, federation.roster, left_out)
+    if not enough:
+        reasons = "; ".join(failure.reason for failure in trained.failures[:3]) or "no client took part"
+        raise TooFewClients(f"round {number}: {len(trained.replies)} good replies, fewer than min-clients = {config.min_clients}: {reasons}")
+    return arrays
+
+
+def _engine(grid: Grid) -> str:
+    known = {"InMemoryGrid": "simulation", "HttpGrid": "deployment"}
+    return getattr(grid, "engine", known.get(type(grid).__name__, "deployment"))

@@ -1,0 +1,118 @@
+"""The one local loop and the one evaluation loop."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import Samples
+
+EVALUATION_BATCH = 1024
+"""Samples that the evaluation loop sends through a model at once."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From inputs (B, ...) and labels (B,) to a scalar."""
+
+
+def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Build the optimizer that a run config names."""
+    rate, decay = config.learning_rate, config.weight_decay
+    match config.optimizer:
+        case "adam" | "amsgrad":
+            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, amsgrad=config.optimizer == "amsgrad")
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay)
+
+
+def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int) -> Iterator[Tensor]:
+    """Yield the positions of each mini-batch of a round.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Source of the order.
+    samples : int
+        Number of training samples, 1 or more.
+    size : int
+        Samples of a batch. A last batch of one sample joins the one before it: batch norm cannot train on one.
+    epochs : int
+        Passes over the data, each in an order of its own, where `batches` is 0.
+    batches : int
+        Number of batches in all, over as many passes as that takes. 0: whole epochs.
+
+    Yields
+    ------
+    Tensor
+        Positions (B,), int64.
+    """
+    left = batches
+    passes = 0
+    while left > 0 if batches else passes < epochs:
+        order = torch.from_numpy(rng.permutation(samples))
+        cuts = list(order.split(size))
+        if len(cuts) > 1 and len(cuts[-1]) == 1:
+            cuts[-2:] = [torch.cat(cuts[-2:])]
+        passes += 1
+        yield from cuts[:left] if batches else cuts
+        left -= len(cuts)
+
+
+def train(samples: Samples, batches: Iterable[Tensor], optimizer: torch.optim.Optimizer, loss: Loss) -> tuple[int, float]:
+    """Take one optimizer step a batch.
+
+    Returns
+    -------
+    tuple of int and float
+        Samples seen, and the mean loss over them (before each step).
+
+    Raises
+    ------
+    FloatingPointError
+        The loss is no longer finite.
+    """
+    seen, total = 0, torch.zeros((), dtype=torch.float64)
+    for rows in batches:
+        inputs, labels = samples.batch(rows)
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(inputs, labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        seen += len(labels)
+        total += value.detach().double().cpu() * len(labels)
+    mean = float(total) / seen if seen else 0.0
+    if not np.isfinite(mean):
+        raise FloatingPointError(f"training diverged: the loss is {mean}")
+    return seen, mean
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Loss and accuracy of a model over some samples. With no samples, both are 0."""
+
+    loss: float
+    accuracy: float
+    samples: int
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, samples: Samples) -> Evaluation:
+    """Measure mean cross-entropy and accuracy in evaluation mode; the model's mode is put back."""
+    was_training = model.training
+    model.eval()
+    loss, correct = 0.0, 0
+    for rows in torch.arange(len(samples)).split(EVALUATION_BATCH):
+        if len(rows) == 0:
+            break
+        inputs, labels = samples.batch(rows)
+        logits = model(inputs)
+        loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        correct += int((logits.argmax(1) == labels).sum())
+    model.train(was_training)
+    count = max(len(samples), 1)
+    return Evaluation(loss / count, correct / count, len(samples))

@@ -1,0 +1,1 @@
+"""The local engine, the ``hetfl`` command, recipes, reports and plots."""

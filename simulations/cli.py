@@ -1,0 +1,234 @@
+"""The ``hetfl`` command. Nothing heavy is imported before a command needs it."""
+
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderError, TooFewClients
+
+if TYPE_CHECKING:
+    from simulations.engine import LocalGrid
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Federated learning across unlike models.")
+
+DEFAULT_CLIENTS = 10
+"""Clients of a local run that names no number."""
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class Kind(StrEnum):
+    """What `hetfl list` can show."""
+
+    ALGORITHMS = "algorithms"
+    DATASETS = "datasets"
+    MODELS = "models"
+    RECIPES = "recipes"
+
+
+@app.command()
+def run(
+    algorithm: Annotated[str, typer.Argument(help="Name of `hetfl list algorithms`, or package.module of your own.")],
+    dataset: Annotated[str | None, typer.Option(help="Name of `hetfl list datasets`, or a Hugging Face hub id.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with local copies in the hub's layout.")] = None,
+    clients: Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}).")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes; the result is the same for any number.")] = 1,
+    recipe: Annotated[Path | None, typer.Option(help="TOML file of config keys, or a name of `hetfl list recipes`.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any config key; may be given more than once.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and tracebacks of clients.")] = False,
+) -> None:
+    """Run a federation on this machine.
+
+    Example: hetfl run fedhe --dataset digits --clients 10 --rounds 50 --set partition=dirichlet:0.3 --set fedhe.alpha=0.5
+    """
+    named = {
+        "dataset": dataset,
+        "data-dir": None if data_dir is None else str(data_dir),
+        "clients": clients,
+        "rounds": rounds,
+        "seed": seed,
+        "output-dir": None if out is None else str(out),
+    }
+    chosen: dict[str, Value] = {"algorithm": algorithm}
+    if recipe is not None:
+        chosen |= read_toml(_recipe(recipe)) | chosen
+    chosen |= {key: value for key, value in named.items() if value is not None}
+    chosen |= dict(parse_setting(text) for text in settings or [])
+    folder = _run(chosen, resume=resume, workers=workers, verbose=verbose)
+    _show(folder)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[Kind | None, typer.Argument(help="What to list (default: everything).")] = None,
+    data_dir: Annotated[str, typer.Option(help="Folder with local copies in the hub's layout.")] = "",
+    dataset: Annotated[str, typer.Option(help="Data set whose shape the models are sized for.")] = "digits",
+) -> None:
+    """List algorithms, data sets, models and recipes by name."""
+    from simulations import catalogue
+
+    tables = {
+        Kind.ALGORITHMS: catalogue.algorithms,
+        Kind.DATASETS: lambda: catalogue.datasets(data_dir),
+        Kind.MODELS: lambda: catalogue.models(dataset, data_dir),
+        Kind.RECIPES: lambda: catalogue.recipes(RECIPES),
+    }
+    for each in [kind] if kind else list(Kind):
+        _print(tables[each]())
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("compare.png"),
+    target: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Accuracy to count the bytes to (default: 95 % of the lowest best).")
+    ] = None,
+) -> None:
+    """Compare runs: a table, and accuracy over rounds and over bytes as a picture."""
+    from simulations.plots import plot_compare
+    from simulations.report import compare_table, load_run
+
+    runs = [load_run(folder) for folder in folders]
+    _print(compare_table(runs, target))
+    try:
+        plot_compare(runs, out)
+    except OSError as error:
+        raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
+    typer.echo(f"picture: {out}")
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one line on standard error and exit status 2."""
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except TooFewClients as error:
+        _fail(error, 1)
+    except HetflError as error:
+        _fail(error, 2)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(1)
+    except Exception as error:
+        if not hasattr(error, "exit_code"):
+            raise
+        error.show()  # type: ignore[attr-defined]  # a mistake in the command line, as click words it
+        sys.exit(error.exit_code)
+
+
+def _fail(error: Exception, status: int) -> None:
+    typer.echo(f"hetfl: {error}", err=True)
+    sys.exit(status)
+
+
+def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool) -> Path:
+    run = secrets.randbits(62) | 1 << 62
+    if resume:
+        config, run = _resumed(chosen)
+    else:
+        config = RunConfig.from_flat({"clients": DEFAULT_CLIENTS, **chosen})
+    config = _resolved(config)
+
+    from hetfl_flwr.algorithms import check_options
+
+    check_options(config)
+    from flwr.app import Context, RecordDict
+    from flwr.supercore.logger import FLOWER_LOGGER
+
+    from hetfl_flwr.server_app import app as server_app
+    from simulations.engine import LocalGrid
+
+    if not verbose:
+        FLOWER_LOGGER.setLevel("CRITICAL")
+    flat = config.to_flat()
+    with LocalGrid(flat, config.clients, run, workers) as grid, _stoppable(grid):
+        try:
+            server_app(grid, Context(run, 1, {}, RecordDict(), flat))
+        except Interrupted:
+            typer.echo(f"stopped; go on with: hetfl run {config.algorithm} --out {config.output_dir} --resume", err=True)
+            raise
+    return Path(config.output_dir)
+
+
+def _resolved(config: RunConfig) -> RunConfig:
+    """Return the config with absolute paths and a run folder, so that no other process has to guess."""
+    from hetfl_flwr.results import new_folder
+
+    paths: dict[str, Value] = {"output-dir": str(new_folder(config))}
+    for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
+        if value:
+            paths[key] = str(Path(value).expanduser().resolve())
+    return config.with_values(paths)
+
+
+def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:
+    """Return the config of the run to go on with, and its id. Only ``rounds`` may differ."""
+    from hetfl_flwr.results import CONFIG_FILE, read_checkpoint
+
+    if "output-dir" not in chosen:
+        raise ConfigError("--resume needs --out: which run folder to go on with")
+    folder = Path(str(chosen["output-dir"])).expanduser().resolve()
+    if not (folder / CONFIG_FILE).exists():
+        raise RunFolderError(f"{folder} holds no run to resume")
+    before = RunConfig.from_flat(read_toml(folder / CONFIG_FILE))
+    asked = before.with_values({**chosen, "output-dir": str(folder), "resume": True})
+    for key, value in _resolved(asked).to_flat().items():
+        if key not in ("rounds", "output-dir", "resume") and before.to_flat().get(key) != value:
+            raise ConfigError(f"{folder} was run with {key} = {before.to_flat().get(key)!r}, not {value!r}: only --rounds may change on --resume")
+    return asked, read_checkpoint(folder).run
+
+
+@contextmanager
+def _stoppable(grid: "LocalGrid") -> Iterator[None]:
+    """Let the first Ctrl-C finish the round, and the second one end the run at once."""
+
+    def stop(number: int, frame: object) -> None:
+        if grid.stop_requested:
+            raise KeyboardInterrupt
+        grid.stop_requested = True
+        os.write(2, b"\nfinishing this round; once more to stop at once\n")
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _recipe(path: Path) -> Path:
+    named = RECIPES / f"{path}.toml"
+    return named if not path.exists() and named.exists() else path
+
+
+def _show(folder: Path) -> None:
+    from simulations.plots import plot_run
+    from simulations.report import client_table, load_run, summary_table
+
+    finished = load_run(folder)
+    _print(client_table(finished), summary_table(finished))
+    plot_run(finished, folder / "accuracy.png")
+    typer.echo(f"results: {folder}")
+
+
+def _print(*tables: Any) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in tables:
+        console.print(table)

@@ -1,0 +1,281 @@
+"""Pictures of runs: accuracy over rounds, and over the bytes that it cost.
+
+Matplotlib is imported only when something is drawn, and no display is needed. Colours are Okabe and Ito's,
+which colour-blind readers can tell apart; lines differ in dashes or markers as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.errors import ConfigError, RunFolderError
+from simulations.report import (
+    ClientRecord,
+    Group,
+    Run,
+    client_scores,
+    curve,
+    figures,
+    group_runs,
+    shared_terms,
+    unequal_terms,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+DASHES = ("-", "--", "-.", ":")
+MOST_CLIENT_LINES = 12
+CLIENT_COLOURS = 6
+"""The first so many colours are the clients'; black is the mean's."""
+DPI = 150
+FEW_POINTS = 30
+"""Up to so many evaluated rounds each one is marked."""
+
+
+@dataclass(frozen=True)
+class _Course:
+    """One line of a comparison: the rounds that all runs of a group have evaluated; shapes (n,)."""
+
+    label: str
+    colour: str
+    marker: str
+    rounds: NDArray[np.int64]
+    accuracy: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    payload: NDArray[np.float64]
+
+
+def plot_run(run: Run, path: Path) -> None:
+    """Draw the accuracy of one run's clients over its rounds, and write the picture.
+
+    Parameters
+    ----------
+    run : Run
+    path : Path
+        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing
+        folders are made.
+
+    Raises
+    ------
+    RunFolderError
+        If no round of the run was evaluated.
+    ConfigError
+        If the picture cannot be written there.
+    """
+    _write(run_figure(run), path)
+
+
+def plot_compare(runs: Sequence[Run], path: Path) -> None:
+    """Draw the mean accuracy of several runs over rounds and over payload bytes, and write the picture.
+
+    Runs that differ in their seed alone are one line, their mean, with a band of one standard deviation
+    (n - 1) each way, over the rounds that all of them have evaluated. Evaluations before the first byte was
+    sent have no place on the logarithmic axis and are left out there.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        At least one.
+    path : Path
+        As in `plot_run`.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run, or no round of some run was evaluated.
+    ConfigError
+        If the picture cannot be written there.
+    """
+    _write(compare_figure(runs), path)
+
+
+def run_figure(run: Run) -> Figure:
+    """Return the figure that `plot_run` writes."""
+    from matplotlib.figure import Figure
+
+    points = curve(run)
+    _require_points(run)
+    figure = Figure(figsize=(8, 4.5), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    marker = "o" if points.rounds.size <= FEW_POINTS else ""
+    name = "mean"
+    if len(run.clients) == 1:
+        name = _client_name(run.clients[0])
+    elif len(run.clients) <= MOST_CLIENT_LINES:
+        _draw_clients(axes, run, marker)
+    else:
+        _draw_band(axes, run)
+    axes.plot(points.rounds, points.accuracy, color="black", linewidth=2.6, marker=marker, label=name)
+    _draw_global(axes, run, marker)
+    shown = figures(run)
+    axes.set_title(f"{shown['algorithm']} on {shown['dataset']}, seed {shown['seed']}", loc="left")
+    _dress(axes, "accuracy")
+    axes.set_ylim(0, 1)
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def compare_figure(runs: Sequence[Run]) -> Figure:
+    """Return the figure that `plot_compare` writes."""
+    from matplotlib.figure import Figure
+
+    groups = group_runs(runs)
+    for run in runs:
+        _require_points(run)
+    courses = [_course(group, number) for number, group in enumerate(groups)]
+    figure = Figure(figsize=(10, 5), dpi=DPI, layout="constrained")
+    over_rounds, over_bytes = figure.subplots(1, 2, sharey=True)
+    for course in courses:
+        _draw_course(over_rounds, course, course.rounds)
+    _dress(over_rounds, "mean accuracy over clients")
+    _draw_costs(over_bytes, courses)
+    title = "\n".join(filter(None, (shared_terms(groups), unequal_terms(groups))))
+    figure.suptitle(title, fontsize="medium", wrap=True)
+    handles, labels = over_rounds.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+    return figure
+
+
+def _require_points(run: Run) -> None:
+    if not curve(run).rounds.size:
+        raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let it run on")
+
+
+def _client_name(client: ClientRecord) -> str:
+    name = f"client {client['partition']}"
+    return name if client["model"] is None else f"{name}: {client['model']}"
+
+
+def _draw_clients(axes: Axes, run: Run, marker: str) -> None:
+    scores = client_scores(run.rounds)
+    for number, client in enumerate(run.clients):
+        points = [(at, accuracy) for at, partition, accuracy in scores if partition == client["partition"]]
+        axes.plot(
+            *np.array(points, dtype=np.float64).reshape(-1, 2).T,
+            color=COLOURS[number % CLIENT_COLOURS],
+            linestyle=DASHES[number % len(DASHES)],
+            linewidth=1.1,
+            marker=marker,
+            markersize=3,
+            label=_client_name(client),
+        )
+
+
+def _draw_band(axes: Axes, run: Run) -> None:
+    scores = np.array(client_scores(run.rounds), dtype=np.float64).reshape(-1, 3)
+    rounds, starts = np.unique(scores[:, 0], return_index=True)
+    low, high = (extreme.reduceat(scores[:, 2], starts) for extreme in (np.minimum, np.maximum))
+    label = f"lowest to highest\nof {len(run.clients)} clients"
+    axes.fill_between(rounds, low, high, color=COLOURS[5], alpha=0.4, linewidth=0, label=label)
+
+
+def _draw_global(axes: Axes, run: Run, marker: str) -> None:
+    points = [(record["round"], record["global_accuracy"]) for record in run.rounds]
+    known = np.array([point for point in points if point[1] is not None], dtype=np.float64)
+    if known.size:
+        axes.plot(*known.T, color="black", linewidth=1.8, linestyle="--", marker=marker, label="global model")
+
+
+def _course(group: Group, number: int) -> _Course:
+    curves = [curve(run) for run in group.runs]
+    rounds = reduce(np.intersect1d, [points.rounds for points in curves])
+    shared = [np.isin(points.rounds, rounds) for points in curves]
+    accuracy = np.array([points.accuracy[keep] for points, keep in zip(curves, shared, strict=True)])
+    payload = np.array([points.payload[keep] for points, keep in zip(curves, shared, strict=True)])
+    several = len(curves) > 1
+    return _Course(
+        label=fill(f"{group.label}, {len(curves)} seeds" if several else group.label, 40),
+        colour=COLOURS[number % len(COLOURS)],
+        marker=MARKERS[number % len(MARKERS)],
+        rounds=rounds,
+        accuracy=accuracy.mean(axis=0),
+        deviation=accuracy.std(axis=0, ddof=1) if several else np.zeros(rounds.size),
+        payload=payload.mean(axis=0),
+    )
+
+
+def _draw_course(axes: Axes, course: _Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:
+    axes.plot(
+        x,
+        course.accuracy,
+        color=course.colour,
+        linewidth=1.6,
+        marker=course.marker,
+        markersize=5,
+        markevery=max(1, x.size // 8),
+        label=course.label,
+    )
+    if course.deviation.any():
+        low, high = course.accuracy - course.deviation, course.accuracy + course.deviation
+        axes.fill_between(x, low, high, color=course.colour, alpha=0.2, linewidth=0)
+
+
+def _draw_costs(axes: Axes, courses: Sequence[_Course]) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    free = [_draw_free(axes, course) for course in courses if not course.payload[-1]]
+    _dress(axes, None)
+    axes.set_xlabel("payload sent, up + down (bytes, log scale)")
+    if free:
+        axes.legend(handles=free, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+    if len(free) == len(courses):
+        axes.set_xlabel("no payload sent")
+        axes.set_xticks([])
+        return
+    for course in courses:
+        if course.payload[-1]:
+            _draw_course(axes, course, np.where(course.payload > 0, course.payload, np.nan))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+
+
+def _draw_free(axes: Axes, course: _Course) -> Line2D:
+    level, deviation = course.accuracy[-1], course.deviation[-1]
+    if deviation:
+        axes.axhspan(level - deviation, level + deviation, color=course.colour, alpha=0.2, linewidth=0)
+    return axes.axhline(
+        level,
+        color=course.colour,
+        linestyle="--",
+        linewidth=1.6,
+        marker=course.marker,
+        clip_on=False,
+        label=f"{course.label}: sends nothing (last accuracy)",
+    )
+
+
+def _dress(axes: Axes, what: str | None) -> None:
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    axes.set_xlabel("round")
+    if what is not None:
+        axes.set_ylabel(what)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _write(figure: Figure, path: Path) -> None:
+    kind = path.suffix.removeprefix(".") or "png"
+    known = figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise ConfigError(f"{path}: no such kind of picture as '{kind}'; known: {', '.join(sorted(known))}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format=kind)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}; name another file") from None

@@ -1,0 +1,131 @@
+"""Base of the server halves: Flower's four hooks, written once."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from logging import INFO
+from typing import final
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.supercore import log
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, Member, Roster
+from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, to_record
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sent in one round, already checked.
+
+    Parameters
+    ----------
+    partition : int
+        Which client.
+    arrays : mapping of str to array
+        Its knowledge, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
+    samples : int
+        How many samples it has trained on.
+    """
+
+    partition: int
+    arrays: Arrays
+    samples: int
+
+
+class KnowledgeStrategy(Strategy, ABC):
+    """A strategy whose clients exchange knowledge instead of weights.
+
+    An algorithm writes `initial`, `download_for`, `absorb` and `upload_spec`. All that the server knows is a set of named arrays
+    that passes through these functions and lives nowhere else; that is why a run can be checkpointed and resumed without the
+    algorithm's help.
+    """
+
+    unlike_models = True
+    """Whether clients may have different architectures."""
+
+    roster: Roster
+    config: RunConfig
+
+    def check(self, roster: Roster) -> None:
+        """Refuse a federation in which the algorithm makes no sense. By default: clients must agree on the classes.
+
+        Raises
+        ------
+        FederationError
+            One line that names who differs.
+        """
+        _ = roster.classes
+
+    @abstractmethod
+    def initial(self, roster: Roster) -> Arrays:
+        """Return what the server knows before round 1."""
+
+    @abstractmethod
+    def download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+        """Return what a client is sent, as its own half declares it."""
+
+    @abstractmethod
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Return what a client is to send."""
+
+    @abstractmethod
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Return what the server knows after a round. The uploads are ordered by partition and there is at least one."""
+
+    @final
+    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+        """Check the federation and return the knowledge before round 1."""
+        self.check(roster)
+        self.roster, self.config = roster, config
+        self._knowledge = to_record(self.initial(roster))
+        return self._knowledge
+
+    @final
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """Write one message to each client of the round."""
+        self._knowledge = arrays
+        knowledge = from_record(arrays)
+        config[ROUND] = server_round
+        return [
+            Message(RecordDict({ARRAYS: to_record(self.download_for(self.roster.of(node), knowledge)), CONFIG: config}), node, MessageType.TRAIN)
+            for node in grid.get_node_ids()
+        ]
+
+    @final
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Turn the replies into uploads and let the algorithm absorb them."""
+        replies = sorted(replies, key=lambda reply: self.roster.of(reply.metadata.src_node_id).partition)
+        if not replies:
+            return None, None
+        uploads = [
+            Upload(
+                self.roster.of(reply.metadata.src_node_id).partition,
+                from_record(reply.content.array_records[ARRAYS]),
+                int(reply.content.metric_records[METRICS][EXAMPLES]),  # type: ignore[arg-type]
+            )
+            for reply in replies
+        ]
+        knowledge = to_record(self.absorb(from_record(self._knowledge), uploads))
+        return knowledge, aggregate_metricrecords([reply.content for reply in replies], EXAMPLES)
+
+    @final
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """Ask each client to measure the model that it keeps."""
+        config[ROUND] = server_round
+        return [Message(RecordDict({ARRAYS: ArrayRecord(), CONFIG: config}), node, MessageType.EVALUATE) for node in grid.get_node_ids()]
+
+    @final
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the clients' metrics by their numbers of samples."""
+        contents = [reply.content for reply in replies]
+        return aggregate_metricrecords(contents, EXAMPLES) if contents else None
+
+    def summary(self) -> None:
+        """Log the hyper-parameters."""
+        for name, value in sorted(vars(self).items()):
+            if not name.startswith("_") and name not in ("roster", "config"):
+                log(INFO, "\t├── %s = %s", name, value)

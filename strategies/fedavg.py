@@ -1,0 +1,46 @@
+"""FedAvg, server half: Flower's own strategy.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+"""
+
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+
+from hetfl_flwr.algorithms import for_unlike_models
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.federation import Member, Roster
+from hetfl_flwr.models import build_model
+from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
+
+
+class FedAvg(FlowerFedAvg):
+    """Averages the clients' weights by their numbers of samples. One model for all.
+
+    Wire   the floating-point entries of the model's state dict, both ways: 4 bytes a parameter and running statistic. When the clients
+           are evaluated they are sent the global model once more, which is counted as evaluation.
+    State  the global model.
+    """
+
+    unlike_models = False
+
+    def __init__(self) -> None:
+        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+
+    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+        """Refuse unlike models; draw the global model's initial weights.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ and the algorithms for unlike models.
+        """
+        roster.check_same_weights("fedavg", for_unlike_models())
+        first = next(iter(roster))
+        model = build_model(first.model, DataSpec(first.shape, first.classes), seed=config.seed, scope=("global",))
+        self._uploads = weights(model)
+        return to_record(model_arrays(model))
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect weights like the global model's."""
+        return self._uploads

@@ -1,0 +1,34 @@
+"""Local training, server half: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
+
+from collections.abc import Sequence
+
+from hetfl_flwr.federation import Member, Roster
+from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
+from strategies.base import KnowledgeStrategy, Upload
+
+
+class Local(KnowledgeStrategy):
+    """Local training: nothing is exchanged (IND, SOLO and Private in the papers). The baseline to beat.
+
+    Wire   nothing either way.
+    State  none.
+    """
+
+    def check(self, roster: Roster) -> None:
+        """Take any clients: they share nothing."""
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Know nothing."""
+        return {}
+
+    def download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+        """Send nothing."""
+        return {}
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect nothing."""
+        return EMPTY
+
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Learn nothing."""
+        return knowledge

@@ -1,0 +1,319 @@
+"""Models: the zoo, splitting any module, names, and the errors that a user can cause."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, ModelError
+from hetfl_flwr.models import (
+    SplitModel,
+    build_model,
+    catalogue_rows,
+    deal,
+    parameter_count,
+    parse_models,
+    split,
+)
+
+DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
+MNIST = DataSpec(shape=(1, 28, 28), classes=10)
+CIFAR = DataSpec(shape=(3, 32, 32), classes=10)
+TABLE = DataSpec(shape=(30,), classes=2)
+NAMES = ("mlp", "lenet5", *(f"fedhe:{number}" for number in range(10)))
+
+
+def samples(spec: DataSpec, count: int = 2) -> torch.Tensor:
+    return torch.randn(count, *spec.shape, generator=torch.Generator().manual_seed(1))
+
+
+def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+class TestZoo:
+    @pytest.mark.parametrize("spec", [DIGITS, MNIST, CIFAR], ids=["8x8", "28x28", "32x32"])
+    @pytest.mark.parametrize("name", NAMES)
+    def test_trains_splits_and_survives_a_state_dict(self, name: str, spec: DataSpec) -> None:
+        model = build_model(name, spec, seed=0)
+        functional.cross_entropy(model(samples(spec)), torch.tensor([0, 1])).backward()
+        assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+
+        model.eval()
+        features = model.body(samples(spec))
+        assert features.shape == (2, model.width)
+        assert torch.equal(model(samples(spec)), model.head(features))
+        assert model.classes == 10
+
+        other = build_model(name, spec, seed=1).eval()
+        assert not torch.equal(other(samples(spec)), model(samples(spec)))
+        other.load_state_dict(model.state_dict())
+        assert torch.equal(other(samples(spec)), model(samples(spec)))
+
+    @pytest.mark.parametrize("name", ["mlp", "lenet5", "fedhe:0", "fedhe:5"])
+    @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 1), (3, 7, 30)], ids=str)
+    def test_is_sized_by_the_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        spec = DataSpec(shape=shape, classes=3)
+        model = build_model(name, spec, seed=0)
+        assert model.training
+        assert all(layer.training for layer in model.modules())
+        assert model.eval()(samples(spec)).shape == (2, 3)
+
+    def test_mlp_by_hand(self) -> None:
+        """Weights and biases: 784 -> 200 -> 200 -> 10, and 30 -> 200 -> 200 -> 2 for a table."""
+        hidden = 200 * 200 + 200
+        image, table = build_model("mlp", MNIST, seed=0), build_model("mlp", TABLE, seed=0)
+        assert parameter_count(image) == (784 * 200 + 200) + hidden + (200 * 10 + 10)
+        assert parameter_count(table) == (30 * 200 + 200) + hidden + (200 * 2 + 2)
+
+    def test_lenet5_by_hand(self) -> None:
+        """28 -> 14 (padding 2, pooling) -> 10 -> 5: 156 + 2,416 + 48,120 + 10,164 + 850 weights.
+
+        On 8x8 images 8 -> 4 -> 4 (padded) -> 2, so 120 units see 16 * 2 * 2 values instead of 400.
+        """
+        assert parameter_count(build_model("lenet5", MNIST, seed=0)) == 61_706
+        assert parameter_count(build_model("lenet5", DIGITS, seed=0)) == 61_706 - (400 - 64) * 120
+
+    @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
+    def test_fedhe_9_has_the_weights_of_tables_iii_and_iv(
+        self, shape: tuple[int, ...], published: int
+    ) -> None:
+        """The count holds running statistics, and a head of 20 outputs without bias."""
+        state = build_model("fedhe:9", DataSpec(shape=shape, classes=20), seed=0).state_dict()
+        uncounted = [name for name in state if name.endswith("num_batches_tracked")] + ["head.bias"]
+        assert sum(array.numel() for name, array in state.items() if name not in uncounted) == published
+
+    def test_fedhe_0_by_hand(self) -> None:
+        """28 -> 28 (same) -> 13 (3x3, stride 2): 128 and 256 filters, each with bias, scale and shift."""
+        convolutions = (9 * 128 + 3 * 128) + (9 * 128 * 256 + 3 * 256)
+        assert (
+            parameter_count(build_model("fedhe:0", MNIST, seed=0)) == convolutions + 256 * 13 * 13 * 10 + 10
+        )
+
+    def test_fedhe_first_pooling_keeps_the_size_and_averages_only_pixels(self) -> None:
+        """Inside (1+2+3+4)/4, at the right edge (2+4)/2, at the bottom (3+4)/2, in the corner 4."""
+        body = build_model("fedhe:5", MNIST, seed=0).body
+        (pooling,) = (layer for layer in body.children() if isinstance(layer, nn.Sequential))
+        image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+        assert torch.equal(pooling(image), torch.tensor([[[[2.5, 3.0], [3.5, 4.0]]]]))
+
+    def test_batch_norm_mixes_samples_in_training_only(self) -> None:
+        model = build_model("fedhe:9", DIGITS, seed=0)
+        for layer in model.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.p = 0.0
+        first, second, third = samples(DIGITS, 3)
+        mates = torch.stack([first, second]), torch.stack([first, third])
+        trained = [model(batch)[0] for batch in mates]
+        assert not torch.allclose(trained[0], trained[1])
+        model.eval()
+        assert torch.equal(model(mates[0])[0], model(mates[1])[0])
+
+    def test_same_seed_and_scope_give_the_same_bits(self) -> None:
+        before = torch.get_rng_state()
+        weights = {
+            key: nn.utils.parameters_to_vector(
+                build_model("fedhe:5", DIGITS, seed=key[0], scope=key[1:]).parameters()
+            )
+            for key in ((0, 1), (0, 2), (1, 1))
+        }
+        again = build_model("fedhe:5", DIGITS, seed=0, scope=(1,))
+        assert torch.equal(weights[0, 1], nn.utils.parameters_to_vector(again.parameters()))
+        assert not torch.equal(weights[0, 1], weights[0, 2])
+        assert not torch.equal(weights[0, 1], weights[1, 1])
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_a_convolutional_network_refuses_a_table(self) -> None:
+        with pytest.raises(ModelError, match=r"'fedhe:3'.*\(30,\).*needs images.*use mlp") as error:
+            build_model("fedhe:3", TABLE, seed=0)
+        one_line(error)
+
+    def test_catalogue(self) -> None:
+        before = torch.get_rng_state()
+        rows = catalogue_rows(MNIST)
+        assert tuple(row.name for row in rows) == NAMES
+        assert all(row.summary and not row.problem for row in rows)
+        for row in rows[:3]:
+            model = build_model(row.name, MNIST, seed=0)
+            assert (row.parameters, row.width) == (parameter_count(model), model.width)
+        assert [row.name for row in catalogue_rows(TABLE) if not row.problem] == ["mlp"]
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+class TestNames:
+    def test_parse(self) -> None:
+        assert parse_models(" lenet5 ,mlp,\nfedhe:5, a.b:c") == ("lenet5", "mlp", "fedhe:5", "a.b:c")
+        assert parse_models("fedhe,mlp") == (*NAMES[2:], "mlp")
+
+    def test_deal_goes_round(self) -> None:
+        assert [deal("mlp,lenet5,fedhe:2", partition) for partition in (0, 1, 2, 3, 7)] == [
+            *("mlp", "lenet5", "fedhe:2", "mlp", "lenet5"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("name", "nearest"),
+        [
+            ("lenet", "lenet5"),
+            ("fedhe:10", "fedhe:1"),
+            ("fedhe:x", "fedhe:"),
+            ("mlp\nx", "mlp"),
+            ("a b:c", ""),
+        ],
+    )
+    def test_unknown(self, name: str, nearest: str) -> None:
+        with pytest.raises(ModelError, match=r"^unknown model '.*Known: .*package\.module:function") as error:
+            parse_models(f"mlp,{name}")
+        assert f"did you mean '{nearest}" in one_line(error) or not nearest
+
+    @pytest.mark.parametrize("text", ["", "mlp,,lenet5", "mlp,\n"])
+    def test_empty_name(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="models: an empty name") as error:
+            parse_models(text)
+        one_line(error)
+
+    def test_build_refuses_the_name_of_a_family(self) -> None:
+        with pytest.raises(ModelError, match="unknown model 'fedhe'"):
+            build_model("fedhe", MNIST, seed=0)
+
+
+class Net(nn.Module):
+    """A module with a forward of its own; a step may follow its head, or its head be registered first."""
+
+    def __init__(self, after: type[nn.Module] = nn.Identity, head_first: bool = False) -> None:
+        super().__init__()
+        if head_first:
+            self.out = nn.Linear(5, 10)
+        self.hidden = nn.Linear(64, 5)
+        if not head_first:
+            self.out = nn.Linear(5, 10)
+        self.drop = nn.Dropout(0.5)
+        self.after = after()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.after(self.out(self.drop(functional.relu(self.hidden(x.flatten(1))))))
+        return logits
+
+
+class TestSplit:
+    def test_keeps_forward_and_leaves_the_original(self) -> None:
+        net = Net()
+        model = split(net, spec=DIGITS)
+        assert (model.width, model.classes) == (5, 10)
+        assert net.training
+        assert model.training
+        assert torch.equal(model.eval()(samples(DIGITS)), net.eval()(samples(DIGITS)))
+        nn.init.zeros_(model.head.weight)
+        assert net.out.weight.any()
+
+    def test_last_registered_is_not_last_computed(self) -> None:
+        net = Net(head_first=True)
+        with pytest.raises(ModelError, match=r"'hidden' is not the last step of Net.*out, hidden") as error:
+            split(net, spec=DIGITS)
+        one_line(error)
+        assert split(net, "out", spec=DIGITS).width == 5
+
+    def test_something_follows_the_head(self) -> None:
+        with pytest.raises(ModelError, match="'out' is not the last step of Net"):
+            split(Net(after=nn.ReLU), spec=DIGITS)
+
+    def test_a_linear_alone_has_the_inputs_as_features(self) -> None:
+        linear = nn.Linear(30, 2)
+        model = split(linear, spec=TABLE)
+        assert torch.equal(model(samples(TABLE)), linear(samples(TABLE)))
+        assert torch.equal(model.body(samples(TABLE)), samples(TABLE))
+
+    def test_no_such_head(self) -> None:
+        with pytest.raises(ModelError, match="did you mean 'out'\\? Known: hidden, out"):
+            split(Net(), "outt")
+        with pytest.raises(ModelError, match="Conv2d has no Linear layer"):
+            split(nn.Conv2d(1, 10, 3))
+
+
+OWN = """
+import torch
+from torch import nn
+from hetfl_flwr.models import SplitModel
+
+number = 3
+
+def plain(spec):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, spec.classes))
+
+def ready(spec):
+    return SplitModel(nn.Flatten(), nn.Linear(64, spec.classes))
+
+def nothing(spec):
+    return None
+
+def raises(spec):
+    raise RuntimeError("first line\\nsecond line")
+
+def few_classes(spec):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+
+def other_shape(spec):
+    return SplitModel(nn.Flatten(), nn.Linear(65, spec.classes))
+
+class Pair(nn.Linear):
+    def forward(self, x):
+        return x, x
+
+def pair(spec):
+    return Pair(64, spec.classes)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of an importable module of a user's own models, and beside it one that does not import."""
+    (tmp_path / "own_models.py").write_text(OWN)
+    (tmp_path / "broken_models.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_models"
+    sys.modules.pop("own_models", None)
+
+
+@pytest.mark.usefixtures("own")
+class TestOwnModel:
+    @pytest.mark.parametrize(("function", "width"), [("plain", 5), ("ready", 64)])
+    def test_builds(self, function: str, width: int) -> None:
+        before = torch.get_rng_state()
+        model, again = (build_model(f"own_models:{function}", DIGITS, seed=4) for _ in range(2))
+        assert isinstance(model, SplitModel)
+        assert (model.width, model.classes, model.training) == (width, 10, True)
+        assert torch.equal(model(samples(DIGITS)), again(samples(DIGITS)))
+        assert torch.equal(torch.get_rng_state(), before)
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [
+            ("absent_models:plain", "cannot import module 'absent_models' (ModuleNotFoundError"),
+            (
+                "broken_models:plain",
+                "cannot import module 'broken_models' (ZeroDivisionError: division by zero)",
+            ),
+            ("own_models:plian", "unknown function of module 'own_models' 'plian': did you mean 'plain'?"),
+            ("own_models:number", "'number' is of type int; name a function"),
+            ("own_models:nothing", "its function returned NoneType; return a torch.nn.Module"),
+            ("own_models:raises", "RuntimeError: first line"),
+            ("own_models:few_classes", "gives (2, 4) for 2 samples; 10 classes need logits (2, 10)"),
+            (
+                "own_models:other_shape",
+                "does not accept a batch of shape (2, 1, 8, 8): RuntimeError: ",
+            ),
+            ("own_models:pair", "gives tuple for 2 samples"),
+        ],
+    )
+    def test_says_what_is_wrong(self, name: str, reason: str) -> None:
+        where = f"model '{name}' for data of shape (1, 8, 8) and 10 classes: "
+        with pytest.raises(ModelError, match=f"^{re.escape(where + reason)}") as error:
+            build_model(name, DIGITS, seed=0)
+        one_line(error)
