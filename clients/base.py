@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
-import numpy as np
 import torch
-from flwr.client import NumPyClient
+from flwr.common import Scalar
+from flwr.compat.client.numpy_client import NumPyClient
 from numpy.typing import NDArray
 
 from hetfl_flwr.federation import EXAMPLES, ROUND
@@ -16,14 +16,16 @@ from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.state import ClientState, load_optimizer, optimizer_tensors
 from hetfl_flwr.training import draw_batches, evaluate, make_optimizer
 
-Metrics = dict[str, int | float]
+Metrics = dict[str, Scalar]
+"""Names and values of what a client reports."""
 
 
 class KnowledgeClient(NumPyClient, ABC):
     """A client that learns from its own data and from what it is sent.
 
-    An algorithm writes `download_spec`, `upload_spec` and `learn`. It finds its model, data and run config in ``self.node``; the model
-    and everything in ``self.numbers`` survive between rounds, and so does the optimizer that `optimizer` has handed out.
+    An algorithm writes `download_spec`, `upload_spec` and `learn`. It finds its model, data and run config in
+    ``self.node``; the model and everything in ``self.numbers`` survive between rounds, and so does the optimizer that
+    `optimizer` has handed out.
 
     Parameters
     ----------
@@ -100,14 +102,21 @@ class KnowledgeClient(NumPyClient, ABC):
         config = self.node.config
         rng = generator(config.seed, self.node.partition, round, "batches")
         return draw_batches(
-            rng, len(self.node.data.train), config.batch_size, epochs=config.local_epochs, batches=config.local_batches
+            rng,
+            len(self.node.data.train),
+            config.batch_size,
+            epochs=config.local_epochs,
+            batches=config.local_batches,
         )
 
     def optimizer(self, name: str = "optimizer") -> torch.optim.Optimizer:
         """Return the optimizer over the model's parameters, with the moments that it had after the last round."""
         built = make_optimizer(self.node.config, self.node.model.parameters())
         prefix = f"{name}."
-        load_optimizer(built, {key.removeprefix(prefix): tensor for key, tensor in self._saved.tensors.items() if key.startswith(prefix)})
+        load_optimizer(
+            built,
+            {key.removeprefix(prefix): tensor for key, tensor in self._saved.tensors.items() if key.startswith(prefix)},
+        )
         self._optimizers[name] = built
         return built
 
@@ -117,7 +126,9 @@ class KnowledgeClient(NumPyClient, ABC):
             return
         self._saved = saved
         self.numbers = dict(saved.numbers)
-        model = {key.removeprefix("model."): tensor for key, tensor in saved.tensors.items() if key.startswith("model.")}
+        model = {
+            key.removeprefix("model."): tensor for key, tensor in saved.tensors.items() if key.startswith("model.")
+        }
         self.node.model.load_state_dict(model)
 
     def _save(self) -> None:
@@ -129,7 +140,7 @@ class KnowledgeClient(NumPyClient, ABC):
         self.node.write_state(ClientState(tensors, self.numbers))
 
 
-def to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
+def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a tensor's values as an array of its own."""
-    array: NDArray[np.generic] = tensor.detach().cpu().numpy().copy()
+    array: NDArray[Any] = tensor.detach().cpu().numpy().copy()
     return array

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
-from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
 from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
 from hetfl_flwr.training import evaluate, train
 
 
@@ -47,4 +47,9 @@ class FedAvgClient(KnowledgeClient):
         """Measure the global model on the own test set."""
         load_model_arrays(self.node.model, download)
         measured = evaluate(self.node.model, self.node.data.test)
-        return {"accuracy": measured.accuracy, "global-accuracy": measured.accuracy, "loss": measured.loss, EXAMPLES: measured.samples}
+        return {
+            "accuracy": measured.accuracy,
+            "global-accuracy": measured.accuracy,
+            "loss": measured.loss,
+            EXAMPLES: measured.samples,
+        }

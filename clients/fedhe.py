@@ -21,13 +21,13 @@ from hetfl_flwr.training import train
 class FedHeClient(KnowledgeClient):
     """Trains on ``CE + alpha * logit_loss(p_i, p_server[y_i])`` and reports its own class-average logits.
 
-    Eq. (4)-(8) and (11)-(13), Algorithm 1 lines 7-16. The paper's round is 3 random mini-batches of 50 with Adam at 1e-3
-    (``local-batches = 3``, its "inner epoch 3"); the optimizer goes on from round to round.
+    Eq. (4)-(8) and (11)-(13), Algorithm 1 lines 7-16. The paper's round is 3 random mini-batches of 50 with Adam at
+    1e-3 (``local-batches = 3``, its "inner epoch 3"); the optimizer goes on from round to round.
 
     Wire   as in `strategies.fedhe.FedHe`.
     State  the model, the optimizer's moments.
-    Departs from the paper: samples of a class that the server knows nothing of are trained with cross-entropy alone (the paper only
-    says so for the very first round).
+    Departs from the paper: samples of a class that the server knows nothing of are trained with cross-entropy alone
+    (the paper only says so for the very first round).
 
     Parameters
     ----------
@@ -41,7 +41,11 @@ class FedHeClient(KnowledgeClient):
     """
 
     def __init__(
-        self, node: Node, *, alpha: Annotated[float, Field(ge=0)] = 1.0, logit_loss: Literal["mse", "kl"] = "mse"
+        self,
+        node: Node,
+        *,
+        alpha: Annotated[float, Field(ge=0)] = 1.0,
+        logit_loss: Literal["mse", "kl"] = "mse",
     ) -> None:
         super().__init__(node)
         self.alpha = alpha

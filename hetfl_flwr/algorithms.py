@@ -1,8 +1,8 @@
 """From an algorithm's name to its two halves, by convention; no algorithm is listed anywhere.
 
 ``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A dotted name, ``my_pkg.fedproto``, is
-``my_pkg.fedproto.strategy.FedProto`` and ``my_pkg.fedproto.client.FedProtoClient``. The class is the one whose name, without regard
-to case, is the last part of the algorithm's name (plus ``Client`` for the client half).
+``my_pkg.fedproto.strategy.FedProto`` and ``my_pkg.fedproto.client.FedProtoClient``. The class is the one whose name,
+without regard to case, is the last part of the algorithm's name (plus ``Client`` for the client half).
 """
 
 import inspect
@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config import AUTO, LIKE_MODEL, UNLIKE_MODELS, RunConfig, Value
 from hetfl_flwr.errors import ConfigError, unknown
 
 BASES = {"base"}
@@ -44,12 +44,21 @@ class Algorithm:
 
 def names() -> list[str]:
     """Return the names of the algorithms of this project, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(import_module("strategies").__path__) if module.name not in BASES)
+    return sorted(
+        module.name for module in pkgutil.iter_modules(import_module("strategies").__path__) if module.name not in BASES
+    )
 
 
 def for_unlike_models() -> list[str]:
     """Return the names of the algorithms of this project whose clients may have different models."""
     return [name for name in names() if find(name).strategy.unlike_models]
+
+
+def models_of(config: RunConfig) -> str:
+    """Return a run's models, with ``auto`` resolved: unlike ones wherever the algorithm takes them."""
+    if config.models != AUTO:
+        return config.models
+    return UNLIKE_MODELS if find(config.algorithm).strategy.unlike_models else LIKE_MODEL
 
 
 @cache

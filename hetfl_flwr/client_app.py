@@ -1,7 +1,7 @@
 """The ClientApp: Flower's messages in, a NumPyClient's ``fit`` and ``evaluate`` called, replies out.
 
-The NumPyClient is built anew for every message; what must survive goes through `hetfl_flwr.state`. An error becomes an error reply
-that names client, stage and round, so that every engine shows the same line.
+The NumPyClient is built anew for every message; what must survive goes through `hetfl_flwr.state`. An error becomes
+an error reply that names client, stage and round, so that every engine shows the same line.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,10 @@ def train(message: Message, context: Context) -> Message:
         _received(message, client.download_spec()), dict(message.content.config_records[CONFIG])
     )
     uploaded = to_record(dict(zip(client.upload_spec().names, arrays, strict=True)))
-    return Message(RecordDict({ARRAYS: uploaded, METRICS: MetricRecord({**metrics, EXAMPLES: examples})}), reply_to=message)
+    return Message(
+        RecordDict({ARRAYS: uploaded, METRICS: MetricRecord({**metrics, EXAMPLES: examples})}),
+        reply_to=message,
+    )
 
 
 @app.evaluate()
@@ -98,7 +101,7 @@ def _where(message: Message, context: Context) -> str:
     partition = context.node_config.get("partition-id", f"on node {context.node_id}")
     where = f"client {partition}, {message.metadata.message_type}"
     record = message.content.config_records.get(CONFIG) if message.has_content() else None
-    return f"{where}, round {record[ROUND]}: " if record is not None and ROUND in record else f"{where}: "
+    return f"{where}, round {record[ROUND]!r}: " if record is not None and ROUND in record else f"{where}: "
 
 
 def _reason(error: Exception) -> str:

@@ -19,6 +19,13 @@ Value = bool | int | float | str
 """What Flower allows as the value of a run-config or node-config key."""
 
 
+AUTO = "auto"
+"""Value of ``models`` that leaves the choice to the algorithm's kind."""
+
+UNLIKE_MODELS, LIKE_MODEL = "lenet5,mlp,fedhe:5", "lenet5"
+"""What ``models = "auto"`` stands for where clients may have unlike models, and where they may not."""
+
+
 def _partition(text: str) -> str:
     from hetfl_flwr.data import parse_partition  # torch is not needed to say `hetfl --help`
 
@@ -27,9 +34,10 @@ def _partition(text: str) -> str:
 
 
 def _models(text: str) -> str:
-    from hetfl_flwr.models import parse_models
+    if text != AUTO:
+        from hetfl_flwr.models import parse_models
 
-    parse_models(text)
+        parse_models(text)
     return text
 
 
@@ -40,19 +48,19 @@ def _kebab(name: str) -> str:
 class RunConfig(BaseModel):
     """One run, typed and checked. Keys are spelled with dashes on the outside, as attributes inside."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=_kebab, populate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=_kebab, populate_by_name=True)
 
     algorithm: Annotated[
-        str, Field(min_length=1, description="Name of `hetfl list algorithms`, or package.module of your own.")
+        str,
+        Field(min_length=1, description="Name of `hetfl list algorithms`, or package.module of your own."),
     ] = "fedhe"
 
     dataset: Annotated[
         str, Field(min_length=1, description="Name of `hetfl list datasets`, or a Hugging Face hub id.")
     ] = "digits"
     data_dir: Annotated[
-        str, Field(description="Folder with local copies in the hub's layout. Empty: bundled data or the hub.")
+        str,
+        Field(description="Folder with local copies in the hub's layout. Empty: bundled data or the hub."),
     ] = ""
     image_column: Annotated[str, Field(description="Image column of a hub id. Empty: the only one.")] = ""
     label_column: Annotated[str, Field(description="Label column of a hub id. Empty: the only one.")] = ""
@@ -79,8 +87,11 @@ class RunConfig(BaseModel):
     models: Annotated[
         str,
         AfterValidator(_models),
-        Field(description="Models dealt round-robin over the clients: names of `hetfl list models`, or module:function."),
-    ] = "lenet5,mlp,fedhe:5"
+        Field(
+            description="Models dealt round-robin over the clients: names of `hetfl list models`, or module:function. "
+            f"auto: {UNLIKE_MODELS}, or {LIKE_MODEL} alone for an algorithm that needs one model."
+        ),
+    ] = AUTO
 
     clients: Annotated[
         int, Field(ge=0, description="Number of clients. 0: 10 locally; as many as the nodes say elsewhere.")
@@ -93,7 +104,8 @@ class RunConfig(BaseModel):
         int, Field(ge=1, description="With fewer good replies than this in a round, the run ends.")
     ] = 1
     round_timeout: Annotated[
-        float, Field(gt=0, description="Seconds that the server waits for a round's replies, and for nodes at first.")
+        float,
+        Field(gt=0, description="Seconds that the server waits for a round's replies, and for nodes at first."),
     ] = 3600.0
     evaluate_every: Annotated[
         int, Field(ge=1, description="Evaluate on the clients each so many rounds, and after the last.")
@@ -103,13 +115,11 @@ class RunConfig(BaseModel):
     local_epochs: Annotated[
         int, Field(ge=1, description="Epochs of a client in a round, where local-batches is 0.")
     ] = 1
-    local_batches: Annotated[
-        int, Field(ge=0, description="Mini-batches of a client in a round. 0: whole epochs.")
-    ] = 3
+    local_batches: Annotated[int, Field(ge=0, description="Mini-batches of a client in a round. 0: whole epochs.")] = 3
     batch_size: Annotated[int, Field(ge=1, description="Samples of a mini-batch.")] = 50
-    optimizer: Annotated[
-        Literal["adam", "amsgrad", "adamw", "sgd"], Field(description="Optimizer of the clients.")
-    ] = "adam"
+    optimizer: Annotated[Literal["adam", "amsgrad", "adamw", "sgd"], Field(description="Optimizer of the clients.")] = (
+        "adam"
+    )
     learning_rate: Annotated[float, Field(gt=0, description="Step size of the optimizer.")] = 0.001
     momentum: Annotated[float, Field(ge=0, lt=1, description="Momentum of sgd.")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the optimizer.")] = 0.0
@@ -128,12 +138,11 @@ class RunConfig(BaseModel):
         str, Field(description="Folder for the clients' state on disk. Empty: kept in Flower's Context.")
     ] = ""
     checkpoint_every: Annotated[
-        int, Field(ge=0, description="Write a checkpoint for --resume each so many rounds. 0: only at the end.")
+        int,
+        Field(ge=0, description="Write a checkpoint for --resume each so many rounds. 0: only at the end."),
     ] = 10
 
-    options: Annotated[
-        dict[str, Value], Field(exclude=True, description="The algorithms' own keys, as name.key.")
-    ] = {}
+    options: Annotated[dict[str, Value], Field(exclude=True, description="The algorithms' own keys, as name.key.")] = {}
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Value]) -> "RunConfig":

@@ -1,7 +1,8 @@
 """The clients as the server sees them: who they are, who takes part in a round, and what they answered.
 
-Node ids are random in every run; the stable identity of a client is its partition. Everything here is ordered by partition and
-drawn from the run's own generators, so that the same config and seed give the same bits in every engine.
+Node ids are random in every run; the stable identity of a client is its partition. Everything here is ordered by
+partition and drawn from the run's own generators, so that the same config and seed give the same bits in every
+engine.
 """
 
 import time
@@ -65,7 +66,13 @@ class Member:
 
     def to_record(self) -> ConfigRecord:
         """Write the answer to the roll call."""
-        return ConfigRecord({name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items() if name != "node"})
+        return ConfigRecord(
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in vars(self).items()
+                if name != "node"
+            }
+        )
 
     @classmethod
     def from_reply(cls, reply: Message) -> "Member":
@@ -74,6 +81,7 @@ class Member:
         return cls(node=reply.metadata.src_node_id, **{**values, "shape": tuple(values["shape"])})
 
     def __str__(self) -> str:
+        """Return how messages call it."""
         return f"client {self.partition} ({self.model})"
 
 
@@ -84,12 +92,15 @@ class Roster:
         self._by_node = {member.node: member for member in members}
 
     def __iter__(self) -> Iterator[Member]:
+        """Go through the members by partition."""
         return iter(sorted(self._by_node.values(), key=lambda member: member.partition))
 
     def __len__(self) -> int:
+        """Count the members."""
         return len(self._by_node)
 
     def __contains__(self, node: int) -> bool:
+        """Say whether a node is a member."""
         return node in self._by_node
 
     def of(self, node: int) -> Member:
@@ -100,7 +111,9 @@ class Roster:
         """Take in a client, unless its partition is taken."""
         for other in self:
             if other.partition == member.partition:
-                raise FederationError(f"partition-id {member.partition} is claimed by two nodes, {other.node} and {member.node}")
+                raise FederationError(
+                    f"partition-id {member.partition} is claimed by two nodes, {other.node} and {member.node}"
+                )
         self._by_node[member.node] = member
 
     def keep(self, nodes: set[int]) -> None:
@@ -116,13 +129,10 @@ class Roster:
         FederationError
             They do not share one, or there is no client.
         """
-        return self._shared("classes", "classes")
-
-    def _shared(self, attribute: str, plural: str) -> Any:
-        values = {getattr(member, attribute): member for member in reversed(list(self))}
+        values = {member.classes: member for member in reversed(list(self))}
         if len(values) != 1:
             said = ", ".join(f"{member} has {value}" for value, member in values.items()) or "no client is here"
-            raise FederationError(f"the clients must have the same number of {plural}: {said}")
+            raise FederationError(f"the clients must have the same number of classes: {said}")
         return next(iter(values))
 
     def check_same_weights(self, algorithm: str, instead: Sequence[str]) -> None:
@@ -137,10 +147,14 @@ class Roster:
         for member in self:
             kinds.setdefault(member.weights, []).append(member)
         if len(kinds) > 1:
-            said = "; ".join(f"{group[0].model} on client {_listed([member.partition for member in group])}" for group in kinds.values())
+            said = "; ".join(
+                f"{group[0].model} on client {_listed([member.partition for member in group])}"
+                for group in kinds.values()
+            )
             raise FederationError(
                 f"{algorithm} averages weights, so all clients need the same model, but there are {said}. "
-                f"Set one model (models = \"{next(iter(self)).model}\"), or take an algorithm for unlike models: {', '.join(instead)}"
+                f"Set one, such as models = '{next(iter(self)).model}', "
+                f"or take an algorithm for unlike models: {', '.join(instead)}"
             )
 
 
@@ -209,13 +223,18 @@ class Federation:
         while True:
             for failure in self.welcome():
                 raise FederationError(failure.reason)
-            wanted = max([wanted, *(member.partitions for member in self.roster)]) if not self.config.clients else wanted
+            wanted = (
+                max([wanted, *(member.partitions for member in self.roster)]) if not self.config.clients else wanted
+            )
             if len(self.roster) >= wanted:
                 break
             if time.monotonic() > deadline:
                 if len(self.roster) >= self.config.min_clients:
                     break
-                raise FederationError(f"{len(self.roster)} nodes connected within {self.config.round_timeout:g} s, need {self.config.min_clients}")
+                raise FederationError(
+                    f"{len(self.roster)} nodes connected within {self.config.round_timeout:g} s, "
+                    f"need {self.config.min_clients}"
+                )
             time.sleep(max(self._poll, 0.1))
         self._check_size()
 
@@ -232,7 +251,7 @@ class Federation:
         failures = []
         for node, reply in self._answers(calls).items():
             if reply is None or reply.has_error():
-                reason = reply.error.reason if reply is not None else f"node {node}: no answer to the roll call"
+                reason = f"node {node}: no answer to the roll call" if reply is None else str(reply.error.reason)
                 failures.append(Failure(-1, "roll call", reason))
                 continue
             member = Member.from_reply(reply)
@@ -274,7 +293,9 @@ class Federation:
             member = self.roster.of(node)
             stage = sent[0].metadata.message_type
             if reply is None:
-                result.failures.append(Failure(member.partition, stage, f"{member}: no reply within {self.config.round_timeout:g} s"))
+                result.failures.append(
+                    Failure(member.partition, stage, f"{member}: no reply within {self.config.round_timeout:g} s")
+                )
                 continue
             traffic = result.traffic[member.partition]
             traffic.bytes_up, traffic.wire_up = payload_bytes(reply), wire_bytes(reply)
@@ -326,7 +347,14 @@ class GridView(Grid):
         """The run."""
         return self._grid.run
 
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None) -> Message:
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
         """Create a message."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
@@ -352,7 +380,9 @@ def _check_reply(reply: Message, member: Member, uploads: Callable[[Member], Pay
     _check_metrics(dict(content.metric_records[METRICS]), member)
     if uploads is not None:
         if list(content.array_records) != [ARRAYS]:
-            raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
+            raise PayloadError(
+                f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'"
+            )
         uploads(member).decode(content.array_records[ARRAYS], str(member))
 
 

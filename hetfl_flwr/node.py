@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 
+from hetfl_flwr.algorithms import models_of
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError
@@ -71,7 +72,7 @@ class Node:
                 normalize=config.normalize,
             ),
         )
-        name = deal(config.models, partition)
+        name = deal(models_of(config), partition)
         model = build_model(name, data.spec, seed=config.seed, scope=(partition,)).to(device)
         stamp = Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition)
         return cls(config, partition, partitions, name, model, data, state_store(config, context), stamp)
@@ -91,6 +92,7 @@ class Node:
         self.store.write(encode(state, self.stamp))
 
     def __str__(self) -> str:
+        """Return how messages call it."""
         return f"client {self.partition} ({self.model_name})"
 
 
@@ -106,7 +108,8 @@ def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:
     for key, value in zip(("partition-id", "num-partitions"), values, strict=True):
         if not isinstance(value, int) or isinstance(value, bool):
             raise ConfigError(
-                f'this node has no {key}: start it with --node-config "partition-id=0 num-partitions=4", each with its own id'
+                f"this node has no {key}: start it with --node-config 'partition-id=0 num-partitions=4', "
+                "each node with an id of its own"
             )
     partition, partitions = int(values[0] or 0), int(values[1] or 0)
     if not 0 <= partition < partitions:

@@ -1,12 +1,14 @@
 """The wire: everything that leaves a client or the server is a payload declared here, and checked on receipt.
 
-A payload is a set of named arrays with declared shapes and dtypes. A receiver checks names, count, shape, dtype, range and finiteness
-before use; nothing is ever unpickled. Shape letters: B batch, C classes, D feature width, K clients.
+A payload is a set of named arrays with declared shapes and dtypes. A receiver checks names, count, shape, dtype,
+range and finiteness before use; nothing is ever unpickled. Shape letters: B batch, C classes, D feature width, K
+clients.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.errors import PayloadError
 
-Arrays = Mapping[str, NDArray[np.generic]]
+Arrays = Mapping[str, NDArray[Any]]
 """Named arrays, in the order of their declaration."""
 
 NPY_HEADER = 4096
@@ -45,7 +47,7 @@ class ArraySpec:
     dtype: str
     minimum: float | None = None
 
-    def check(self, array: NDArray[np.generic], where: str) -> None:
+    def check(self, array: NDArray[Any], where: str) -> None:
         """Raise `PayloadError` if an array is not what is declared here."""
         named = f"{where}: array '{self.name}'"
         if not isinstance(array, np.ndarray):
@@ -81,7 +83,7 @@ class PayloadSpec:
         """Size in bytes of the arrays alone: what the papers count."""
         return sum(spec.nbytes for spec in self.arrays)
 
-    def check(self, arrays: Sequence[NDArray[np.generic]], where: str) -> dict[str, NDArray[np.generic]]:
+    def check(self, arrays: Sequence[NDArray[Any]], where: str) -> dict[str, NDArray[Any]]:
         """Return the arrays by name after checking each.
 
         Parameters
@@ -97,12 +99,14 @@ class PayloadSpec:
             Names sender, array, what was expected and what came.
         """
         if len(arrays) != len(self.arrays):
-            raise PayloadError(f"{where}: {len(arrays)} arrays, expected {len(self.arrays)}: {', '.join(self.names) or 'none'}")
+            raise PayloadError(
+                f"{where}: {len(arrays)} arrays, expected {len(self.arrays)}: {', '.join(self.names) or 'none'}"
+            )
         for spec, array in zip(self.arrays, arrays, strict=True):
             spec.check(array, where)
         return dict(zip(self.names, arrays, strict=True))
 
-    def decode(self, record: ArrayRecord, where: str) -> dict[str, NDArray[np.generic]]:
+    def decode(self, record: ArrayRecord, where: str) -> dict[str, NDArray[Any]]:
         """Check a received record, first by what it declares and by its size, then by its content.
 
         Raises
@@ -111,17 +115,21 @@ class PayloadSpec:
             As `check`; nothing larger than declared is decoded.
         """
         if tuple(record) != self.names:
-            raise PayloadError(f"{where}: arrays {', '.join(record) or 'none'}, expected {', '.join(self.names) or 'none'}")
+            raise PayloadError(
+                f"{where}: arrays {', '.join(record) or 'none'}, expected {', '.join(self.names) or 'none'}"
+            )
         return self.check([_decode(record[spec.name], spec, where) for spec in self.arrays], where)
 
     def encode(self, arrays: Arrays, where: str) -> ArrayRecord:
         """Return the record to send, after checking it as the receiver will."""
         if tuple(arrays) != self.names:
-            raise PayloadError(f"{where}: arrays {', '.join(arrays) or 'none'}, expected {', '.join(self.names) or 'none'}")
+            raise PayloadError(
+                f"{where}: arrays {', '.join(arrays) or 'none'}, expected {', '.join(self.names) or 'none'}"
+            )
         return to_record(self.check(list(arrays.values()), where))
 
 
-def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[np.generic]:
+def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     named = f"{where}: array '{spec.name}'"
     if array.stype != SType.NUMPY:
         raise PayloadError(f"{named} is serialised as '{array.stype}', expected '{SType.NUMPY}'")
@@ -139,7 +147,12 @@ EMPTY = PayloadSpec()
 
 def class_logits(classes: int) -> PayloadSpec:
     """Average logits of each class and the number of samples behind them: (C, C) and (C,)."""
-    return PayloadSpec((ArraySpec("logits", (classes, classes), "float32"), ArraySpec("counts", (classes,), "int64", minimum=0)))
+    return PayloadSpec(
+        (
+            ArraySpec("logits", (classes, classes), "float32"),
+            ArraySpec("counts", (classes,), "int64", minimum=0),
+        )
+    )
 
 
 def known_class_logits(classes: int) -> PayloadSpec:
@@ -161,7 +174,7 @@ def weights(model: torch.nn.Module) -> PayloadSpec:
     )
 
 
-def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[np.generic]]:
+def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
     """Return copies of the entries that `weights` declares."""
     state = model.state_dict()
     return {name: state[name].detach().cpu().numpy().copy() for name in weights(model).names}
@@ -177,10 +190,12 @@ def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
 
 def to_record(arrays: Arrays) -> ArrayRecord:
     """Wrap named arrays for Flower. No object dtype passes."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(array).reshape(array.shape)) for name, array in arrays.items()})
+    return ArrayRecord(
+        {name: Array(np.ascontiguousarray(array).reshape(array.shape)) for name, array in arrays.items()}
+    )
 
 
-def from_record(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """Unwrap arrays that this process itself has wrapped; what came over the wire goes through `PayloadSpec.decode`."""
     return {name: array.numpy() for name, array in record.items()}
 

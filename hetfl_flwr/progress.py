@@ -7,7 +7,14 @@ from typing import Self
 
 from flwr.supercore import log
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from hetfl_flwr.results import Round
 
@@ -44,11 +51,15 @@ class Watch(AbstractContextManager["Watch"]):
         self._task = self._progress.add_task(label, total=rounds, figures="") if self._progress else None
 
     def __enter__(self) -> Self:
+        """Begin."""
         if self._progress:
             self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
         if self._progress:
             self._progress.stop()
 

@@ -1,9 +1,10 @@
-"""One run on disk: ``config.toml``, ``rounds.jsonl``, ``summary.json``, ``clients.json``, the server's knowledge and the checkpoint."""
+"""One run on disk: config, rounds, summary, clients, the server's knowledge and the checkpoint."""
 
 import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,12 @@ from hetfl_flwr.metrics import mean, weighted_mean
 from hetfl_flwr.payloads import from_record, to_record
 from hetfl_flwr.state import replace_file
 
-CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = "config.toml", "rounds.jsonl", "summary.json", "clients.json"
+CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
+    "config.toml",
+    "rounds.jsonl",
+    "summary.json",
+    "clients.json",
+)
 KNOWLEDGE_FILE, CHECKPOINTS = "knowledge.safetensors", "checkpoint"
 
 
@@ -80,7 +86,7 @@ class Results:
         self.roster = Roster()
         self._traffic: dict[int, Traffic] = {}
         self._members: dict[int, Member] = {}
-        holds_run = (folder / ROUNDS_FILE).exists()
+        holds_run = (folder / ROUNDS_FILE).exists() and (folder / ROUNDS_FILE).stat().st_size > 0
         if holds_run and not config.resume:
             raise RunFolderError(f"{folder} already holds a run: go on with it by --resume, or name another folder")
         if config.resume and not holds_run:
@@ -93,24 +99,38 @@ class Results:
         except OSError as error:
             raise RunFolderError(f"run folder {folder} cannot be written: {error.strerror}") from None
 
-    def add(self, round: int, seconds: float, trained: Exchange, evaluated: Exchange, roster: Roster, left_out: Iterable[Failure] = ()) -> Round:
+    def add(
+        self,
+        round: int,
+        seconds: float,
+        trained: Exchange,
+        evaluated: Exchange,
+        roster: Roster,
+        left_out: Iterable[Failure] = (),
+    ) -> Round:
         """Write a round down."""
         self._members |= {member.partition: member for member in roster}
         entry = Round(round, round_seconds(seconds))
-        by_client = {roster.of(reply.metadata.src_node_id).partition: _metrics(reply) for reply in evaluated.replies}
-        samples = {client: int(values.pop(EXAMPLES)) for client, values in by_client.items()}
-        entry.clients = {str(client): values for client, values in by_client.items()}
-        entry.accuracy = mean(values["accuracy"] for values in by_client.values())
-        entry.global_accuracy = weighted_mean(
-            {client: values["global-accuracy"] for client, values in by_client.items() if "global-accuracy" in values}, samples
-        )
+        measured = {roster.of(reply.metadata.src_node_id).partition: _metrics(reply) for reply in evaluated.replies}
+        samples = {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
+        entry.clients = {str(client): values for client, values in measured.items()}
+        entry.accuracy = mean(values["accuracy"] for values in measured.values())
+        globally = {client: v["global-accuracy"] for client, v in measured.items() if "global-accuracy" in v}
+        entry.global_accuracy = weighted_mean(globally, samples)
         for reply in trained.replies:
             client = str(roster.of(reply.metadata.src_node_id).partition)
-            entry.clients.setdefault(client, {}).update({key: value for key, value in _metrics(reply).items() if key != EXAMPLES})
-        for client, traffic in trained.traffic.items():
-            self._traffic.setdefault(client, Traffic()).add(traffic)
+            entry.clients.setdefault(client, {}).update(
+                {key: value for key, value in _metrics(reply).items() if key != EXAMPLES}
+            )
+        for partition, traffic in trained.traffic.items():
+            self._traffic.setdefault(partition, Traffic()).add(traffic)
         total = _total(trained.traffic.values())
-        entry.bytes_up, entry.bytes_down, entry.wire_up, entry.wire_down = total.bytes_up, total.bytes_down, total.wire_up, total.wire_down
+        entry.bytes_up, entry.bytes_down, entry.wire_up, entry.wire_down = (
+            total.bytes_up,
+            total.bytes_down,
+            total.wire_up,
+            total.wire_down,
+        )
         evaluation = _total(evaluated.traffic.values())
         entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
         entry.failures = [asdict(failure) for failure in [*left_out, *trained.failures, *evaluated.failures]]
@@ -127,7 +147,7 @@ class Results:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         traffic = {client: asdict(traffic) for client, traffic in self._traffic.items()}
-        metadata = {"round": str(round), "run": str(run), "traffic": json.dumps(traffic)}
+        metadata = {"round": round, "run": run, "traffic": traffic}
         replace_file(unfinished / KNOWLEDGE_FILE, _knowledge(arrays, metadata))
         if isinstance(grid, KeepsClients):
             grid.save_clients(unfinished)
@@ -149,7 +169,10 @@ class Results:
                 break
             if entry.round <= checkpoint.round:
                 self.rounds.append(entry)
-        replace_file(self.folder / ROUNDS_FILE, "".join(json.dumps(asdict(entry)) + "\n" for entry in self.rounds).encode())
+        replace_file(
+            self.folder / ROUNDS_FILE,
+            "".join(json.dumps(asdict(entry)) + "\n" for entry in self.rounds).encode(),
+        )
         if isinstance(grid, KeepsClients):
             grid.load_clients(checkpoint.folder)
         return checkpoint.round, to_record(checkpoint.arrays)
@@ -158,12 +181,20 @@ class Results:
         """Write summary, clients and the server's knowledge, and return the summary."""
         summary = self.summary()
         try:
-            replace_file(self.folder / KNOWLEDGE_FILE, _knowledge(arrays, {"round": str(self._reached)}))
+            replace_file(self.folder / KNOWLEDGE_FILE, _knowledge(arrays, {"round": self._reached}))
             replace_file(self.folder / CLIENTS_FILE, (json.dumps(self._clients(), indent=1) + "\n").encode())
             replace_file(self.folder / SUMMARY_FILE, (json.dumps(summary, indent=1) + "\n").encode())
         except OSError as error:
             raise RunFolderError(f"run folder {self.folder} cannot be written: {error.strerror}") from None
         return summary
+
+    def discard(self) -> None:
+        """Take back an empty run folder: nothing was reached, and the name is free again."""
+        if not self.rounds and not self.config.resume:
+            for name in (CONFIG_FILE, ROUNDS_FILE):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # not empty: the user's own files stay
+                self.folder.rmdir()
 
     def summary(self) -> dict[str, Any]:
         """Return the run in one object. Keys that mean nothing here are None."""
@@ -226,16 +257,15 @@ class Checkpoint:
     round: int
     run: int
     traffic: dict[str, dict[str, int]]
-    arrays: dict[str, NDArray[np.generic]]
+    arrays: dict[str, NDArray[Any]]
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the folder of one checkpoint."""
         with safe_open(folder / KNOWLEDGE_FILE, "numpy") as file:
-            metadata = file.metadata()
-            names = json.loads(metadata["names"])
-            arrays = {name: file.get_tensor(name) for name in names}
-        return cls(folder, int(metadata["round"]), int(metadata["run"]), json.loads(metadata["traffic"]), arrays)
+            written = json.loads(file.metadata()["knowledge"])
+            arrays = {name: file.get_tensor(name) for name in written["names"]}
+        return cls(folder, written["round"], written["run"], written["traffic"], arrays)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -272,13 +302,18 @@ def round_seconds(seconds: float) -> float:
     return round(seconds, 3)
 
 
-def _knowledge(arrays: ArrayRecord, metadata: Mapping[str, str]) -> bytes:
+def _knowledge(arrays: ArrayRecord, metadata: Mapping[str, object]) -> bytes:
     named = from_record(arrays)
-    return save({name: np.ascontiguousarray(array) for name, array in named.items()}, {**metadata, "names": json.dumps(list(named))})
+    return save(
+        {name: np.ascontiguousarray(array) for name, array in named.items()},
+        {"knowledge": json.dumps({**metadata, "names": list(named)})},
+    )
 
 
 def _metrics(reply: Message) -> dict[str, float]:
-    return {key: value for key, value in reply.content.metric_records[METRICS].items() if isinstance(value, int | float)}
+    return {
+        key: value for key, value in reply.content.metric_records[METRICS].items() if isinstance(value, int | float)
+    }
 
 
 def _values(entry: Round | None, metric: str) -> dict[int, float]:

@@ -47,7 +47,7 @@ def seeded(seed: int, *scope: int | str) -> Iterator[None]:
 
     Layers that draw from the global generator (weight initialisation, dropout) are reproducible inside it.
     """
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(torch_seed(seed, *scope))
         yield

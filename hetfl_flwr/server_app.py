@@ -26,19 +26,30 @@ def main(grid: Grid, context: Context) -> None:
         check_options(config)
         strategy = build_strategy(config)
         results = Results(new_folder(config), config, _engine(grid))
-        federation = Federation(grid, config)
-        federation.assemble()
-        _federate(config, strategy, federation, results, context.run_id)
+        try:
+            federation = Federation(grid, config)
+            federation.assemble()
+            done, arrays = 0, strategy.prepare(federation.roster, config)
+            if config.resume:
+                done, arrays = results.resume(grid)
+        except BaseException:
+            results.discard()
+            raise
+        _federate(config, strategy, federation, results, context.run_id, done, arrays)
     except HetflError as error:
         log(ERROR, "%s", error)
         raise
 
 
-def _federate(config: RunConfig, strategy: Any, federation: Federation, results: Results, run: int) -> None:
-    arrays: ArrayRecord = strategy.prepare(federation.roster, config)
-    done = 0
-    if config.resume:
-        done, arrays = results.resume(federation.grid)
+def _federate(
+    config: RunConfig,
+    strategy: Any,
+    federation: Federation,
+    results: Results,
+    run: int,
+    done: int,
+    arrays: ArrayRecord,
+) -> None:
     strategy.summary()
     with Watch(config.rounds, f"{config.algorithm} on {config.dataset}") as watch:
         try:
@@ -55,7 +66,14 @@ def _federate(config: RunConfig, strategy: Any, federation: Federation, results:
             raise
         finally:
             summary = results.finish(arrays)
-    log(INFO, "results in %s: accuracy %s, %d bytes up, %d bytes down", results.folder, summary["accuracy"], summary["bytes_up"], summary["bytes_down"])
+    log(
+        INFO,
+        "results in %s: accuracy %s, %d bytes up, %d bytes down",
+        results.folder,
+        summary["accuracy"],
+        summary["bytes_up"],
+        summary["bytes_down"],
+    )
 
 
 def _evaluate_first(strategy: Any, federation: Federation, results: Results, arrays: ArrayRecord) -> Any:
@@ -65,7 +83,14 @@ def _evaluate_first(strategy: Any, federation: Federation, results: Results, arr
     return results.add(0, perf_counter() - started, Exchange(), evaluated, federation.roster)
 
 
-def _round(number: int, config: RunConfig, strategy: Any, federation: Federation, results: Results, arrays: ArrayRecord) -> ArrayRecord:
+def _round(
+    number: int,
+    config: RunConfig,
+    strategy: Any,
+    federation: Federation,
+    results: Results,
+    arrays: ArrayRecord,
+) -> ArrayRecord:
     started = perf_counter()
     left_out = federation.welcome() if number > 1 else []
     view = federation.view(federation.draw(number))
@@ -82,7 +107,10 @@ def _round(number: int, config: RunConfig, strategy: Any, federation: Federation
     results.add(number, perf_counter() - started, trained, evaluated, federation.roster, left_out)
     if not enough:
         reasons = "; ".join(failure.reason for failure in trained.failures[:3]) or "no client took part"
-        raise TooFewClients(f"round {number}: {len(trained.replies)} good replies, fewer than min-clients = {config.min_clients}: {reasons}")
+        raise TooFewClients(
+            f"round {number}: {len(trained.replies)} good replies, fewer than "
+            f"min-clients = {config.min_clients}: {reasons}"
+        )
     return arrays
 
 

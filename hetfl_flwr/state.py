@@ -1,7 +1,8 @@
 """What a client keeps between rounds: in Flower's ``Context.state``, or on disk where a state folder is set.
 
-A ClientApp is built anew for every message, so whatever must survive is written here as one safetensors blob under a stamp
-that says whose it is. A stamp that does not fit raises: state never leaks between runs, algorithms, models or clients.
+A ClientApp is built anew for every message, so whatever must survive is written here as one safetensors blob under a
+stamp that says whose it is. A stamp that does not fit raises: state never leaks between runs, algorithms, models or
+clients.
 """
 
 import json
@@ -54,7 +55,7 @@ class ClientState:
 
 def encode(state: ClientState, stamp: Stamp) -> bytes:
     """Write state and stamp as one safetensors blob."""
-    metadata = {"stamp": json.dumps(asdict(stamp)), "numbers": json.dumps(state.numbers)}
+    metadata = {"state": json.dumps({"stamp": asdict(stamp), "numbers": state.numbers})}
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, metadata)
 
 
@@ -64,20 +65,22 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
     Raises
     ------
     StateError
-        The blob is damaged, or belongs to another run, algorithm, model, client or schema: names which, found and expected.
+        The blob is damaged, or belongs to another run, algorithm, model, client or schema: names which, found and
+        expected.
     """
     try:
         size = int.from_bytes(blob[:8], "little")
-        metadata = json.loads(blob[8 : 8 + size])["__metadata__"]
-        found: Mapping[str, object] = json.loads(metadata["stamp"])
-        numbers = json.loads(metadata["numbers"])
+        written = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["state"])
+        found: Mapping[str, object] = written["stamp"]
+        numbers = written["numbers"]
         tensors = load(blob)
     except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise StateError(f"{where}: damaged state ({type(error).__name__})") from None
     for name, expected in asdict(stamp).items():
         if found.get(name) != expected:
             raise StateError(
-                f"{where}: state of another {name}: found {found.get(name)!r}, expected {expected!r}; use another state-dir or delete it"
+                f"{where}: state of another {name}: found {found.get(name)!r}, expected {expected!r}; "
+                "use another state-dir or delete it"
             )
     return ClientState(tensors, numbers)
 

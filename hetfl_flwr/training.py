@@ -55,7 +55,7 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
     passes = 0
     while left > 0 if batches else passes < epochs:
         order = torch.from_numpy(rng.permutation(samples))
-        cuts = list(order.split(size))
+        cuts = list(torch.split(order, size))
         if len(cuts) > 1 and len(cuts[-1]) == 1:
             cuts[-2:] = [torch.cat(cuts[-2:])]
         passes += 1
@@ -63,7 +63,9 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
         left -= len(cuts)
 
 
-def train(samples: Samples, batches: Iterable[Tensor], optimizer: torch.optim.Optimizer, loss: Loss) -> tuple[int, float]:
+def train(
+    samples: Samples, batches: Iterable[Tensor], optimizer: torch.optim.Optimizer, loss: Loss
+) -> tuple[int, float]:
     """Take one optimizer step a batch.
 
     Returns
@@ -106,7 +108,7 @@ def evaluate(model: nn.Module, samples: Samples) -> Evaluation:
     was_training = model.training
     model.eval()
     loss, correct = 0.0, 0
-    for rows in torch.arange(len(samples)).split(EVALUATION_BATCH):
+    for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
         if len(rows) == 0:
             break
         inputs, labels = samples.batch(rows)

@@ -1,12 +1,11 @@
 """The tables of ``hetfl list``."""
 
 import inspect
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.table import Table
 
-from hetfl_flwr.config import read_toml
+from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import HetflError
 
 
@@ -27,7 +26,10 @@ def datasets(data_dir: str) -> Table:
     """List the data sets of the catalogue; any hub id will do as well."""
     from hetfl_flwr.data import catalogue_rows
 
-    return _table("data sets (or any hub id, with image-column and label-column)", [asdict(row) for row in catalogue_rows(data_dir)])
+    return _table(
+        "data sets (or any hub id, with image-column and label-column)",
+        [row._asdict() for row in catalogue_rows(data_dir)],
+    )
 
 
 def models(dataset: str, data_dir: str) -> Table:
@@ -36,8 +38,11 @@ def models(dataset: str, data_dir: str) -> Table:
     from hetfl_flwr.models import catalogue_rows
 
     spec = data_spec(dataset, data_dir, "", "")
-    rows = [asdict(row) for row in catalogue_rows(spec)]
-    return _table(f"models for {dataset}: inputs {spec.shape}, {spec.classes} classes (or package.module:function of your own)", rows)
+    rows = [row._asdict() for row in catalogue_rows(spec)]
+    return _table(
+        f"models for {dataset}: inputs {spec.shape}, {spec.classes} classes (or package.module:function of your own)",
+        rows,
+    )
 
 
 def recipes(folder: Path) -> Table:
@@ -46,6 +51,15 @@ def recipes(folder: Path) -> Table:
     for path in sorted(folder.glob("*.toml")):
         values = read_toml(path)
         table.add_row(path.stem, *(str(values.get(key, "")) for key in ("algorithm", "dataset", "rounds")))
+    return table
+
+
+def keys() -> Table:
+    """List the config keys that every algorithm shares."""
+    table = Table("key", "default", "meaning", title="config keys: --set key=value, or flwr run -c 'key=value'")
+    for field in RunConfig.model_fields.values():
+        if not field.exclude:
+            table.add_row(field.alias, repr(field.default), field.description)
     return table
 
 

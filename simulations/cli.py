@@ -18,7 +18,12 @@ from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderErr
 if TYPE_CHECKING:
     from simulations.engine import LocalGrid
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Federated learning across unlike models.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated learning across unlike models.",
+)
 
 DEFAULT_CLIENTS = 10
 """Clients of a local run that names no number."""
@@ -33,28 +38,37 @@ class Kind(StrEnum):
     DATASETS = "datasets"
     MODELS = "models"
     RECIPES = "recipes"
+    KEYS = "keys"
 
 
 @app.command()
 def run(
     algorithm: Annotated[str, typer.Argument(help="Name of `hetfl list algorithms`, or package.module of your own.")],
-    dataset: Annotated[str | None, typer.Option(help="Name of `hetfl list datasets`, or a Hugging Face hub id.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Name of `hetfl list datasets`, or a Hugging Face hub id.")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with local copies in the hub's layout.")] = None,
     clients: Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}).")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes; the result is the same for any number.")] = 1,
-    recipe: Annotated[Path | None, typer.Option(help="TOML file of config keys, or a name of `hetfl list recipes`.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="TOML file of config keys, or a name of `hetfl list recipes`.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any config key; may be given more than once.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any config key; may be given more than once."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and tracebacks of clients.")] = False,
 ) -> None:
     """Run a federation on this machine.
 
-    Example: hetfl run fedhe --dataset digits --clients 10 --rounds 50 --set partition=dirichlet:0.3 --set fedhe.alpha=0.5
+    Example: hetfl run fedhe --dataset digits --clients 10 --rounds 50 --set partition=dirichlet:0.3 --set
+    fedhe.alpha=0.5
     """
     named = {
         "dataset": dataset,
@@ -79,7 +93,7 @@ def list_(
     data_dir: Annotated[str, typer.Option(help="Folder with local copies in the hub's layout.")] = "",
     dataset: Annotated[str, typer.Option(help="Data set whose shape the models are sized for.")] = "digits",
 ) -> None:
-    """List algorithms, data sets, models and recipes by name."""
+    """List algorithms, data sets, models, recipes and config keys by name."""
     from simulations import catalogue
 
     tables = {
@@ -87,6 +101,7 @@ def list_(
         Kind.DATASETS: lambda: catalogue.datasets(data_dir),
         Kind.MODELS: lambda: catalogue.models(dataset, data_dir),
         Kind.RECIPES: lambda: catalogue.recipes(RECIPES),
+        Kind.KEYS: catalogue.keys,
     }
     for each in [kind] if kind else list(Kind):
         _print(tables[each]())
@@ -97,7 +112,8 @@ def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
     out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("compare.png"),
     target: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Accuracy to count the bytes to (default: 95 % of the lowest best).")
+        float | None,
+        typer.Option(min=0, max=1, help="Accuracy to count the bytes to (default: 95 % of the lowest best)."),
     ] = None,
 ) -> None:
     """Compare runs: a table, and accuracy over rounds and over bytes as a picture."""
@@ -115,6 +131,7 @@ def compare(
 
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
+    sys.path.insert(0, os.getcwd())  # the user's own models and algorithms
     try:
         app(standalone_mode=False)
     except typer.Exit as done:
@@ -161,7 +178,10 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
         try:
             server_app(grid, Context(run, 1, {}, RecordDict(), flat))
         except Interrupted:
-            typer.echo(f"stopped; go on with: hetfl run {config.algorithm} --out {config.output_dir} --resume", err=True)
+            typer.echo(
+                f"stopped; go on with: hetfl run {config.algorithm} --out {config.output_dir} --resume",
+                err=True,
+            )
             raise
     return Path(config.output_dir)
 
@@ -190,7 +210,10 @@ def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:
     asked = before.with_values({**chosen, "output-dir": str(folder), "resume": True})
     for key, value in _resolved(asked).to_flat().items():
         if key not in ("rounds", "output-dir", "resume") and before.to_flat().get(key) != value:
-            raise ConfigError(f"{folder} was run with {key} = {before.to_flat().get(key)!r}, not {value!r}: only --rounds may change on --resume")
+            raise ConfigError(
+                f"{folder} was run with {key} = {before.to_flat().get(key)!r}, not {value!r}: "
+                "only --rounds may change on --resume"
+            )
     return asked, read_checkpoint(folder).run
 
 

@@ -1,7 +1,8 @@
 """The local engine: a Flower Grid that calls the ClientApp in this process, or in a few worker processes.
 
-It runs the same ServerApp and ClientApp as Flower's own engines. Each client keeps its Context in the process that runs it; with
-workers, client k belongs to worker k modulo W for the whole run. Which worker runs a client changes no bit of the result.
+It runs the same ServerApp and ClientApp as Flower's own engines. Each client keeps its Context in the process that
+runs it; with workers, client k belongs to worker k modulo W for the whole run. Which worker runs a client changes no
+bit of the result.
 """
 
 import multiprocessing
@@ -13,10 +14,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -49,13 +53,19 @@ class Clients:
         How many clients there are in all.
     """
 
-    def __init__(self, app: str, run: int, run_config: Mapping[str, Value], partitions: Iterable[int], count: int) -> None:
+    def __init__(
+        self, app: str, run: int, run_config: Mapping[str, Value], partitions: Iterable[int], count: int
+    ) -> None:
         module, _, attribute = app.partition(":")
         self._app: ClientApp = getattr(import_module(module), attribute)
         self._config = RunConfig.from_flat(run_config)
         self._contexts = {
             FIRST_NODE + partition: Context(
-                run, FIRST_NODE + partition, {"partition-id": partition, "num-partitions": count}, RecordDict(), dict(run_config)
+                run,
+                FIRST_NODE + partition,
+                {"partition-id": partition, "num-partitions": count},
+                RecordDict(),
+                dict(run_config),
             )
             for partition in partitions
         }
@@ -105,7 +115,9 @@ class LocalGrid(Grid):
     engine = "local"
     pull_interval = 0.0
 
-    def __init__(self, run_config: Mapping[str, Value], clients: int, run: int, workers: int = 1, app: str = CLIENT_APP) -> None:
+    def __init__(
+        self, run_config: Mapping[str, Value], clients: int, run: int, workers: int = 1, app: str = CLIENT_APP
+    ) -> None:
         self.stop_requested = False
         self._nodes = [FIRST_NODE + partition for partition in range(clients)]
         self._run = run
@@ -118,9 +130,13 @@ class LocalGrid(Grid):
             self._host = Workers(min(workers, clients), app, run, run_config, clients)
 
     def __enter__(self) -> Self:
+        """Begin."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
         self._host.close()
 
     def set_run(self, run: Run) -> None:
@@ -132,7 +148,14 @@ class LocalGrid(Grid):
         """The run."""
         return Run.create_empty(self._run)
 
-    def create_message(self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None) -> Message:
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
         """Create a message."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
@@ -153,7 +176,9 @@ class LocalGrid(Grid):
             raise Interrupted
         for message in pushed:
             self._sent += 1
-            message.metadata.__dict__["_message_id"] = str(self._sent)
+            message.metadata.__dict__["_message_id"] = str(
+                UUID(int=self._sent)
+            )  # as long as Flower's simulation makes them
             self._host.send(message)
         return [message.metadata.message_id for message in pushed]
 
@@ -243,10 +268,10 @@ class Workers:
             return None
         ready = wait(waiting)[0]
         worker = self._pipes.index(ready)  # type: ignore[arg-type]
-        reply = self._received(worker)
+        reply = _unpacked(self._received(worker))
         self._busy[worker] = False
         self._feed(worker)
-        return reply  # type: ignore[no-any-return]
+        return reply
 
     def save(self, folder: Path) -> None:
         """Let every worker write its clients' state."""
@@ -267,7 +292,7 @@ class Workers:
 
     def _feed(self, worker: int) -> None:
         if self._queues[worker] and not self._busy[worker]:
-            self._tell(worker, self._queues[worker].popleft())
+            self._tell(worker, _packed(self._queues[worker].popleft()))
             self._busy[worker] = True
 
     def _tell_all(self, command: tuple[str, Path]) -> None:
@@ -292,14 +317,33 @@ class Workers:
 
     def _died(self, worker: int) -> FederationError:
         self._processes[worker].join(timeout=1)
-        return FederationError(f"worker process {worker} ended (exit code {self._processes[worker].exitcode}); was it out of memory? Try fewer --workers")
+        return FederationError(
+            f"worker process {worker} ended (exit code {self._processes[worker].exitcode}); "
+            "was it out of memory? Try fewer --workers"
+        )
 
 
 Host = InProcess | Workers
 """Where the clients run."""
 
 
-def _work(pipe: Connection, app: str, run: int, run_config: Mapping[str, Value], partitions: Iterable[int], count: int) -> None:
+def _packed(message: Message) -> bytes:
+    packed: bytes = message_to_proto(message).SerializeToString()
+    return packed
+
+
+def _unpacked(packed: bytes) -> Message:
+    return message_from_proto(ProtoMessage.FromString(packed))
+
+
+def _work(
+    pipe: Connection,
+    app: str,
+    run: int,
+    run_config: Mapping[str, Value],
+    partitions: Iterable[int],
+    count: int,
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
     clients = Clients(app, run, run_config, partitions, count)
@@ -308,8 +352,8 @@ def _work(pipe: Connection, app: str, run: int, run_config: Mapping[str, Value],
             received = pipe.recv()
         except (EOFError, OSError):
             return
-        if isinstance(received, Message):
-            pipe.send(clients.answer(received))
+        if isinstance(received, bytes):
+            pipe.send(_packed(clients.answer(_unpacked(received))))
             continue
         command, folder = received
         try:

@@ -41,13 +41,18 @@ MOST_CLIENT_LINES = 12
 CLIENT_COLOURS = 6
 """The first so many colours are the clients'; black is the mean's."""
 DPI = 150
+LEGEND_WIDTH, HANDLE_WIDTH = 140, 10
+"""Of a comparison, in characters."""
 FEW_POINTS = 30
 """Up to so many evaluated rounds each one is marked."""
 
 
 @dataclass(frozen=True)
 class _Course:
-    """One line of a comparison: the rounds that all runs of a group have evaluated; shapes (n,)."""
+    """One line of a comparison: the rounds that all runs of a group have evaluated; arrays of shape (n,).
+
+    A course is free if the runs have trained and sent no payload.
+    """
 
     label: str
     colour: str
@@ -56,6 +61,7 @@ class _Course:
     accuracy: NDArray[np.float64]
     deviation: NDArray[np.float64]
     payload: NDArray[np.float64]
+    free: bool
 
 
 def plot_run(run: Run, path: Path) -> None:
@@ -145,7 +151,8 @@ def compare_figure(runs: Sequence[Run]) -> Figure:
     title = "\n".join(filter(None, (shared_terms(groups), unequal_terms(groups))))
     figure.suptitle(title, fontsize="medium", wrap=True)
     handles, labels = over_rounds.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+    columns = max(1, min(len(labels), LEGEND_WIDTH // (max(map(len, labels)) + HANDLE_WIDTH)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
@@ -204,6 +211,7 @@ def _course(group: Group, number: int) -> _Course:
         accuracy=accuracy.mean(axis=0),
         deviation=accuracy.std(axis=0, ddof=1) if several else np.zeros(rounds.size),
         payload=payload.mean(axis=0),
+        free=bool(rounds.any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
     )
 
 
@@ -226,7 +234,7 @@ def _draw_course(axes: Axes, course: _Course, x: NDArray[np.int64] | NDArray[np.
 def _draw_costs(axes: Axes, courses: Sequence[_Course]) -> None:
     from matplotlib.ticker import EngFormatter
 
-    free = [_draw_free(axes, course) for course in courses if not course.payload[-1]]
+    free = [_draw_free(axes, course) for course in courses if course.free]
     _dress(axes, None)
     axes.set_xlabel("payload sent, up + down (bytes, log scale)")
     if free:
@@ -236,7 +244,7 @@ def _draw_costs(axes: Axes, courses: Sequence[_Course]) -> None:
         axes.set_xticks([])
         return
     for course in courses:
-        if course.payload[-1]:
+        if not course.free:
             _draw_course(axes, course, np.where(course.payload > 0, course.payload, np.nan))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
@@ -253,7 +261,7 @@ def _draw_free(axes: Axes, course: _Course) -> Line2D:
         linewidth=1.6,
         marker=course.marker,
         clip_on=False,
-        label=f"{course.label}: sends nothing (last accuracy)",
+        label=fill(f"{course.label}: sends nothing (last accuracy)", 60),
     )
 
 

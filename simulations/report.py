@@ -483,6 +483,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
     """
     groups = group_runs(runs)
     goal = _target(runs, target)
+    to_goal = "payload to target" if goal is None else f"payload to {_percent(goal)} %"
     columns: dict[str, Callable[[Group], str]] = {
         "algorithm": lambda group: group.label,
         **_differing(groups),
@@ -492,7 +493,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         "best %": lambda group: _percent(_mean(best_accuracy(run) for run in group.runs)),
         "payload": lambda group: _bytes(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
         "wire": lambda group: _bytes(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
-        f"payload to {_percent(goal)} %": lambda group: _reached(group, goal),
+        to_goal: lambda group: _reached(group, goal),
         "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
         "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
     }

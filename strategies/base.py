@@ -39,9 +39,9 @@ class Upload:
 class KnowledgeStrategy(Strategy, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
-    An algorithm writes `initial`, `download_for`, `absorb` and `upload_spec`. All that the server knows is a set of named arrays
-    that passes through these functions and lives nowhere else; that is why a run can be checkpointed and resumed without the
-    algorithm's help.
+    An algorithm writes `initial`, `download_for`, `absorb` and `upload_spec`. All that the server knows is a set of
+    named arrays that passes through these functions and lives nowhere else; that is why a run can be checkpointed and
+    resumed without the algorithm's help.
     """
 
     unlike_models = True
@@ -74,7 +74,7 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @abstractmethod
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
-        """Return what the server knows after a round. The uploads are ordered by partition and there is at least one."""
+        """Return what the server knows after a round. The uploads, at least one, are ordered by partition."""
 
     @final
     def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
@@ -85,18 +85,26 @@ class KnowledgeStrategy(Strategy, ABC):
         return self._knowledge
 
     @final
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """Write one message to each client of the round."""
         self._knowledge = arrays
         knowledge = from_record(arrays)
         config[ROUND] = server_round
         return [
-            Message(RecordDict({ARRAYS: to_record(self.download_for(self.roster.of(node), knowledge)), CONFIG: config}), node, MessageType.TRAIN)
+            Message(
+                RecordDict({ARRAYS: to_record(self.download_for(self.roster.of(node), knowledge)), CONFIG: config}),
+                node,
+                MessageType.TRAIN,
+            )
             for node in grid.get_node_ids()
         ]
 
     @final
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Turn the replies into uploads and let the algorithm absorb them."""
         replies = sorted(replies, key=lambda reply: self.roster.of(reply.metadata.src_node_id).partition)
         if not replies:
@@ -113,10 +121,15 @@ class KnowledgeStrategy(Strategy, ABC):
         return knowledge, aggregate_metricrecords([reply.content for reply in replies], EXAMPLES)
 
     @final
-    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """Ask each client to measure the model that it keeps."""
         config[ROUND] = server_round
-        return [Message(RecordDict({ARRAYS: ArrayRecord(), CONFIG: config}), node, MessageType.EVALUATE) for node in grid.get_node_ids()]
+        return [
+            Message(RecordDict({ARRAYS: ArrayRecord(), CONFIG: config}), node, MessageType.EVALUATE)
+            for node in grid.get_node_ids()
+        ]
 
     @final
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

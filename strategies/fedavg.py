@@ -17,7 +17,8 @@ from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
 class FedAvg(FlowerFedAvg):
     """Averages the clients' weights by their numbers of samples. One model for all.
 
-    Wire   the floating-point entries of the model's state dict, both ways: 4 bytes a parameter and running statistic. When the clients
+    Wire   the floating-point entries of the model's state dict, both ways: 4 bytes a parameter and running statistic.
+           When the clients
            are evaluated they are sent the global model once more, which is counted as evaluation.
     State  the global model.
     """

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
@@ -20,14 +21,16 @@ class FedHe(KnowledgeStrategy):
 
     Wire   down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes
            up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)
-    State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, counts.K (C,) int64 of each client K.
-    Departs from the paper: a class that a client did not see in a round is not averaged in (the paper's Eq. 8 would send zeros for it).
+    State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, counts.K (C,) int64 of
+           each client K.
+    Departs from the paper: a class that a client did not see in a round is not averaged in (the paper's Eq. 8 would
+    send zeros for it).
 
     Parameters
     ----------
     store : {"all", "latest"}
-        What Eq. (10) averages for a class: every upload ever received, each with weight one ("all", the paper's); or the newest upload
-        of each client that has that class in it ("latest", which forgets outdated logits).
+        What Eq. (10) averages for a class: every upload ever received, each with weight one ("all", the paper's); or
+        the newest upload of each client that has that class in it ("latest", which forgets outdated logits).
     """
 
     def __init__(self, *, store: Literal["all", "latest"] = "all") -> None:
@@ -76,7 +79,7 @@ class FedHe(KnowledgeStrategy):
         return dict(sorted(newest.items()))
 
 
-def _totals(newest: Arrays, classes: int) -> tuple[np.ndarray, np.ndarray]:
+def _totals(newest: Arrays, classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     sums, count = np.zeros((classes, classes)), np.zeros(classes, np.int64)
     for name, logits in newest.items():
         kind, _, key = name.partition(".")

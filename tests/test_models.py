@@ -107,9 +107,10 @@ class TestZoo:
 
     def test_batch_norm_mixes_samples_in_training_only(self) -> None:
         model = build_model("fedhe:9", DIGITS, seed=0)
-        for layer in model.modules():
-            if isinstance(layer, nn.Dropout):
-                layer.p = 0.0
+        dropouts = [layer for layer in model.modules() if isinstance(layer, nn.Dropout)]
+        assert [layer.p for layer in dropouts] == [0.3] * 3
+        for layer in dropouts:
+            layer.p = 0.0
         first, second, third = samples(DIGITS, 3)
         mates = torch.stack([first, second]), torch.stack([first, third])
         trained = [model(batch)[0] for batch in mates]
@@ -304,12 +305,15 @@ class TestOwnModel:
             ("own_models:number", "'number' is of type int; name a function"),
             ("own_models:nothing", "its function returned NoneType; return a torch.nn.Module"),
             ("own_models:raises", "RuntimeError: first line"),
-            ("own_models:few_classes", "gives (2, 4) for 2 samples; 10 classes need logits (2, 10)"),
+            (
+                "own_models:few_classes",
+                "Sequential gives (2, 4) for 2 samples; 10 classes need logits (2, 10)",
+            ),
             (
                 "own_models:other_shape",
-                "does not accept a batch of shape (2, 1, 8, 8): RuntimeError: ",
+                "SplitModel does not accept a batch of shape (2, 1, 8, 8): RuntimeError: ",
             ),
-            ("own_models:pair", "gives tuple for 2 samples"),
+            ("own_models:pair", "Pair gives tuple for 2 samples"),
         ],
     )
     def test_says_what_is_wrong(self, name: str, reason: str) -> None:

@@ -115,8 +115,8 @@ def load_client_data(
     if tests + validations >= len(rows):
         raise ConfigError(
             f"partition {partition_id} of {num_partitions} ('{form}') has {len(rows)} samples and none left "
-            f"to train on: lower validation-fraction {validation_fraction:g} or test-fraction {own_test:g}, use "
-            "fewer clients, or a more even partition"
+            f"to train on: lower validation-fraction {validation_fraction:g} or test-fraction {own_test:g}, "
+            "use fewer clients, or a more even partition"
         )
     source = _centred(arrays) if normalize == "mean-image" else arrays
     own, validation, train = rows.tensor_split((tests, tests + validations))

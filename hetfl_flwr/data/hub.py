@@ -95,11 +95,8 @@ def open_table(hub_id: str, data_dir: str, image_column: str, label_column: str)
         raise DataError(f"{place} has no rows in a split 'train'; its splits: {', '.join(found)}")
     image = _column(place, splits, image_column, "Image", "image-column")
     label = _column(place, splits, label_column, "ClassLabel", "label-column")
-    feature = splits["train"].features[image]
-    if not isinstance(feature, Image):
-        raise DataError(
-            f"column '{image}' of {place} holds {feature}, not images: set image-column to another"
-        )
+    if not isinstance(splits["train"].features[image], Image):
+        raise DataError(f"column '{image}' of {place} holds no images: set image-column to one that does")
     return HubTable(place, splits, image, label)
 
 
@@ -186,11 +183,12 @@ def read_table(table: HubTable, spec: DataSpec) -> Arrays:
     """
     labels = np.concatenate([_labels(table, split, spec.classes) for split in table.splits])
     inputs = np.empty((len(labels), *spec.shape), dtype=np.uint8)
-    targets = iter(inputs)
+    targets = iter(np.moveaxis(inputs, 1, -1))
     for split in table.splits:
         for row, image in enumerate(_images(table, split)):
             where = f"image {row} of split '{split}' of {table.place}"
-            next(targets)[...] = _pixels(image, spec.shape, where)
+            target = next(targets)
+            target[...] = _pixels(image, spec.shape, where).reshape(target.shape)
     return Arrays(
         spec=spec,
         inputs=torch.from_numpy(inputs),
@@ -220,7 +218,7 @@ def _images(table: HubTable, split: str) -> Iterator["Image"]:
 
 
 def _pixels(image: "Image", shape: tuple[int, ...], where: str) -> npt.NDArray[np.uint8]:
-    """Return an image as (channels, height, width); grey is repeated in colour, never the reverse."""
+    """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
     if image.mode not in _GREY | _COLOUR:
         raise DataError(f"{where} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
     if shape[0] == 1 and image.mode in _COLOUR:
@@ -230,8 +228,8 @@ def _pixels(image: "Image", shape: tuple[int, ...], where: str) -> npt.NDArray[n
             f"{where} is {image.height}x{image.width} pixels, expected {shape[1]}x{shape[2]}: "
             "save all images in one size"
         )
-    pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
-    return np.moveaxis(np.atleast_3d(pixels), -1, 0)
+    mode = "L" if shape[0] == 1 else "RGB"
+    return np.asarray(image if image.mode == mode else image.convert(mode))
 
 
 def _raw_labels(table: HubTable, split: str) -> npt.NDArray[np.int64]:
@@ -239,8 +237,8 @@ def _raw_labels(table: HubTable, split: str) -> npt.NDArray[np.int64]:
     labels = np.asarray(column)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(
-            f"column '{table.label}' of {table.place} holds {table.splits['train'].features[table.label]}: "
-            "labels must be integers 0..C-1, none missing; set label-column to another column"
+            f"column '{table.label}' of {table.place} does not hold an integer in every row of split "
+            f"'{split}': set label-column to one that holds 0..C-1"
         )
     return labels.astype(np.int64)
 

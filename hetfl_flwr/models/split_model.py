@@ -139,12 +139,16 @@ def _same(module: nn.Module, model: SplitModel, spec: DataSpec) -> bool:
 
 def _probe(module: nn.Module, spec: DataSpec) -> torch.Tensor:
     """Return the logits (2, C) of two samples, the same in each call; the module stays as it is."""
+    name = type(module).__name__
     try:
         with seeded(0, "probe"), torch.no_grad():
             logits = deepcopy(module).eval()(torch.randn(2, *spec.shape))
     except Exception as error:
-        raise ModelError(f"does not accept a batch of shape {(2, *spec.shape)}: {cause(error)}") from error
+        batch = (2, *spec.shape)
+        raise ModelError(f"{name} does not accept a batch of shape {batch}: {cause(error)}") from error
     if isinstance(logits, torch.Tensor) and logits.shape == (2, spec.classes):
         return logits
     given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    raise ModelError(f"gives {given} for 2 samples; {spec.classes} classes need logits {(2, spec.classes)}")
+    raise ModelError(
+        f"{name} gives {given} for 2 samples; {spec.classes} classes need logits {(2, spec.classes)}"
+    )

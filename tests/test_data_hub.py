@@ -1,0 +1,257 @@
+"""Data sets in the hub's layout, written small into a temporary folder; the network is never touched."""
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, Features, Value
+from datasets import Image as ImageFeature
+from PIL import Image
+
+from hetfl_flwr.data import CATALOGUE, DataSpec, catalogue_rows, data_spec, load_client_data
+from hetfl_flwr.data.samples import ClientData
+from hetfl_flwr.errors import ConfigError, DataError
+
+LABELS = [0, 1, 2, 0, 1, 2]
+CLASSES = ClassLabel(names=["cat", "cow", "dog"])
+INTEGERS = Value("int64")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def grey(value, size=(4, 5)):
+    return Image.fromarray(np.full(size, value, dtype=np.uint8))
+
+
+def colour(*rgb, size=(4, 5)):
+    return Image.fromarray(np.broadcast_to(np.uint8(rgb), (*size, 3)).copy())
+
+
+def table(images=None, labels=LABELS, feature=CLASSES, names=("image", "label")):
+    images = [grey(10 * row) for row in range(len(labels))] if images is None else images
+    columns = dict(zip(names, (images, labels), strict=True))
+    return datasets.Dataset.from_dict(
+        columns, features=Features(dict(zip(names, (ImageFeature(), feature), strict=True)))
+    )
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """Write splits as ``<root>/zoo/pets/<split>-0.parquet`` and return the root."""
+
+    def write(folder="zoo/pets", **splits):
+        root = tmp_path / "hub"
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for name, rows in splits.items():
+            rows.to_parquet(root / folder / f"{name}-0.parquet")
+        return root
+
+    return write
+
+
+def load(data_dir, **changes) -> ClientData:
+    arguments = {
+        "dataset": "zoo/pets",
+        "partition_id": 0,
+        "num_partitions": 1,
+        "seed": 0,
+        "normalize": "none",
+    }
+    return load_client_data(data_dir=str(data_dir), **(arguments | changes))
+
+
+def refused(data_dir, **changes):
+    with pytest.raises(DataError) as caught:
+        load(data_dir, **changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def pixels_by_label(samples):
+    inputs, labels = samples.batch(torch.arange(len(samples)))
+    return sorted(
+        (label, round(255 * image.mean().item()))
+        for image, label in zip(inputs, labels.tolist(), strict=True)
+    )
+
+
+def test_train_and_test_splits_are_read_and_pooled_or_kept_apart(hub):
+    root = hub(train=table(), test=table([grey(200), grey(210)], [2, 1]))
+    apart = load(root, test="global", validation_fraction=0.0)
+    assert pixels_by_label(apart.train) == [(0, 0), (0, 30), (1, 10), (1, 40), (2, 20), (2, 50)]
+    assert pixels_by_label(apart.test) == [(1, 210), (2, 200)]
+    pooled = load(root)
+    assert len(pooled.train) + len(pooled.validation) + len(pooled.test) == 8
+    assert apart.spec == data_spec("zoo/pets", str(root), "", "") == DataSpec((1, 4, 5), 3)
+
+
+def test_the_mean_image_is_that_of_the_training_split_alone(hub):
+    """Grey values 0, 10, ..., 50 have the mean 25; the test split's 200 does not count."""
+    root = hub(train=table(), test=table([grey(200)], [2]))
+    inputs, _ = load(root, test="global", normalize="mean-image").test.batch(torch.tensor([0]))
+    assert torch.allclose(inputs, torch.full((1, 1, 4, 5), (200 - 25) / 255))
+
+
+def test_colour_is_channels_first_and_grey_is_repeated(hub):
+    root = hub(train=table([colour(10, 20, 30), grey(40)], [0, 1]))
+    data = load(root, validation_fraction=0.0, test_fraction=0.0)
+    inputs, labels = data.train.batch(torch.argsort(data.train.labels))
+    assert data.spec.shape == (3, 4, 5)
+    assert labels.tolist() == [0, 1]
+    assert (255 * inputs).round().amax(dim=(2, 3)).tolist() == [[10, 20, 30], [40, 40, 40]]
+    assert torch.equal(inputs.amin(dim=(2, 3)), inputs.amax(dim=(2, 3)))
+
+
+def test_rows_and_columns_of_an_image_are_not_swapped(hub):
+    picture = np.arange(20, dtype=np.uint8).reshape(4, 5)
+    data = load(hub(train=table([Image.fromarray(picture)], [0])))
+    assert torch.equal(
+        (255 * data.train.batch(torch.tensor([0]))[0][0, 0]).round(), torch.from_numpy(picture).float()
+    )
+
+
+def test_data_dir_may_be_the_folder_itself(hub):
+    root = hub(train=table())
+    nested = hub(folder="zoo/pets/default", train=table())
+    assert load(root / "zoo" / "pets").spec == load(nested / "zoo" / "pets" / "default").spec
+    (root / "zoo/pets/train-0.parquet").unlink()
+    assert load(root / "zoo" / "pets", seed=1).spec == DataSpec((1, 4, 5), 3)
+
+
+def test_another_data_set_of_the_folder_is_never_taken_for_it(hub):
+    root = hub(folder="zoo/birds", train=table())
+    assert "holds no zoo/pets" in refused(root)
+    assert "holds no zoo/pets" in refused(root / "zoo")
+
+
+def test_what_save_to_disk_wrote_is_read(tmp_path):
+    datasets.DatasetDict(train=table(), test=table([grey(9)], [1])).save_to_disk(tmp_path / "zoo" / "pets")
+    assert pixels_by_label(load(tmp_path, test="global").test) == [(1, 9)]
+    table().with_format("torch").save_to_disk(tmp_path / "single")
+    assert len(load(tmp_path / "single", validation_fraction=0.0, test_fraction=0.0).train) == 6
+
+
+def test_columns_are_guessed_by_type_or_named(hub):
+    root = hub(train=table(names=("photo", "animal")))
+    assert load(root).spec.classes == 3
+    assert load(root, image_column="photo", label_column="animal").spec.classes == 3
+    assert refused(root, label_column="breed") == (
+        f"'{root}/zoo/pets' has no column 'breed' in its split 'train': "
+        "set label-column to one of: photo, animal"
+    )
+    assert refused(root, image_column="animal") == (
+        f"column 'animal' of '{root}/zoo/pets' holds no images: set image-column to one that does"
+    )
+
+
+def test_a_column_that_cannot_be_guessed_is_asked_for(hub):
+    root = hub(train=table(feature=INTEGERS))
+    assert refused(root) == (
+        f"'{root}/zoo/pets' has 0 columns of type ClassLabel: set label-column to one of: image, label"
+    )
+    assert load(root, label_column="label").spec.classes == 3
+
+
+def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
+    datasets.DatasetDict(train=table(), test=table(names=("image", "kind"))).save_to_disk(
+        tmp_path / "zoo/pets"
+    )
+    assert refused(tmp_path).endswith(
+        "has no column 'label' in its split 'test': set label-column to one of: image, kind"
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "feature", "problem"),
+    [
+        ([0, 4, 4], INTEGERS, "row 1 of split 'train' of {place} has label 4: labels must be 0..1"),
+        ([0, -1], CLASSES, "row 1 of split 'train' of {place} has label -1: labels must be 0..2"),
+        ([0.0, 1.5], Value("float64"), None),
+        ([0, None], INTEGERS, None),
+        (["a", "b"], Value("string"), None),
+    ],
+)
+def test_labels_that_are_not_0_to_c_minus_1_are_refused(hub, labels, feature, problem):
+    root = hub(train=table(labels=labels, feature=feature))
+    general = (
+        "column 'label' of {place} does not hold an integer in every row of split 'train': "
+        "set label-column to one that holds 0..C-1"
+    )
+    assert refused(root, label_column="label") == (problem or general).format(place=f"'{root}/zoo/pets'")
+
+
+@pytest.mark.parametrize(
+    ("images", "problem"),
+    [
+        (
+            [grey(0), grey(0), grey(0, (5, 4))],
+            "image 2 of split 'train' of {place} is 5x4 pixels, expected 4x5: save all images in one size",
+        ),
+        (
+            [grey(0), colour(1, 2, 3), grey(0)],
+            "image 1 of split 'train' of {place} is in colour, others are grey: save all in one mode",
+        ),
+        (
+            [Image.fromarray(np.full((4, 5), 999, dtype=np.uint16))] * 3,
+            "image 0 of split 'train' of {place} has pixels of mode I;16: only 8-bit grey or colour is read",
+        ),
+    ],
+)
+def test_images_that_make_no_one_array_are_refused(hub, images, problem):
+    root = hub(train=table(images, [0, 1, 2]))
+    assert refused(root) == problem.format(place=f"'{root}/zoo/pets'")
+
+
+def test_a_catalogue_name_must_find_the_shape_it_promises(hub):
+    root = hub(folder=CATALOGUE["mnist"].hub_id, train=table())
+    assert "is 4x5 pixels, expected 28x28" in refused(root, dataset="mnist")
+    assert [row.where for row in catalogue_rows(str(root))] == ["bundled", "local"]
+
+
+def test_an_image_that_cannot_be_decoded_is_named(hub):
+    broken = [{"bytes": b"no image", "path": None}]
+    root = hub(train=table([grey(0), *broken], [0, 1]))
+    assert refused(root).startswith(f"cannot decode image 1 of split 'train' of '{root}/zoo/pets': ")
+
+
+def test_a_corrupt_file_is_told_by_its_folder(hub):
+    root = hub()
+    (root / "zoo/pets/train-0.parquet").write_bytes(b"PAR1 and no more")
+    assert refused(root).startswith(f"cannot read the data set in '{root}/zoo/pets': ")
+
+
+def test_a_folder_without_data_files_says_what_was_expected_where(hub):
+    root = hub()
+    (root / "zoo/pets/notes.txt").write_text("nothing here")
+    assert refused(root) == (
+        f"data-dir '{root}' holds no zoo/pets: expected parquet, csv, json or arrow files (the hub's layout, "
+        f"or what save_to_disk writes) in '{root}/zoo/pets'; or leave data-dir empty to download it"
+    )
+    assert [row.where for row in catalogue_rows(str(root))] == ["bundled", "hub"]
+
+
+def test_a_data_dir_that_is_missing_is_named(tmp_path):
+    assert refused(tmp_path / "none") == (
+        f"data-dir '{tmp_path}/none' is not a folder: set it to the folder that holds zoo/pets"
+    )
+
+
+def test_without_a_training_split_or_rows_the_splits_are_listed(hub):
+    root = hub(test=table())
+    assert refused(root) == f"'{root}/zoo/pets' has no rows in a split 'train'; its splits: test"
+
+
+def test_no_global_test_set_without_a_test_split(hub):
+    with pytest.raises(ConfigError, match="'zoo/pets' has no test split to test on globally"):
+        load(hub(train=table()), test="global")
+
+
+def test_a_hub_out_of_reach_is_one_line_with_both_ways_out():
+    line = refused("")
+    assert line.startswith("cannot load zoo/pets from the hub (")
+    assert "check name and connection" in line
+    assert "<data-dir>/zoo/pets and set data-dir" in line

@@ -1,0 +1,361 @@
+"""Run folders of two or three rounds, whose figures are derived by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from matplotlib.image import imread
+from rich.console import Console
+from rich.table import Table
+
+from hetfl_flwr.errors import ConfigError, RunFolderError
+from simulations.plots import compare_figure, plot_compare, plot_run, run_figure
+from simulations.report import (
+    best_accuracy,
+    bytes_to,
+    client_table,
+    compare_table,
+    figures,
+    group_runs,
+    load_run,
+    summary_table,
+    unequal_terms,
+)
+
+
+def line(number: int, scores: list[float], sent: int = 100, **changes: Any) -> dict[str, Any]:
+    """One round: `sent` bytes up and as many down, ten times that on the wire."""
+    return {
+        "round": number,
+        "seconds": 1.5,
+        "accuracy": sum(scores) / len(scores) if scores else None,
+        "global_accuracy": None,
+        "bytes_up": sent,
+        "bytes_down": sent,
+        "wire_up": 10 * sent,
+        "wire_down": 10 * sent,
+        "evaluation_wire": 7,
+        "clients": {str(client): {"accuracy": score, "loss": 1.0} for client, score in enumerate(scores)},
+        "failures": [],
+        **changes,
+    }
+
+
+LINES = [line(0, [0.0, 0.2], sent=0), line(1, [0.4, 0.6]), line(2, []), line(3, [0.7, 0.9])]
+SILENT = [line(0, [0.0, 0.2], sent=0), line(1, [0.3, 0.5], sent=0)]
+
+
+def make(folder: Path, lines: list[dict[str, Any]] = LINES, **config: Any) -> Path:
+    folder.mkdir()
+    values = {"algorithm": "fedhe", "dataset": "digits", "rounds": 3, "seed": 0, "output-dir": str(folder)}
+    (folder / "config.toml").write_text(tomli_w.dumps(values | config))
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+    return folder
+
+
+def finish(folder: Path, **changes: Any) -> Path:
+    """Add the summary that goes with the rounds, other than in `changes`."""
+    summary = dict(figures(load_run(folder)))
+    (folder / "summary.json").write_text(json.dumps(summary | changes))
+    return folder
+
+
+def rows(table: Table) -> list[dict[str, str]]:
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    names = [str(column.header) for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def facts(table: Table) -> dict[str, str]:
+    names, values = ([str(cell) for cell in column.cells] for column in table.columns)
+    return dict(zip(names, values, strict=True))
+
+
+def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
+    """Three rounds of 100 bytes each way, 4 x 1.5 s; round 3 is the last that was evaluated."""
+    failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory"}
+    run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=[failure]), LINES[3]], rounds=9))
+    shown = figures(run)
+    assert run.summary is None
+    assert shown["accuracy"] == pytest.approx(0.8)
+    assert shown["accuracy_per_client"] == [0.7, 0.9]
+    assert (shown["clients"], shown["rounds"], shown["seconds"], shown["failures"]) == (2, 3, 6.0, 1)
+    assert (shown["bytes_up"], shown["bytes_down"], shown["wire_up"], shown["wire_down"]) == (
+        300,
+        300,
+        3000,
+        3000,
+    )
+    told = facts(summary_table(run))
+    assert told["rounds"] == "3 of 9"
+    assert told["accuracy %"] == "80.0 ± 10.0"
+    assert told["wire up"] == "3.0 kB"
+    assert told[""] == "round 2, client 1, train: out of memory"
+
+
+def test_summary_comes_before_what_the_rounds_say(tmp_path: Path) -> None:
+    run = load_run(
+        finish(make(tmp_path / "run"), accuracy=0.5, accuracy_per_client=[0.2, 0.8], acc=0.25, fwt=0.125)
+    )
+    told = facts(summary_table(run))
+    assert told["accuracy %"] == "50.0 ± 30.0"
+    assert told["ACC / BWT / FWT %"] == "25.0 / - / 12.5"
+    assert "global accuracy %" not in told
+
+
+def test_client_table(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    seen = rows(client_table(load_run(folder)))
+    assert [(row["client"], row["before %"], row["after %"]) for row in seen] == [
+        ("0", "0.0", "70.0"),
+        ("1", "20.0", "90.0"),
+    ]
+    assert seen[0]["model"] == seen[0]["parameters"] == seen[0]["up"] == "-"
+    client = {
+        "partition": 0,
+        "model": "a[b]",
+        "parameters": 55210,
+        "train": 126,
+        "validation": 18,
+        "test": 36,
+    }
+    client |= {"accuracy_before": None, "accuracy": 0.93, "bytes_up": 96000, "bytes_down": 82}
+    (folder / "clients.json").write_text(json.dumps([client | {"partition": 1}, client]))
+    first, second = rows(client_table(load_run(folder)))
+    assert list(first.values()) == [
+        "0",
+        "a[b]",
+        "55,210",
+        "126",
+        "18",
+        "36",
+        "-",
+        "93.0",
+        "96.0 kB",
+        "82 bytes",
+    ]
+    assert second["client"] == "1"
+
+
+def test_client_that_has_not_trained_has_no_accuracy_after(tmp_path: Path) -> None:
+    seen = rows(client_table(load_run(make(tmp_path / "run", LINES[:1]))))
+    assert [(row["before %"], row["after %"]) for row in seen] == [("0.0", "-"), ("20.0", "-")]
+
+
+def test_names_with_brackets_are_printed_as_they_are(tmp_path: Path) -> None:
+    run = load_run(make(tmp_path / "run", dataset="[red]digits"))
+    console = Console(width=150)
+    with console.capture() as captured:
+        console.print(summary_table(run), compare_table([run, run]))
+    assert captured.get().count("[red]digits") == 2
+    assert captured.get().count("fedhe [run]") == 2
+
+
+def test_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 2]
+    path.write_bytes(whole[:-1])
+    assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (
+            "rounds.jsonl",
+            '{"round": 0\n{"round": 1}\n',
+            r"rounds\.jsonl, line 1: Invalid JSON.*at column 11; mend or",
+        ),
+        (
+            "rounds.jsonl",
+            json.dumps(LINES[0]) + '\n{"round": 1}\n',
+            r"rounds\.jsonl, line 2: seconds: Field required",
+        ),
+        (
+            "rounds.jsonl",
+            f"{json.dumps(LINES[1])}\n" * 2,
+            r"rounds\.jsonl, line 2: round 1 after round 1; delete",
+        ),
+        (
+            "summary.json",
+            '{\n"algorithm": ?',
+            r"summary\.json: Invalid JSON.*at line 2 column 14; mend it, or",
+        ),
+        ("clients.json", '[{"partition": "x"}]', r"clients\.json: 0\.partition: .* valid integer"),
+        ("config.toml", "seed = 0\nrounds = ?\n", r"config\.toml: .*line 2.*; mend it"),
+        (
+            "config.toml",
+            'algorithm = "fedhe"\nrounds = 3\nseed = 0\n',
+            r"config\.toml: dataset: Field required",
+        ),
+    ],
+)
+def test_broken_file_is_named_with_its_place(tmp_path: Path, file: str, content: str, message: str) -> None:
+    folder = make(tmp_path / "run")
+    (folder / file).write_text(content)
+    with pytest.raises(RunFolderError, match=message) as raised:
+        load_run(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="none: no such folder"):
+        load_run(tmp_path / "none")
+    with pytest.raises(RunFolderError, match=r"holds no run .*name a folder that"):
+        load_run(tmp_path)
+    make(tmp_path / "inner")
+    with pytest.raises(RunFolderError, match=r"holds no run .*such as .*inner"):
+        load_run(tmp_path)
+
+
+def test_bytes_to_target(tmp_path: Path) -> None:
+    """Mean accuracy 0.1, 0.5, -, 0.8 after 0, 200, 400, 600 bytes."""
+    run = load_run(make(tmp_path / "run"))
+    assert best_accuracy(run) == pytest.approx(0.8)
+    assert [bytes_to(run, target) for target in (0.1, 0.11, 0.5, 0.6, 0.81)] == [0, 200, 200, 600, None]
+
+
+def test_compare_unequal_runs(tmp_path: Path) -> None:
+    """Best 0.8 and 0.4, so the target is 0.95 * 0.4 = 0.38, reached after 200 and 0 bytes."""
+    one = load_run(finish(make(tmp_path / "one"), global_accuracy=0.75))
+    other = load_run(make(tmp_path / "other", SILENT, algorithm="local", dataset="mnist", seed=4))
+    table = compare_table([one, other])
+    first, second = rows(table)
+    assert first == {
+        "algorithm": "fedhe",
+        "dataset": "digits",
+        "rounds": "3",
+        "seed": "0",
+        "accuracy %": "80.0 ± 10.0",
+        "global %": "75.0",
+        "best %": "80.0",
+        "payload": "600 bytes",
+        "wire": "6.0 kB",
+        "payload to 38.0 %": "200 bytes",
+        "seconds": "6.0",
+        "failed": "0",
+    }
+    assert (second["algorithm"], second["rounds"], second["global %"]) == ("local", "1 of 3", "-")
+    assert (second["payload"], second["payload to 38.0 %"]) == ("0 bytes", "0 bytes")
+    assert str(table.title) == "clients 2"
+    assert "these runs differ in dataset (digits / mnist), seed (0 / 4)." in str(table.caption)
+    assert [row["payload to 70.0 %"] for row in rows(compare_table([one, other], target=0.7))] == [
+        "600 bytes",
+        "never",
+    ]
+
+
+def test_seeds_are_grouped(tmp_path: Path) -> None:
+    """Last accuracies 0.8 and 0.6: mean 0.7, sample deviation sqrt(2 * 0.1^2) = 0.1414; bests likewise."""
+    weaker = [*LINES[:3], line(3, [0.5, 0.7], sent=300)]
+    runs = [
+        load_run(make(tmp_path / "a")),
+        load_run(make(tmp_path / "b", weaker, seed=1, **{"data-dir": "/x"})),
+    ]
+    table = compare_table(runs, target=0.75)
+    (row,) = rows(table)
+    assert str(table.title) == "dataset digits, clients 2, rounds 3, seed 0, 1"
+    assert (row["accuracy %"], row["± seeds %"], row["best %"]) == ("70.0 ± 10.0", "14.1", "70.0")
+    assert (row["payload"], row["payload to 75.0 %"]) == ("800 bytes", "600 bytes (1 of 2 seeds)")
+    assert "Not on equal terms" not in str(table.caption)
+
+
+def test_settings_and_repeated_seeds_are_told_apart(tmp_path: Path) -> None:
+    weak = load_run(make(tmp_path / "weak", fedhe={"alpha": 0.5}))
+    strong = load_run(make(tmp_path / "strong", fedhe={"alpha": 1.0}))
+    assert [group.label for group in group_runs([weak, strong])] == ["fedhe (alpha 0.5)", "fedhe (alpha 1.0)"]
+    again = replace(weak, name="again")
+    assert [group.label for group in group_runs([weak, again])] == ["fedhe [weak]", "fedhe [again]"]
+    assert unequal_terms(group_runs([weak, again])) is None
+
+
+def test_compare_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no run to compare"):
+        compare_table([])
+    with pytest.raises(ConfigError, match=r"target = 90: not a fraction .* write 0\.9"):
+        compare_table([load_run(make(tmp_path / "run"))], target=90)
+
+
+def test_run_that_has_just_begun(tmp_path: Path) -> None:
+    run = load_run(make(tmp_path / "run", []))
+    (row,) = rows(compare_table([run]))
+    assert (row["accuracy %"], row["best %"], row["payload"], row["payload to target"]) == (
+        "-",
+        "-",
+        "0 bytes",
+        "-",
+    )
+    for draw in (run_figure, lambda run: compare_figure([run])):
+        with pytest.raises(RunFolderError, match="run: no round was evaluated"):
+            draw(run)
+
+
+def test_run_figure_has_a_line_a_client_and_the_mean(tmp_path: Path) -> None:
+    with_global = [line(0, [0.2, 0.4], global_accuracy=0.25), line(1, [0.4, 0.6], global_accuracy=0.35)]
+    axes = run_figure(load_run(make(tmp_path / "run", with_global))).axes[0]
+    drawn = {str(item.get_label()): list(item.get_ydata()) for item in axes.get_lines()}
+    assert drawn == {
+        "client 0": [0.2, 0.4],
+        "client 1": [0.4, 0.6],
+        "mean": [pytest.approx(0.3), 0.5],
+        "global model": [0.25, 0.35],
+    }
+    assert axes.get_ylim() == (0, 1)
+    single = run_figure(load_run(make(tmp_path / "single", [line(0, [0.5])]))).axes[0]
+    assert [item.get_label() for item in single.get_lines()] == ["client 0"]
+
+
+def test_many_clients_are_a_band(tmp_path: Path) -> None:
+    spread = [client / 20 for client in range(13)]
+    axes = run_figure(load_run(make(tmp_path / "run", [line(0, spread), line(1, spread[::-1])]))).axes[0]
+    assert [item.get_label() for item in axes.get_lines()] == ["mean"]
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0, pytest.approx(0.6))
+
+
+def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
+    """Two seeds make one line, over the rounds of both: in round 3 at 0.8 and 0.6, sample deviation 0.1414.
+
+    Local sends nothing: a line at its last 0.4.
+    """
+    longer = [*LINES[:3], line(3, [0.5, 0.7]), line(4, [1.0, 1.0])]
+    seeds = [make(tmp_path / "a"), make(tmp_path / "b", longer, seed=1)]
+    runs = [load_run(folder) for folder in [*seeds, make(tmp_path / "local", SILENT, algorithm="local")]]
+    over_rounds, over_bytes = compare_figure(runs).axes
+    assert [item.get_label() for item in over_rounds.get_lines()] == ["fedhe, 2 seeds", "local"]
+    assert list(over_rounds.get_lines()[0].get_xdata()) == [0, 1, 3]
+    assert list(over_rounds.get_lines()[0].get_ydata()) == pytest.approx([0.1, 0.5, 0.7])
+    (band,) = over_rounds.collections
+    assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(0.7 + 0.1414, abs=1e-4)
+    flat, course = over_bytes.get_lines()
+    assert flat.get_label() == "local: sends nothing (last accuracy)"
+    assert list(flat.get_ydata()) == [0.4, 0.4]
+    assert list(course.get_xdata())[1:] == [200, 600]
+    assert over_bytes.get_xscale() == "log"
+
+
+def test_run_stopped_before_it_trained_is_not_said_to_send_nothing(tmp_path: Path) -> None:
+    figure = compare_figure([load_run(make(tmp_path / "run", LINES[:1]))])
+    assert figure.axes[1].get_legend() is None
+    figure.draw_without_rendering()
+
+
+def test_pictures_are_written(tmp_path: Path) -> None:
+    run = load_run(make(tmp_path / "run"))
+    plot_run(run, tmp_path / "new" / "run.png")
+    plot_compare([run], tmp_path / "compare")
+    for name, width in (("new/run.png", 1200), ("compare", 1500)):
+        pixels = imread(tmp_path / name, format="png")
+        assert pixels.shape[1] == width
+        assert pixels.std() > 0.05
+    with pytest.raises(ConfigError, match=r"run\.txt: no such kind of picture as 'txt'; known: .*png"):
+        plot_run(run, tmp_path / "run.txt")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        plot_run(run, tmp_path / "run" / "config.toml" / "run.png")
