@@ -5,10 +5,10 @@ The same keys serve ``hetfl run --set key=value``, ``flwr run . -c "key=value"``
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -48,7 +48,14 @@ def _kebab(name: str) -> str:
 class RunConfig(BaseModel):
     """One run, typed and checked. Keys are spelled with dashes on the outside, as attributes inside."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=_kebab, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=_kebab,
+        populate_by_name=True,
+    )
 
     algorithm: Annotated[
         str,
@@ -96,7 +103,7 @@ class RunConfig(BaseModel):
     clients: Annotated[
         int, Field(ge=0, description="Number of clients. 0: 10 locally; as many as the nodes say elsewhere.")
     ] = 0
-    rounds: Annotated[int, Field(ge=1, description="Rounds of training.")] = 20
+    rounds: Annotated[int, Field(ge=1, description="Rounds of training.")] = 50
     fraction: Annotated[
         float, Field(gt=0, le=1, description="Part of the clients drawn for each round, rounded up.")
     ] = 1.0
@@ -249,10 +256,19 @@ def read_toml(path: Path) -> dict[str, Value]:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
-    flat: dict[str, Value] = {}
-    for key, value in loaded.items():
-        flat |= {f"{key}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {key: value}
+    flat = dict(_flattened(loaded))
+    for key, value in flat.items():
+        if not isinstance(value, bool | int | float | str):
+            raise ConfigError(f"{path}: {key} is {type(value).__name__}, expected one number, text, true or false")
     return flat
+
+
+def _flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}.{inner}", item) for inner, item in _flattened(value))
+        else:
+            yield key, value
 
 
 def to_toml(values: Mapping[str, Value]) -> str:

@@ -7,6 +7,7 @@ from typing import Self
 
 from flwr.supercore import log
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -70,7 +71,7 @@ class Watch(AbstractContextManager["Watch"]):
             self._console.print(f"round {entry.round}: {failure['reason']}", style="yellow", markup=False)
         if self._progress is not None and self._task is not None:
             accuracy = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.1%}  "
-            self._progress.update(self._task, completed=entry.round, figures=f"{accuracy}{self._bytes / 1000:,.0f} kB")
+            self._progress.update(self._task, completed=entry.round, figures=accuracy + decimal(self._bytes))
         log(
             INFO,
             "round=%d/%d accuracy=%s bytes_up=%d bytes_down=%d seconds=%.3f failures=%d",

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml
@@ -133,24 +134,16 @@ def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
     sys.path.insert(0, os.getcwd())  # the user's own models and algorithms
     try:
-        app(standalone_mode=False)
-    except typer.Exit as done:
-        sys.exit(done.exit_code)
-    except TooFewClients as error:
-        _fail(error, 1)
+        status = app(standalone_mode=False)  # an exit status, or None
     except HetflError as error:
-        _fail(error, 2)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(1)
-    except Exception as error:
-        if not hasattr(error, "exit_code"):
-            raise
-        error.show()  # type: ignore[attr-defined]  # a mistake in the command line, as click words it
-        sys.exit(error.exit_code)
-
-
-def _fail(error: Exception, status: int) -> None:
-    typer.echo(f"hetfl: {error}", err=True)
+        typer.echo(f"hetfl: {error}", err=True)
+        status = 1 if isinstance(error, TooFewClients) else 2
+    except click.ClickException as error:
+        if message := error.format_message():  # none where `hetfl` alone has shown the help
+            typer.echo(f"hetfl: {message}", err=True)
+        status = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        status = 1
     sys.exit(status)
 
 
@@ -159,7 +152,7 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
     if resume:
         config, run = _resumed(chosen)
     else:
-        config = RunConfig.from_flat({"clients": DEFAULT_CLIENTS, **chosen})
+        config = RunConfig.from_flat(chosen)
     config = _resolved(config)
 
     from hetfl_flwr.algorithms import check_options
@@ -182,19 +175,19 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
                 f"stopped; go on with: hetfl run {config.algorithm} --out {config.output_dir} --resume",
                 err=True,
             )
-            raise
+            raise typer.Exit(1) from None
     return Path(config.output_dir)
 
 
 def _resolved(config: RunConfig) -> RunConfig:
-    """Return the config with absolute paths and a run folder, so that no other process has to guess."""
+    """Return the config with absolute paths, a run folder and a number of clients: nothing is left to guess."""
     from hetfl_flwr.results import new_folder
 
-    paths: dict[str, Value] = {"output-dir": str(new_folder(config))}
+    found: dict[str, Value] = {"output-dir": str(new_folder(config)), "clients": config.clients or DEFAULT_CLIENTS}
     for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
         if value:
-            paths[key] = str(Path(value).expanduser().resolve())
-    return config.with_values(paths)
+            found[key] = str(Path(value).expanduser().resolve())
+    return config.with_values(found)
 
 
 def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:

@@ -411,16 +411,16 @@ def client_table(run: Run) -> Table:
     columns: dict[str, Callable[[ClientRecord], str]] = {
         "client": lambda client: str(client["partition"]),
         "model": lambda client: client["model"] or NOTHING,
-        "parameters": lambda client: _count(client["parameters"]),
+        "params": lambda client: _count(client["parameters"]),
         "train": lambda client: _count(client["train"]),
-        "validation": lambda client: _count(client["validation"]),
+        "val": lambda client: _count(client["validation"]),
         "test": lambda client: _count(client["test"]),
-        "before %": lambda client: _percent(client["accuracy_before"]),
-        "after %": lambda client: _percent(client["accuracy"]),
+        "before": lambda client: _percent(client["accuracy_before"]),
+        "after": lambda client: _percent(client["accuracy"]),
         "up": lambda client: _bytes(client["bytes_up"]),
         "down": lambda client: _bytes(client["bytes_down"]),
     }
-    note = f"Accuracy before and after training on the client's test set; payload up and down. {BYTES_NOTE}"
+    note = f"Accuracy in % before and after training on the client's test set; payload up and down. {BYTES_NOTE}"
     return _table(f"Clients of {run.name}", columns, run.clients, words={"model"}, notes=[note])
 
 

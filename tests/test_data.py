@@ -44,9 +44,7 @@ def test_the_rows_of_all_clients_are_disjoint_and_are_all_there_is():
 def test_a_global_test_set_is_the_same_for_all_and_nobody_trains_on_it():
     first, second = (load(partition_id=k, test="global", num_partitions=2) for k in (0, 1))
     assert rows(first.test) == rows(second.test) == set(range(1437, 1797))
-    assert rows(first.train) | rows(first.validation) | rows(second.train) | rows(second.validation) == set(
-        range(1437)
-    )
+    assert rows(first.train) | rows(first.validation) | rows(second.train) | rows(second.validation) == set(range(1437))
     assert len(first.validation) == 72  # a tenth of 719
 
 
@@ -132,9 +130,7 @@ def test_another_process_makes_the_same_split():
 
 
 def test_importing_the_package_loads_no_heavy_library():
-    program = (
-        "import sys, hetfl_flwr.data; print({'datasets', 'flwr_datasets', 'sklearn'} & set(sys.modules))"
-    )
+    program = "import sys, hetfl_flwr.data; print({'datasets', 'flwr_datasets', 'sklearn'} & set(sys.modules))"
     root = str(Path(hetfl_flwr.__file__).parents[1])
     run = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True
@@ -147,8 +143,7 @@ def test_importing_the_package_loads_no_heavy_library():
     [
         (
             {"dataset": "digit"},
-            "unknown dataset 'digit': did you mean 'digits'? Known: digits, mnist, "
-            "or a hub id such as owner/name",
+            "unknown dataset 'digit': did you mean 'digits'? Known: digits, mnist, or a hub id such as owner/name",
         ),
         ({"partition_id": 10}, "partition-id 10 with 10 partitions: it must be in 0..num-partitions-1"),
         ({"partition_id": -1}, "partition-id -1 with 10 partitions: it must be in 0..num-partitions-1"),
@@ -156,8 +151,7 @@ def test_importing_the_package_loads_no_heavy_library():
         ({"validation_fraction": -0.1}, "validation-fraction is -0.1: it must be at least 0 and below 1"),
         (
             {"validation_fraction": 0.5, "test_fraction": 0.5},
-            "validation-fraction 0.5 and test-fraction 0.5 leave nothing to train on: "
-            "their sum must be below 1",
+            "validation-fraction 0.5 and test-fraction 0.5 leave nothing to train on: their sum must be below 1",
         ),
         (
             {"num_partitions": 599, "validation_fraction": 0.34, "test_fraction": 0.65, "partition_id": 4},

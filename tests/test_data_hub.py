@@ -4,7 +4,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from datasets import ClassLabel, Features, Value
+from datasets import ClassLabel, Features, List, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 
@@ -74,8 +74,7 @@ def refused(data_dir, **changes):
 def pixels_by_label(samples):
     inputs, labels = samples.batch(torch.arange(len(samples)))
     return sorted(
-        (label, round(255 * image.mean().item()))
-        for image, label in zip(inputs, labels.tolist(), strict=True)
+        (label, round(255 * image.mean().item())) for image, label in zip(inputs, labels.tolist(), strict=True)
     )
 
 
@@ -109,17 +108,26 @@ def test_colour_is_channels_first_and_grey_is_repeated(hub):
 def test_rows_and_columns_of_an_image_are_not_swapped(hub):
     picture = np.arange(20, dtype=np.uint8).reshape(4, 5)
     data = load(hub(train=table([Image.fromarray(picture)], [0])))
-    assert torch.equal(
-        (255 * data.train.batch(torch.tensor([0]))[0][0, 0]).round(), torch.from_numpy(picture).float()
-    )
+    assert torch.equal((255 * data.train.batch(torch.tensor([0]))[0][0, 0]).round(), torch.from_numpy(picture).float())
 
 
-def test_data_dir_may_be_the_folder_itself(hub):
-    root = hub(train=table())
-    nested = hub(folder="zoo/pets/default", train=table())
-    assert load(root / "zoo" / "pets").spec == load(nested / "zoo" / "pets" / "default").spec
-    (root / "zoo/pets/train-0.parquet").unlink()
-    assert load(root / "zoo" / "pets", seed=1).spec == DataSpec((1, 4, 5), 3)
+@pytest.mark.parametrize(
+    ("folder", "data_dir"),
+    [("zoo/pets", "zoo/pets"), ("pets/default/v1", "pets"), ("mine/data", "mine")],
+)
+def test_data_dir_may_be_the_folder_itself(hub, folder, data_dir):
+    """Files lie in it or in its ``data``; below that only where the folder bears the data set's name."""
+    assert load(hub(folder=folder, train=table()) / data_dir).spec == DataSpec((1, 4, 5), 3)
+
+
+def test_a_relative_data_dir_is_read_anew_from_another_working_folder(hub, monkeypatch):
+    hub(folder="a/zoo/pets", train=table())
+    root = hub(folder="b/zoo/pets", train=table(images=[grey(0, (7, 7))], labels=[0]))
+    sizes = []
+    for place in ("a", "b"):
+        monkeypatch.chdir(root / place)
+        sizes.append(load(".").spec.shape)
+    assert sizes == [(1, 4, 5), (1, 7, 7)]
 
 
 def test_another_data_set_of_the_folder_is_never_taken_for_it(hub):
@@ -131,7 +139,7 @@ def test_another_data_set_of_the_folder_is_never_taken_for_it(hub):
 def test_what_save_to_disk_wrote_is_read(tmp_path):
     datasets.DatasetDict(train=table(), test=table([grey(9)], [1])).save_to_disk(tmp_path / "zoo" / "pets")
     assert pixels_by_label(load(tmp_path, test="global").test) == [(1, 9)]
-    table().with_format("torch").save_to_disk(tmp_path / "single")
+    table().with_format("arrow").save_to_disk(tmp_path / "single")
     assert len(load(tmp_path / "single", validation_fraction=0.0, test_fraction=0.0).train) == 6
 
 
@@ -140,8 +148,7 @@ def test_columns_are_guessed_by_type_or_named(hub):
     assert load(root).spec.classes == 3
     assert load(root, image_column="photo", label_column="animal").spec.classes == 3
     assert refused(root, label_column="breed") == (
-        f"'{root}/zoo/pets' has no column 'breed' in its split 'train': "
-        "set label-column to one of: photo, animal"
+        f"'{root}/zoo/pets' has no column 'breed' in its split 'train': set label-column to one of: photo, animal"
     )
     assert refused(root, image_column="animal") == (
         f"column 'animal' of '{root}/zoo/pets' holds no images: set image-column to one that does"
@@ -157,9 +164,7 @@ def test_a_column_that_cannot_be_guessed_is_asked_for(hub):
 
 
 def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
-    datasets.DatasetDict(train=table(), test=table(names=("image", "kind"))).save_to_disk(
-        tmp_path / "zoo/pets"
-    )
+    datasets.DatasetDict(train=table(), test=table(names=("image", "kind"))).save_to_disk(tmp_path / "zoo/pets")
     assert refused(tmp_path).endswith(
         "has no column 'label' in its split 'test': set label-column to one of: image, kind"
     )
@@ -173,6 +178,7 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
         ([0.0, 1.5], Value("float64"), None),
         ([0, None], INTEGERS, None),
         (["a", "b"], Value("string"), None),
+        ([[0, 1], [1, 0]], List(INTEGERS), None),
     ],
 )
 def test_labels_that_are_not_0_to_c_minus_1_are_refused(hub, labels, feature, problem):
@@ -221,7 +227,7 @@ def test_an_image_that_cannot_be_decoded_is_named(hub):
 def test_a_corrupt_file_is_told_by_its_folder(hub):
     root = hub()
     (root / "zoo/pets/train-0.parquet").write_bytes(b"PAR1 and no more")
-    assert refused(root).startswith(f"cannot read the data set in '{root}/zoo/pets': ")
+    assert refused(root).startswith(f"cannot read the data set in '{root}/zoo/pets': Parquet magic bytes not found")
 
 
 def test_a_folder_without_data_files_says_what_was_expected_where(hub):
@@ -240,9 +246,13 @@ def test_a_data_dir_that_is_missing_is_named(tmp_path):
     )
 
 
-def test_without_a_training_split_or_rows_the_splits_are_listed(hub):
+def test_without_a_training_split_or_rows_the_splits_are_listed(hub, tmp_path):
     root = hub(test=table())
     assert refused(root) == f"'{root}/zoo/pets' has no rows in a split 'train'; its splits: test"
+    datasets.DatasetDict(train=datasets.Dataset.from_dict({"label": []}), test=table()).save_to_disk(
+        tmp_path / "zoo" / "pets"
+    )
+    assert refused(tmp_path).endswith("has no rows in a split 'train'; its splits: train, test")
 
 
 def test_no_global_test_set_without_a_test_split(hub):
@@ -255,3 +265,11 @@ def test_a_hub_out_of_reach_is_one_line_with_both_ways_out():
     assert line.startswith("cannot load zoo/pets from the hub (")
     assert "check name and connection" in line
     assert "<data-dir>/zoo/pets and set data-dir" in line
+
+
+def test_of_a_long_reason_the_first_line_is_told(monkeypatch):
+    def fail(_):
+        raise ValueError("Config name is missing.\nPick one of ...")
+
+    monkeypatch.setattr("datasets.load.load_dataset", fail)
+    assert "(Config name is missing.)" in refused("")

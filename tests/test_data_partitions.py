@@ -32,14 +32,24 @@ def test_a_partition_reads_back_as_it_was_written(text, partition):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "idd", "iid:2", "dirichlet", "dirichlet:0", "dirichlet:nan", "dirichlet:1e7", "classes:0", "classes:1.5", "shards:two"],
+    [
+        "",
+        "idd",
+        "iid:2",
+        "dirichlet",
+        "dirichlet:0",
+        "dirichlet:nan",
+        "dirichlet:1e7",
+        "classes:0",
+        "classes:1.5",
+        "shards:two",
+    ],
 )
 def test_any_other_text_is_refused_with_the_valid_forms(text):
     with pytest.raises(ConfigError) as refused:
         parse_partition(text)
     assert str(refused.value) == (
-        f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), "
-        "classes:N, shards:N (N >= 1)"
+        f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1)"
     )
 
 

@@ -109,11 +109,11 @@ def test_summary_comes_before_what_the_rounds_say(tmp_path: Path) -> None:
 def test_client_table(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
     seen = rows(client_table(load_run(folder)))
-    assert [(row["client"], row["before %"], row["after %"]) for row in seen] == [
+    assert [(row["client"], row["before"], row["after"]) for row in seen] == [
         ("0", "0.0", "70.0"),
         ("1", "20.0", "90.0"),
     ]
-    assert seen[0]["model"] == seen[0]["parameters"] == seen[0]["up"] == "-"
+    assert seen[0]["model"] == seen[0]["params"] == seen[0]["up"] == "-"
     client = {
         "partition": 0,
         "model": "a[b]",
@@ -142,7 +142,7 @@ def test_client_table(tmp_path: Path) -> None:
 
 def test_client_that_has_not_trained_has_no_accuracy_after(tmp_path: Path) -> None:
     seen = rows(client_table(load_run(make(tmp_path / "run", LINES[:1]))))
-    assert [(row["before %"], row["after %"]) for row in seen] == [("0.0", "-"), ("20.0", "-")]
+    assert [(row["before"], row["after"]) for row in seen] == [("0.0", "-"), ("20.0", "-")]
 
 
 def test_names_with_brackets_are_printed_as_they_are(tmp_path: Path) -> None:

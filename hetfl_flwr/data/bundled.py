@@ -15,9 +15,7 @@ def read_digits() -> Arrays:
     from sklearn.model_selection import train_test_split
 
     bunch = load_digits()
-    train, test = train_test_split(
-        np.arange(len(bunch.target)), test_size=0.2, random_state=0, stratify=bunch.target
-    )
+    train, test = train_test_split(np.arange(len(bunch.target)), test_size=0.2, random_state=0, stratify=bunch.target)
     order = np.concatenate([train, test])
     return Arrays(
         spec=DataSpec(shape=(1, 8, 8), classes=10),

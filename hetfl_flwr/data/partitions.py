@@ -70,8 +70,7 @@ def parse_partition(text: str) -> Partition:
         return Partition(name, _FORMS[name].parse(value))
     except (KeyError, ValueError):
         raise ConfigError(
-            f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), "
-            "classes:N, shards:N (N >= 1)"
+            f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1)"
         ) from None
 
 

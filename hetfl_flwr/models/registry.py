@@ -186,7 +186,5 @@ def _build_own(name: str, spec: DataSpec) -> SplitModel:
         raise ModelError(unknown(f"function of module '{path}'", function, own))
     build = getattr(module, function)
     if not callable(build):
-        raise ModelError(
-            f"'{function}' is of type {type(build).__name__}; name a function that takes a DataSpec"
-        )
+        raise ModelError(f"'{function}' is of type {type(build).__name__}; name a function that takes a DataSpec")
     return checked(build(spec), spec)

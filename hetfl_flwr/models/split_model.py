@@ -149,6 +149,4 @@ def _probe(module: nn.Module, spec: DataSpec) -> torch.Tensor:
     if isinstance(logits, torch.Tensor) and logits.shape == (2, spec.classes):
         return logits
     given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    raise ModelError(
-        f"{name} gives {given} for 2 samples; {spec.classes} classes need logits {(2, spec.classes)}"
-    )
+    raise ModelError(f"{name} gives {given} for 2 samples; {spec.classes} classes need logits {(2, spec.classes)}")

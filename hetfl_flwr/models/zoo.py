@@ -33,9 +33,7 @@ def mlp(spec: DataSpec) -> SplitModel:
     >>> mlp(DataSpec(shape=(30,), classes=2)).width
     200
     """
-    body = nn.Sequential(
-        nn.Flatten(), nn.Linear(prod(spec.shape), 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU()
-    )
+    body = nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU())
     return SplitModel(body, nn.Linear(200, spec.classes))
 
 
@@ -100,9 +98,7 @@ def fedhe(number: int, spec: DataSpec) -> SplitModel:
     """
     filters, dropout = FEDHE_TABLE[number]
 
-    def convolution(
-        inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0
-    ) -> Iterator[nn.Module]:
+    def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> Iterator[nn.Module]:
         yield nn.Conv2d(inputs, outputs, kernel, stride, padding)
         yield nn.BatchNorm2d(outputs)
         yield nn.ReLU()
@@ -121,9 +117,7 @@ def fedhe(number: int, spec: DataSpec) -> SplitModel:
 def image_channels(spec: DataSpec) -> int:
     """Return the number of channels of images (channels, height, width); other data raise ModelError."""
     if len(spec.shape) != 3:
-        raise ModelError(
-            "a convolutional network needs images (channels, height, width); for a table use mlp"
-        )
+        raise ModelError("a convolutional network needs images (channels, height, width); for a table use mlp")
     return spec.shape[0]
 
 

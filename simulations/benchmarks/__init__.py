@@ -1,0 +1,1 @@
+"""Measurements of the engines; the figures stand in README.md beside this file."""

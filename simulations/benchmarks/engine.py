@@ -1,0 +1,162 @@
+"""What the local engine costs: ``python -m simulations.benchmarks.engine [--quick]``.
+
+Three measurements, each against a target:
+
+- *overhead*: milliseconds of one message to a client that answers at once, so that nothing but the engine is in it.
+  "bare" is push and pull alone; "exchange" is what a round does: checks, order and both byte counts as well.
+- *speed*: rounds a second of FedHe on digits, by the local engine and by Flower's simulation (Ray) on the same cores,
+  from the seconds in the run folders. Round 1 is left out, and so is everything before it: Ray takes longest to start.
+- *memory*: peak resident memory of a whole run with 100 clients.
+
+How to read the table: each row has the median, and the smallest and largest of its repeats (or rounds); compare rows
+of one table only, for seconds differ from machine to machine. The ratios in the last rows are of medians.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hetfl_flwr.config import RunConfig, Value
+
+RAY, CLIENTS, MANY = "simulation (Ray)", 10, 100
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    unit: str
+    samples: list[float]
+    target: str = ""
+
+
+def overhead(clients: int, repeats: int) -> list[Row]:
+    """Measure milliseconds a message, without and with what a round does around it."""
+    from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+    from hetfl_flwr.federation import CONFIG, ROUND, Federation, Member
+    from simulations.engine import LocalGrid
+
+    config = RunConfig(clients=clients)
+
+    def messages() -> list[Message]:
+        config_record = ConfigRecord({ROUND: 1})
+        return [Message(RecordDict({CONFIG: config_record}), node, MessageType.TRAIN) for node in grid.get_node_ids()]
+
+    def bare() -> None:
+        grid.send_and_receive(messages())
+
+    def exchange() -> None:
+        federation.exchange(messages())
+
+    with LocalGrid(config.to_flat(), clients, run=2**62, app="simulations.benchmarks.echo:app") as grid:
+        federation = Federation(grid, config)
+        for partition, node in enumerate(grid.get_node_ids()):
+            federation.roster.add(Member(node, partition, clients, "none", 0, 0, 0, (), "", 0, 0, 0))
+        return [
+            Row(f"overhead, {name}, {clients} clients", "ms a message", _timed(act, repeats, clients), "<= 1 ms")
+            for name, act in (("bare", bare), ("exchange", exchange))
+        ]
+
+
+def local_speed(folder: Path, rounds: int, workers: int) -> Row:
+    """Measure FedHe's rounds a second in the local engine."""
+    out = folder / f"local-{workers}"
+    _hetfl("--clients", str(CLIENTS), "--rounds", str(rounds), "--workers", str(workers), "--out", str(out))
+    return Row(f"speed, local, {workers} worker{'s' * (workers > 1)}", "rounds / s", _rates(out))
+
+
+def ray_speed(folder: Path, rounds: int) -> Row:
+    """Measure FedHe's rounds a second in Flower's simulation."""
+    from simulations.benchmarks.flower import flower
+
+    out = folder / "ray"
+    settings: Mapping[str, Value] = {"algorithm": "fedhe", "rounds": rounds, "output-dir": str(out)}
+    with flower(folder / "flower") as started:
+        started.superlink("--simulation")
+        nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
+        said = started.run(settings, "--federation-config", nodes)
+        if not (out / "summary.json").exists():
+            raise RuntimeError(f"the simulation did not finish:\n{said}")
+    return Row(f"speed, {RAY}", "rounds / s", _rates(out))
+
+
+def memory(folder: Path, dataset: str, rounds: int) -> Row:
+    """Measure the peak resident memory of one run with many clients."""
+    options = ["--clients", str(MANY), "--rounds", str(rounds), "--dataset", dataset, "--set", "models=lenet5"]
+    if dataset != "digits":
+        options += ["--data-dir", os.environ["HETFL_DATA_DIR"]]
+    peak = _hetfl(*options, "--out", str(folder / f"memory-{dataset}"))
+    return Row(f"memory, {MANY} clients, LeNet-5, {dataset}", "GB", [peak / 1e9], "< 1.5 GB")
+
+
+def main(quick: Annotated[bool, typer.Option("--quick", help="Few repeats, and no Ray.")] = False) -> None:
+    """Measure the local engine and print the table."""
+    rounds, repeats = (6, 5) if quick else (31, 30)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        # Memory first: a process's peak counts in that of the one that started it, which is small as yet.
+        rows = [memory(folder, dataset, 2) for dataset in ["digits", *["mnist"] * ("HETFL_DATA_DIR" in os.environ)]]
+        speeds = [local_speed(folder, rounds, workers) for workers in (1, 2)]
+        if not quick:
+            ray = ray_speed(folder, rounds)
+            speeds += [ray, *(_ratio(speed, ray) for speed in speeds)]
+    rows += speeds
+    for clients in (CLIENTS, MANY) if quick else (CLIENTS, MANY, 10 * MANY):
+        rows += overhead(clients, repeats)
+    Console().print(_table(rows))
+
+
+def _timed(act: Callable[[], object], repeats: int, messages: int) -> list[float]:
+    act()
+    milliseconds = []
+    for _ in range(repeats):
+        started = perf_counter()
+        act()
+        milliseconds.append((perf_counter() - started) * 1000 / messages)
+    return milliseconds
+
+
+def _rates(folder: Path) -> list[float]:
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    return [1 / json.loads(line)["seconds"] for line in lines[2:]]  # rounds 0 and 1 load data and start workers
+
+
+def _hetfl(*options: str) -> int:
+    """Run FedHe by the ``hetfl`` command in a process of its own and return its peak memory in bytes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from simulations.cli import main; main()", "run", "fedhe", *options],
+        stdout=subprocess.DEVNULL,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise RuntimeError(f"hetfl run fedhe {' '.join(options)} failed")
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _ratio(speed: Row, ray: Row) -> Row:
+    ratio = median(speed.samples) / median(ray.samples)
+    return Row(f"{speed.what} over {RAY}", "times", [ratio], ">= 3 times")
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table("what", "unit", *("median", "smallest", "largest", "target"))
+    for row in rows:
+        figures = (median(row.samples), min(row.samples), max(row.samples))
+        table.add_row(row.what, row.unit, *(f"{figure:.3g}" for figure in figures), row.target)
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

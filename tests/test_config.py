@@ -1,0 +1,242 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetfl_flwr.algorithms import check_options, find, names
+from hetfl_flwr.config import NODE_KEYS, RunConfig, for_node, parse_setting, read_toml, to_toml
+from hetfl_flwr.errors import ConfigError, HetflError
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+GENERAL = {key: value for key, value in PYPROJECT.items() if not isinstance(value, dict)}
+
+
+def typed(values):
+    """1, 1.0 and True are equal in Python, and are not the same setting."""
+    return {key: (type(value), value) for key, value in values.items()}
+
+
+def test_every_key_stands_in_pyproject_with_its_default():
+    assert typed(RunConfig().to_flat()) == typed(GENERAL)
+
+
+def test_every_key_says_what_it_means():
+    assert [name for name, field in RunConfig.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_algorithm_s_own_keys_stand_in_pyproject_with_the_defaults_of_its_constructors(name):
+    assert typed(PYPROJECT.get(name, {})) == typed(find(name).defaults)
+
+
+def test_pyproject_has_no_table_of_an_algorithm_that_is_not_here():
+    assert {key for key, value in PYPROJECT.items() if isinstance(value, dict)} <= set(names())
+
+
+def test_the_default_config_is_valid():
+    check_options(RunConfig.from_flat({key: value for key, value in GENERAL.items()}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("algorithm", ""),
+        ("dataset", ""),
+        ("rounds", 0),
+        ("rounds", 2.0),
+        ("rounds", True),
+        ("rounds", "3"),
+        ("clients", -1),
+        ("fraction", 0.0),
+        ("fraction", 1.01),
+        ("fraction", True),
+        ("fraction", float("nan")),
+        ("min-clients", 0),
+        ("round-timeout", 0.0),
+        ("evaluate-every", 0),
+        ("seed", -1),
+        ("seed", 2**32),
+        ("local-epochs", 0),
+        ("local-batches", -1),
+        ("batch-size", 0),
+        ("optimizer", "adagrad"),
+        ("learning-rate", 0.0),
+        ("learning-rate", "fast"),
+        ("momentum", 1.0),
+        ("weight-decay", -0.1),
+        ("validation-fraction", 1.0),
+        ("test-fraction", -0.1),
+        ("test-set", "server"),
+        ("normalize", "z-score"),
+        ("partition", "dirichlet:0"),
+        ("models", "lenet6"),
+        ("device", "gpu"),
+        ("device", "cuda:x"),
+        ("threads", 0),
+        ("resume", 1),
+        ("resume", "yes"),
+        ("checkpoint-every", -1),
+        ("data-dir", 3),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_range_is_refused_by_name(refusal, key, value):
+    """A model is called 'model', wherever it was named."""
+    said = refusal(HetflError, RunConfig.from_flat, {key: value})
+    assert key.removesuffix("s") in said
+    assert repr(value) in said or str(value) in said
+
+
+@pytest.mark.parametrize("key", ["learning-rate", "momentum", "weight-decay", "round-timeout"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_a_number_that_is_not_finite_is_refused(refusal, key, value):
+    assert key in refusal(ConfigError, RunConfig.from_flat, {key: value})
+
+
+def test_a_whole_number_will_do_for_a_fraction_and_becomes_one():
+    config = RunConfig.from_flat({"fraction": 1, "round-timeout": 60})
+    assert typed({"fraction": config.fraction, "timeout": config.round_timeout}) == typed(
+        {"fraction": 1.0, "timeout": 60.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("lerning-rate", "learning-rate"), ("learning_rate", "learning-rate"), ("round", "rounds"), ("options", None)],
+)
+def test_an_unknown_key_names_the_nearest(refusal, key, nearest):
+    said = refusal(ConfigError, RunConfig.from_flat, {key: 1})
+    assert f"'{key}'" in said
+    assert nearest is None or f"did you mean '{nearest}'?" in said
+
+
+def test_equal_numbers_of_other_types_are_not_taken_from_a_cache(refusal):
+    """Python holds 1 == 1.0 == True, and so would a cache keyed by values alone."""
+    assert RunConfig.from_flat({"rounds": 1}).rounds == 1
+    refusal(ConfigError, RunConfig.from_flat, {"rounds": True})
+    refusal(ConfigError, RunConfig.from_flat, {"rounds": 1.0})
+    assert RunConfig.from_flat({"resume": True}).resume is True
+    refusal(ConfigError, RunConfig.from_flat, {"resume": 1})
+
+
+def test_a_config_cannot_be_changed_and_its_copies_are_checked(refusal):
+    config = RunConfig(rounds=9)
+    with pytest.raises(ValueError, match="frozen"):
+        config.rounds = 3
+    assert config.with_values({"rounds": 3}).rounds == 3
+    assert config.rounds == 9
+    assert "rounds" in refusal(ConfigError, config.with_values, {"rounds": 0})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("fedhe.alpha", "much", ["fedhe.alpha", "'much'"]),
+        ("fedhe.alpha", -1.0, ["fedhe.alpha", "-1.0"]),
+        ("fedhe.alpha", True, ["fedhe.alpha", "True"]),
+        ("fedhe.store", "some", ["fedhe.store", "'some'"]),
+        ("fedhe.alhpa", 1.0, ["fedhe.alhpa", "did you mean 'fedhe.alpha'?"]),
+        ("fedavg.alpha", 1.0, ["fedavg.alpha"]),
+        ("fedeh.alpha", 1.0, ["fedeh", "did you mean 'fedhe'?"]),
+    ],
+)
+def test_an_algorithm_s_own_keys_are_checked_by_name_type_and_range(refusal, key, value, said):
+    line = refusal(ConfigError, check_options, RunConfig.from_flat({key: value}))
+    assert [part for part in said if part not in line] == []
+
+
+def test_options_are_those_of_the_very_name():
+    config = RunConfig.from_flat({"fedhe.alpha": 0.5, "fedhe.logit-loss": "kl", "fedhe2.alpha": 9.0})
+    assert config.options_of("fedhe") == {"alpha": 0.5, "logit_loss": "kl"}
+    assert config.options_of("my_pkg.fedhe") == {}
+
+
+def test_a_node_s_own_settings_override_the_run_config_there():
+    config = RunConfig.from_flat({"models": "lenet5", "fedhe.alpha": 0.5})
+    node = {"partition-id": 1, "num-partitions": 4, "model": "mlp", "state-dir": "/state", "rounds": 99}
+    own = for_node(config, node)
+    assert own == config.with_values({"models": "mlp", "state-dir": "/state"})
+    assert own.rounds == config.rounds
+    assert for_node(config, {"partition-id": 1}) is config
+
+
+def test_every_node_key_sets_a_key_that_exists():
+    config = RunConfig()
+    for node_key, key in NODE_KEYS.items():
+        value = 2 if key == "threads" else "cuda" if key == "device" else "iid" if key == "partition" else "mlp"
+        assert for_node(config, {node_key: value}).to_flat()[key] == value
+
+
+def test_a_wrong_setting_of_a_node_is_one_line(refusal):
+    assert "device" in refusal(ConfigError, for_node, RunConfig(), {"device": "tpu"})
+
+
+VALUES = {
+    "fraction": st.floats(0, 1, exclude_min=True),
+    "rounds": st.integers(1, 2**31),
+    "resume": st.booleans(),
+    "data-dir": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=30),
+    "fedhe.alpha": st.floats(0, 1e9),
+    "my_pkg.sub.algo.beta": st.integers(-9, 9) | st.booleans(),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=VALUES))
+def test_a_config_survives_its_toml_file(tmp_path_factory, values):
+    config = RunConfig.from_flat(values)
+    path = tmp_path_factory.mktemp("toml") / "config.toml"
+    path.write_text(to_toml(config.to_flat()))
+    assert typed(RunConfig.from_flat(read_toml(path)).to_flat()) == typed(config.to_flat())
+
+
+def test_a_toml_file_that_cannot_be_read_is_named(refusal, tmp_path):
+    assert "No such file" in refusal(ConfigError, read_toml, tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_text("rounds = = 3\n\n")
+    assert f"{tmp_path / 'broken.toml'}: not TOML" in refusal(ConfigError, read_toml, tmp_path / "broken.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    refusal(ConfigError, read_toml, tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("rounds = [1, 2]", "rounds"), ("rounds = 2020-01-01", "rounds"), ("[fedhe]\nalpha = [1]", "fedhe.alpha")],
+)
+def test_a_toml_value_that_is_no_setting_is_refused_by_name(refusal, tmp_path, text, key):
+    (tmp_path / "odd.toml").write_text(text)
+    assert f"odd.toml: {key} is" in refusal(ConfigError, read_toml, tmp_path / "odd.toml")
+
+
+def test_tables_may_be_nested_or_quoted(tmp_path):
+    (tmp_path / "own.toml").write_text("[my_pkg.algo]\nbeta = 1\n[\"my_pkg.other\"]\ngamma = 2\n")
+    assert read_toml(tmp_path / "own.toml") == {"my_pkg.algo.beta": 1, "my_pkg.other.gamma": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("rounds=3", "rounds", 3),
+        ("fraction=1.0", "fraction", 1.0),
+        ("resume=true", "resume", True),
+        ("dataset=mnist", "dataset", "mnist"),
+        ("dataset='mnist'", "dataset", "mnist"),
+        ("partition=dirichlet:0.3", "partition", "dirichlet:0.3"),
+        ("models=a.b:make,mlp", "models", "a.b:make,mlp"),
+        (" data-dir = /a=b ", "data-dir", "/a=b"),
+        ("data-dir=", "data-dir", ""),
+        ("data-dir=[1]", "data-dir", "[1]"),
+        ("dataset=2020-01-01", "dataset", "2020-01-01"),
+    ],
+)
+def test_a_setting_of_the_command_line_is_read_as_toml_or_as_a_word(text, key, value):
+    assert typed(dict([parse_setting(text)])) == typed({key: value})
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", ""])
+def test_a_setting_without_key_or_sign_is_refused(refusal, text):
+    assert f"'{text}'" in refusal(ConfigError, parse_setting, text)
+
+
+@given(st.text(max_size=40))
+def test_no_text_makes_the_reader_of_settings_stumble(text):
+    assert isinstance(parse_setting(f"key={text}")[1], bool | int | float | str)

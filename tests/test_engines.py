@@ -1,0 +1,124 @@
+"""The same config and seed give the same bits in every engine: what clients reach, what the server knows, what it costs.
+
+The reference is the local engine with one worker.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetfl_flwr.config import Value
+from hetfl_flwr.results import KNOWLEDGE_FILE, ROUNDS_FILE, SUMMARY_FILE
+from simulations.benchmarks.flower import Flower, flower
+from simulations.cli import _run
+
+CLIENTS = 4
+MODELS = ("mlp", "lenet5", "fedhe:5", "mlp")
+
+FEDHE: dict[str, Value] = {"algorithm": "fedhe", "models": ",".join(MODELS), "rounds": 3, "batch-size": 20}
+DRAWN: dict[str, Value] = {**FEDHE, "fraction": 0.5, "partition": "dirichlet:0.5", "seed": 3}
+FEDAVG: dict[str, Value] = {"algorithm": "fedavg", "models": "mlp", "rounds": 2, "batch-size": 20}
+
+PAYLOAD = ("round", "accuracy", "global_accuracy", "bytes_up", "bytes_down", "clients", "failures")
+"""Keys of a round that are equal in every engine. ``clients`` holds each client's accuracy, loss and training loss."""
+
+IDS = 96
+"""Bytes by which one message may differ on the wire. Flower writes a message's own id and the id that it replies to,
+each a UUID (36 characters), a hash (64) or nothing yet, and node ids as numbers of 9 or 10 bytes: at most
+64 + (64 - 36) + 4 x 1."""
+
+
+def local(folder: Path, settings: dict[str, Value], workers: int = 1) -> Path:
+    chosen = {**settings, "clients": CLIENTS, "output-dir": str(folder)}
+    return _run(chosen, resume=False, workers=workers, verbose=True)
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / ROUNDS_FILE).read_text().splitlines()]
+
+
+def assert_same_bits(folder: Path, reference: Path) -> None:
+    for found, expected in zip(rounds(folder), rounds(reference), strict=True):
+        assert {key: found[key] for key in PAYLOAD} == {key: expected[key] for key in PAYLOAD}
+        for key in ("wire_up", "wire_down"):
+            assert abs(found[key] - expected[key]) <= IDS * CLIENTS
+    assert (folder / KNOWLEDGE_FILE).read_bytes() == (reference / KNOWLEDGE_FILE).read_bytes()
+
+
+def engine(folder: Path) -> str:
+    return str(json.loads((folder / SUMMARY_FILE).read_text())["engine"])
+
+
+@pytest.mark.parametrize("settings", [DRAWN, FEDAVG], ids=["fedhe, half of the clients drawn", "fedavg"])
+def test_the_number_of_workers_changes_no_bit(tmp_path: Path, settings: dict[str, Value]) -> None:
+    reference = local(tmp_path / "1", settings)
+    for workers in (2, 3):
+        assert_same_bits(local(tmp_path / str(workers), settings, workers), reference)
+
+
+def test_another_seed_gives_other_bits(tmp_path: Path) -> None:
+    """The comparison can fail: it is not of constants."""
+    with pytest.raises(AssertionError):
+        assert_same_bits(local(tmp_path / "1", {**DRAWN, "seed": 4}), local(tmp_path / "0", DRAWN))
+
+
+@pytest.mark.slow
+def test_ray_gives_the_bits_of_the_local_engine(tmp_path: Path) -> None:
+    with flower(tmp_path / "flower") as ray:
+        ray.superlink("--simulation")
+        for settings in (DRAWN, FEDAVG):
+            folder = tmp_path / str(settings["algorithm"])
+            nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
+            said = ray.run({**settings, "output-dir": str(folder)}, "--federation-config", nodes)
+            assert ray.statuses()[0] == "finished:completed", said
+            assert engine(folder) == "simulation"
+            assert_same_bits(folder, local(folder.with_suffix(".local"), settings))
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """One SuperLink and four SuperNodes, each with a model of its own; the second keeps its state on disk."""
+    with flower(tmp_path_factory.mktemp("flower")) as started:
+        started.superlink()
+        for partition, model in enumerate(MODELS):
+            on_disk = {"state-dir": str(started.home / "state")} if partition == 1 else {}
+            started.supernode(partition, CLIENTS, model=model, **on_disk)
+        yield started
+
+
+@pytest.mark.slow
+def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_path: Path) -> None:
+    """Three rounds of FedHe; the nodes' own models are those that the local run deals."""
+    settings = {key: value for key, value in FEDHE.items() if key != "models"}
+    said = deployed.run({**settings, "output-dir": str(tmp_path / "deployed")})
+    assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
+    assert engine(tmp_path / "deployed") == "deployment"
+    assert [path.name for path in (deployed.home / "state").iterdir()] == ["client-1.safetensors"]
+    assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", FEDHE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"dataset": "mnsit"}, "unknown dataset 'mnsit': did you mean 'mnist'?"),
+        ({"round": 2}, "unknown config key 'round': did you mean 'rounds'?"),
+        (
+            {"algorithm": "fedavg"},
+            "fedavg averages weights, so all clients need the same model, but there are mlp on client 0, 3; "
+            "lenet5 on client 1; fedhe:5 on client 2.",
+        ),
+    ],
+    ids=["unknown dataset", "unknown key", "unlike models"],
+)
+def test_a_mistake_ends_a_deployed_run_with_one_line(
+    deployed: Flower, tmp_path: Path, settings: dict[str, Value], line: str
+) -> None:
+    """The line is in the run's log at level ERROR, the run counts as failed, and no run folder is left."""
+    said = deployed.run({**settings, "output-dir": str(tmp_path / "run")})
+    assert any("ERROR" in printed and line in printed for printed in said.splitlines()), said
+    assert deployed.statuses()[0] == "finished:failed"
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,310 @@
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+from torch import nn
+
+from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.payloads import (
+    ArraySpec,
+    PayloadSpec,
+    class_logits,
+    from_record,
+    known_class_logits,
+    load_model_arrays,
+    model_arrays,
+    payload_bytes,
+    to_record,
+    weights,
+    wire_bytes,
+)
+
+SPEC = PayloadSpec((ArraySpec("logits", (2, 3), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
+LOGITS, COUNTS = np.zeros((2, 3), np.float32), np.array([0, 4])
+
+
+def npy(array, allow_pickle=False):
+    file = BytesIO()
+    np.save(file, array, allow_pickle=allow_pickle)
+    return file.getvalue()
+
+
+def npz(array):
+    file = BytesIO()
+    np.savez(file, array)
+    return file.getvalue()
+
+
+def raw(data, dtype="float32", shape=(2, 3), stype="numpy.ndarray"):
+    """An Array as a client could forge it: what it says of itself, and its bytes."""
+    return Array(dtype, shape, stype, data)
+
+
+def record(logits=None, **more):
+    first = Array(LOGITS) if logits is None else logits
+    return ArrayRecord({"logits": first if isinstance(first, Array) else Array(first), "counts": Array(COUNTS), **more})
+
+
+def header(text):
+    """A .npy file, version 1, with a header of its own making and 24 bytes of content."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(24)
+
+
+def test_a_payload_as_declared_is_let_through_unchanged():
+    decoded = SPEC.decode(SPEC.encode({"logits": LOGITS, "counts": COUNTS}, "here"), "client 0")
+    assert list(decoded) == ["logits", "counts"]
+    assert decoded["logits"].dtype == np.float32
+    assert decoded["counts"].tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (LOGITS.T, ["shape (3, 2)", "(2, 3)"]),
+        (np.array(0, np.float32), ["shape ()", "(2, 3)"]),
+        (LOGITS.astype(np.float64), ["float64", "float32"]),
+        (LOGITS.astype(">f4"), [">f4", "float32"]),
+        (LOGITS.astype(np.complex64), ["complex64"]),
+        (np.where(np.eye(2, 3) == 1, np.nan, LOGITS).astype(np.float32), ["not finite"]),
+        (np.full((2, 3), -np.inf, np.float32), ["not finite"]),
+    ],
+    ids=["transposed", "scalar", "wide", "big-endian", "complex", "nan", "inf"],
+)
+def test_an_array_that_is_not_as_declared_is_refused_with_what_came_and_what_was_expected(refusal, array, said):
+    line = refusal(PayloadError, SPEC.decode, record(array), "client 3 (mlp)")
+    assert [part for part in ["client 3 (mlp)", "'logits'", *said] if part not in line] == []
+
+
+def test_values_below_the_declared_minimum_are_refused_and_the_minimum_itself_is_not(refusal):
+    assert "below 0" in refusal(PayloadError, SPEC.decode, record(counts=Array(np.array([3, -1]))), "x")
+    SPEC.decode(record(counts=Array(np.array([0, 0]))), "x")
+    assert "below 0.5" in refusal(PayloadError, ArraySpec("a", (1,), "float32", 0.5).check, np.zeros(1, np.float32), "")
+
+
+def test_an_empty_array_has_no_value_to_refuse():
+    ArraySpec("none", (0, 3), "float32", minimum=0).check(np.zeros((0, 3), np.float32), "x")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [[], ["logits"], ["counts", "logits"], ["logits", "counts", "more"], ["logits", "count"]],
+    ids=["none", "too few", "order", "too many", "name"],
+)
+def test_other_names_count_or_order_are_refused_before_anything_is_decoded(refusal, monkeypatch, names):
+    monkeypatch.setattr(Array, "numpy", lambda self: pytest.fail("decoded"))
+    forged = ArrayRecord({name: Array(COUNTS if name.startswith("c") else LOGITS) for name in names})
+    line = refusal(PayloadError, SPEC.decode, forged, "client 3")
+    assert line == f"client 3: arrays {', '.join(names) or 'none'}, expected logits, counts"
+
+
+def test_a_list_of_arrays_of_another_length_is_refused(refusal):
+    assert "1 arrays, expected 2: logits, counts" in refusal(PayloadError, SPEC.check, [LOGITS], "server")
+    assert "1 arrays, expected 0: none" in refusal(PayloadError, PayloadSpec().check, [LOGITS], "server")
+    assert "no array but list" in refusal(PayloadError, SPEC.check, [[[0.0]], COUNTS], "server")
+
+
+def test_the_sender_too_is_told_when_it_breaks_its_own_declaration(refusal):
+    assert "shape (3, 2)" in refusal(PayloadError, SPEC.encode, {"logits": LOGITS.T, "counts": COUNTS}, "here")
+    assert "arrays logits, expected" in refusal(PayloadError, SPEC.encode, {"logits": LOGITS}, "here")
+
+
+class Exploding:
+    def __reduce__(self):
+        return (pytest.fail, ("unpickled",))
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (raw(npy(np.array([[Exploding()] * 3] * 2), allow_pickle=True)), "cannot be read"),
+        (raw(b"\x80\x04cposix\nsystem\n."), "cannot be read"),
+        (raw(npy(LOGITS)[:-1]), "cannot be read"),
+        (raw(npy(LOGITS)[:20]), "cannot be read"),
+        (raw(b""), "cannot be read"),
+        (raw(npy(LOGITS), stype="numpy.pickle"), "serialised as 'numpy.pickle'"),
+        (raw(npy(np.zeros((3, 2), np.float32))), "shape (3, 2)"),
+        (raw(npy(np.zeros(3))), "float64"),
+        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n")), None),
+        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }\n")), "cannot be read"),
+        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2**60, 9), }\n")), "cannot be read"),
+        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 3), }\n")), "cannot be read"),
+        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3), }\n")), "array 'logits'"),
+        (raw(header("{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 3), }\n")), "cannot be read"),
+        (raw(header("[" * 500 + "]" * 500)), "cannot be read"),
+        (raw(header("-" * 3000 + "1")), "cannot be read"),
+        (raw(header("(" * 60000)), "takes 60034 bytes"),
+        (raw(npz(LOGITS)), "no array but NpzFile"),
+        (raw(b"PK\x03\x04" + bytes(50)), "cannot be read"),
+    ],
+    ids=[
+        "object dtype",
+        "pickle",
+        "last byte missing",
+        "torn in the header",
+        "empty",
+        "stype",
+        "true shape differs from declared",
+        "true dtype differs from declared",
+        "well-formed",
+        "shape larger than content",
+        "shape is an expression",
+        "shape of terabytes",
+        "negative shape",
+        "descr",
+        "nested header",
+        "deep header",
+        "endless header",
+        "zip",
+        "damaged zip",
+    ],
+)
+def test_forged_bytes_are_refused_and_never_unpickled(refusal, array, said):
+    if said is None:
+        assert SPEC.decode(record(array), "client 3")["logits"].tolist() == LOGITS.tolist()
+    else:
+        assert said in refusal(PayloadError, SPEC.decode, record(array), "client 3")
+
+
+def test_what_is_larger_than_declared_is_not_decoded(refusal, monkeypatch):
+    monkeypatch.setattr(Array, "numpy", lambda self: pytest.fail("decoded"))
+    line = refusal(PayloadError, SPEC.decode, record(raw(npy(np.zeros((100, 100))))), "client 3")
+    assert line == "client 3: array 'logits' takes 80128 bytes, expected 24"
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda tail: npy(LOGITS)[:80] + tail))
+def test_random_bytes_never_give_anything_but_a_payload_error(data):
+    forged = record(raw(data))
+    payload_bytes(Message(RecordDict({"arrays": forged}), 1, "train"))
+    try:
+        decoded = SPEC.decode(forged, "client 3")
+    except PayloadError as error:
+        assert "\n" not in str(error)
+    else:
+        assert decoded["logits"].shape == (2, 3)
+        assert np.isfinite(decoded["logits"]).all()
+
+
+@given(
+    st.lists(
+        arrays_of.arrays(
+            st.sampled_from([np.float32, np.float64, np.int64, np.int32, np.uint8, np.bool_]),
+            arrays_of.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4),
+            elements={"allow_nan": False, "allow_infinity": False},
+        ),
+        max_size=4,
+    )
+)
+def test_any_payload_comes_back_bit_for_bit(arrays):
+    named = {f"array.{index}": array for index, array in enumerate(arrays)}
+    spec = PayloadSpec(tuple(ArraySpec(name, array.shape, str(array.dtype)) for name, array in named.items()))
+    sent = spec.encode(named, "here")
+    for decoded in (spec.decode(sent, "there"), from_record(sent)):
+        assert list(decoded) == list(named)
+        for name, array in named.items():
+            assert (decoded[name].shape, decoded[name].dtype) == (array.shape, array.dtype)
+            assert decoded[name].tobytes() == array.tobytes()
+    assert payload_bytes(Message(RecordDict({"arrays": sent}), 1, "train")) == spec.nbytes
+
+
+def test_arrays_in_any_memory_order_keep_their_values():
+    turned = np.arange(6, dtype=np.float32).reshape(3, 2).T
+    assert SPEC.decode(SPEC.encode({"logits": turned, "counts": COUNTS}, "a"), "b")["logits"].tolist() == [
+        [0, 2, 4],
+        [1, 3, 5],
+    ]
+
+
+def test_objects_cannot_be_sent():
+    with pytest.raises(ValueError, match="allow_pickle"):
+        to_record({"objects": np.array([object()])})
+
+
+def test_fedhe_s_payload_at_ten_classes_by_hand():
+    """Up: 10 x 10 logits and 10 counts, 4 x 100 + 8 x 10 = 480 bytes. Down: 4 x 100 + 1 x 10 = 410 bytes."""
+    up, down = class_logits(10), known_class_logits(10)
+    assert (up.nbytes, down.nbytes) == (480, 410)
+    for spec in (up, down):
+        zeros = spec.encode({array.name: np.zeros(array.shape, array.dtype) for array in spec.arrays}, "here")
+        message = Message(RecordDict({"arrays": zeros, "metrics": MetricRecord({"num-examples": 3})}), 1, "train")
+        assert payload_bytes(message) == spec.nbytes
+
+
+def test_counts_and_probabilities_of_the_wire_are_guarded(refusal):
+    logits = np.zeros((2, 2), np.float32)
+    assert "'counts' has values below 0" in refusal(PayloadError, class_logits(2).check, [logits, -COUNTS], "x")
+    refusal(PayloadError, known_class_logits(2).check, [logits, np.zeros(2, np.int64)], "x")
+
+
+def test_payload_bytes_are_those_that_came_and_not_those_that_a_sender_claims():
+    """24 bytes of content came, whatever shape and dtype stand beside them."""
+    for claimed in (raw(npy(LOGITS), shape=(9**9,)), raw(npy(LOGITS), "nonsense"), raw(npy(LOGITS), shape=(-5,))):
+        message = Message(RecordDict({"arrays": ArrayRecord({"a": claimed})}), 1, "train")
+        assert payload_bytes(message) == 24
+
+
+def test_an_error_reply_has_no_payload_and_yet_a_size():
+    reply = Message(Error(0, "no"), reply_to=Message(RecordDict(), 1, "train"))
+    assert payload_bytes(reply) == 0
+    assert wire_bytes(reply) > 0
+
+
+def parts(thing):
+    """Every object of a message once, by the id of its content: Flower sends equal chunks once."""
+    found = {thing.object_id: len(thing.deflate())}
+    for child in (thing.children or {}).values():
+        found |= parts(child)
+    return found
+
+
+def test_wire_bytes_are_the_sum_of_the_parts_that_flower_sends():
+    content = RecordDict(
+        {
+            "arrays": to_record({"a": np.arange(50.0), "same as a": np.arange(50.0), "b": np.arange(3)}),
+            "config": ConfigRecord({"server-round": 3}),
+        }
+    )
+    message = Message(content, 1, "train")
+    assert wire_bytes(message) == sum(parts(message).values())
+    assert payload_bytes(message) == 2 * 400 + 24
+    assert wire_bytes(message) > 400 + 24 + 2 * 128  # the content and header of each distinct array, and more
+
+
+def test_more_data_costs_as_many_more_bytes_on_the_wire():
+    def message(size):
+        return Message(RecordDict({"arrays": to_record({"a": np.arange(size, dtype=np.uint8)})}), 1, "train")
+
+    assert payload_bytes(message(200)) - payload_bytes(message(100)) == 100
+    assert wire_bytes(message(200)) - wire_bytes(message(100)) == 100
+
+
+def batch_normed():
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+
+def test_weights_are_parameters_and_running_statistics_and_no_step_counters():
+    """Linear 2 x 3 + 3, batch norm 4 x 3: 21 numbers of 4 bytes; num_batches_tracked stays at home."""
+    spec = weights(batch_normed())
+    assert spec.names == ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var")
+    assert spec.nbytes == 84
+
+
+def test_loading_weights_leaves_the_integer_buffers_and_copies_the_rest():
+    source, target = batch_normed(), batch_normed()
+    source(torch.randn(4, 2))
+    sent = model_arrays(source)
+    before = {name: array.copy() for name, array in sent.items()}
+    load_model_arrays(target, sent)
+    assert int(source[1].num_batches_tracked) == 1
+    assert int(target[1].num_batches_tracked) == 0
+    assert all(np.array_equal(array, sent[name]) for name, array in model_arrays(target).items())
+
+    target(torch.randn(4, 2))
+    with torch.no_grad():
+        target[0].weight += 1
+        source[0].weight += 1
+    assert all(np.array_equal(array, before[name]) for name, array in sent.items())

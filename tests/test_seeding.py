@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+import torch
+
+from hetfl_flwr.seeding import generator, seeded, torch_seed
+
+
+def draws(*scope):
+    return generator(*scope).integers(2**63, size=4).tolist()
+
+
+def test_equal_scopes_give_equal_streams_and_any_other_part_gives_another():
+    scopes = [
+        (0, 1, 2, "batches"),
+        (1, 1, 2, "batches"),  # seed
+        (0, 2, 2, "batches"),  # partition
+        (0, 2, 1, "batches"),  # order of the parts
+        (0, 1, 2, "draw"),  # purpose
+        (0, 1, 2),  # fewer parts
+        (0, 1, 2, "batches", 0),  # a trailing zero, which SeedSequence alone would overlook
+    ]
+    assert draws(*scopes[0]) == draws(*scopes[0])
+    assert len({tuple(draws(*scope)) for scope in scopes}) == len(scopes)
+
+
+def test_the_streams_are_the_same_in_every_process():
+    """Words are mixed in by CRC-32, not by hash(), which Python salts for each process: crc32("a") = 0xe8b7be43."""
+    expected = np.random.default_rng(np.random.SeedSequence([5, 2, 3, 0xE8B7BE43]))
+    assert generator(5, 3, "a").random() == expected.random()
+
+
+def test_nothing_is_drawn_from_the_global_generators():
+    np_before, torch_before = np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    draws(0, "x")
+    torch_seed(0, "x")
+    with seeded(0, "x"):
+        torch.randn(3)
+    assert np.random.get_state()[1].tolist() == np_before  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), torch_before)
+
+
+def test_seeded_repeats_itself_and_puts_the_generator_back_after_an_error():
+    before = torch.get_rng_state()
+
+    def drawn(seed):
+        with seeded(seed, 1, "train"):
+            return torch.randn(3)
+
+    assert torch.equal(drawn(3), drawn(3))
+    assert not torch.equal(drawn(3), drawn(4))
+    with pytest.raises(RuntimeError), seeded(3):
+        torch.randn(3, 4) @ torch.randn(3, 4)  # shapes that do not fit
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_torch_seeds_fit_in_63_bits_and_follow_the_scope():
+    seeds = {torch_seed(0, part) for part in range(200)}
+    assert len(seeds) == 200
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert torch_seed(0, 3) == torch_seed(0, 3)
