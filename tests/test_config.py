@@ -208,7 +208,7 @@ def test_a_toml_value_that_is_no_setting_is_refused_by_name(refusal, tmp_path, t
 
 
 def test_tables_may_be_nested_or_quoted(tmp_path):
-    (tmp_path / "own.toml").write_text("[my_pkg.algo]\nbeta = 1\n[\"my_pkg.other\"]\ngamma = 2\n")
+    (tmp_path / "own.toml").write_text('[my_pkg.algo]\nbeta = 1\n["my_pkg.other"]\ngamma = 2\n')
     assert read_toml(tmp_path / "own.toml") == {"my_pkg.algo.beta": 1, "my_pkg.other.gamma": 2}
 
 

@@ -1,4 +1,4 @@
-"""The same config and seed give the same bits in every engine: what clients reach, what the server knows, what it costs.
+"""The same config and seed give the same bits in every engine: the clients' results, the server's knowledge, the bytes.
 
 The reference is the local engine with one worker.
 """

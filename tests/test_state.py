@@ -1,0 +1,216 @@
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from torch import nn
+
+from hetfl_flwr import state as state_module
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import StateError
+from hetfl_flwr.state import (
+    ClientState,
+    ContextStore,
+    FileStore,
+    Stamp,
+    decode,
+    encode,
+    load_optimizer,
+    optimizer_tensors,
+)
+from hetfl_flwr.training import make_optimizer
+
+STAMP = Stamp(run="7", algorithm="fedhe", model="mlp", partition=3)
+
+
+def some_state():
+    return ClientState(
+        {
+            "model.weight": torch.tensor([[0.1, -0.0], [float("inf"), float("nan")]]),
+            "model.steps": torch.tensor(2**62),
+            "empty": torch.zeros(0, 3),
+            "half": torch.tensor([1.5], dtype=torch.float16),
+        },
+        {"rounds": 3, "alpha": 0.1},
+    )
+
+
+def same(one, other):
+    return list(one) == sorted(other) and all(
+        one[name].dtype == other[name].dtype
+        and one[name].shape == other[name].shape
+        and one[name].numpy().tobytes() == other[name].contiguous().numpy().tobytes()
+        for name in one
+    )
+
+
+@pytest.fixture(params=["context", "file"])
+def new_store(request, tmp_path):
+    """Build the store anew, as each message does, over the same Context or folder."""
+    context = Context(7, 1, {}, RecordDict(), {})
+    return lambda: ContextStore(context, "7") if request.param == "context" else FileStore(tmp_path / "new" / "s", 3)
+
+
+def test_before_the_first_write_there_is_nothing(new_store):
+    assert new_store().read() is None
+
+
+def test_what_was_written_is_read_by_the_next_store_bit_for_bit(new_store):
+    new_store().write(encode(some_state(), STAMP))
+    found = decode(new_store().read(), STAMP, "here")
+    assert same(dict(sorted(found.tensors.items())), some_state().tensors)
+    assert {name: (type(value), value) for name, value in found.numbers.items()} == {
+        "rounds": (int, 3),
+        "alpha": (float, 0.1),
+    }
+
+
+def test_the_newest_write_replaces_all_of_the_older(new_store):
+    new_store().write(encode(some_state(), STAMP))
+    new_store().write(encode(ClientState({"other": torch.ones(1)}), STAMP))
+    found = decode(new_store().read(), STAMP, "here")
+    assert list(found.tensors) == ["other"]
+    assert found.numbers == {}
+
+
+def test_views_and_parameters_are_saved_by_value():
+    weight = nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    found = decode(encode(ClientState({"t": weight.T, "row": weight[0]}), STAMP), STAMP, "here")
+    assert torch.equal(found.tensors["t"], weight.detach().T)
+    assert torch.equal(found.tensors["row"], torch.tensor([0.0, 1.0, 2.0]))
+
+
+@pytest.mark.parametrize("field", list(asdict(STAMP)))
+def test_the_state_of_something_else_is_refused_by_what_was_found_and_expected(refusal, field):
+    value = getattr(STAMP, field)
+    other = value + 1 if isinstance(value, int) else f"{value}x"
+    blob = encode(some_state(), replace(STAMP, **{field: other}))
+    said = refusal(StateError, decode, blob, STAMP, "client 3: /state/client-3.safetensors")
+    assert said.startswith(f"client 3: /state/client-3.safetensors: state of another {field}: ")
+    assert f"found {other!r}, expected {value!r}" in said
+
+
+def damaged(blob):
+    yield from (blob[: len(blob) // 2], blob[:-1], blob[:5], b"", b"\xff" * 100, bytes(100))
+    header = json.dumps({"__metadata__": {"state": json.dumps({"stamp": 3})}}).encode()
+    yield len(header).to_bytes(8, "little") + header
+    header = json.dumps({"__metadata__": {"state": json.dumps({"stamp": [], "numbers": {}})}}).encode()
+    yield len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize("kind", range(8))
+def test_a_damaged_blob_is_refused(refusal, kind):
+    blob = list(damaged(encode(some_state(), STAMP)))[kind]
+    assert refusal(StateError, decode, blob, STAMP, "here").startswith("here: ")
+
+
+def test_a_folder_holds_one_file_a_client_and_no_remains(tmp_path):
+    for partition in (1, 11):
+        FileStore(tmp_path, partition).write(str(partition).encode())
+    assert FileStore(tmp_path, 1).read() == b"1"
+    assert FileStore(tmp_path, 11).read() == b"11"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["client-1.safetensors", "client-11.safetensors"]
+
+
+def test_a_half_written_temporary_file_is_never_read(tmp_path, monkeypatch):
+    """As after SIGKILL while writing: nothing is renamed, nothing is cleaned up."""
+    store = FileStore(tmp_path, 3)
+    store.write(b"older")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(SystemExit))
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    with pytest.raises(SystemExit):
+        store.write(b"newer")
+    assert len(list(tmp_path.iterdir())) == 2
+    assert FileStore(tmp_path, 3).read() == b"older"
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
+def test_a_failed_write_is_named_and_the_older_blob_stays(refusal, tmp_path, monkeypatch, step):
+    store = FileStore(tmp_path, 3)
+    store.write(b"older")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(step, full)
+        said = refusal(StateError, store.write, b"newer")
+    assert said == f"{tmp_path / 'client-3.safetensors'}: cannot be written: No space left on device"
+    assert store.read() == b"older"
+    assert [path.name for path in tmp_path.iterdir()] == ["client-3.safetensors"]
+
+
+def test_the_file_is_flushed_to_disk_before_it_is_renamed(tmp_path, monkeypatch):
+    done = []
+    fsync, rename = state_module.os.fsync, Path.replace
+    monkeypatch.setattr(state_module.os, "fsync", lambda file: (done.append("fsync"), fsync(file)))
+    monkeypatch.setattr(Path, "replace", lambda path, target: (done.append("rename"), rename(path, target))[1])
+    FileStore(tmp_path, 3).write(b"blob")
+    assert done == ["fsync", "rename"]
+
+
+def test_a_file_where_the_folder_should_be_is_named(refusal, tmp_path):
+    (tmp_path / "state").write_text("I am no folder")
+    store = FileStore(tmp_path / "state", 3)
+    assert "client-3.safetensors: cannot be written: " in refusal(StateError, store.write, b"blob")
+    assert "client-3.safetensors: cannot be read: Not a directory" in refusal(StateError, store.read)
+
+
+def test_runs_that_share_a_context_do_not_see_each_other_s_state():
+    context = Context(7, 1, {}, RecordDict(), {})
+    ContextStore(context, "7").write(b"seven")
+    assert ContextStore(context, "8").read() is None
+    ContextStore(context, "8").write(b"eight")
+    assert ContextStore(context, "8").read() == b"eight"
+    assert ContextStore(context, "7").read() is None
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": "amsgrad"},
+        {"optimizer": "adamw", "weight_decay": 0.1},
+        {"optimizer": "sgd", "momentum": 0.9},
+        {"optimizer": "sgd"},
+    ],
+    ids=["adam", "amsgrad", "adamw", "momentum", "sgd"],
+)
+def test_two_steps_saved_and_two_more_are_four_steps_bit_for_bit(keys):
+    config = RunConfig(learning_rate=0.1, **keys)
+
+    def model():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    def steps(net, optimizer, numbers):
+        for number in numbers:
+            inputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(number))
+            optimizer.zero_grad()
+            net(inputs).pow(2).sum().backward()
+            optimizer.step()
+
+    whole = model()
+    steps(whole, make_optimizer(config, whole.parameters()), [1, 2, 3, 4])
+
+    first = model()
+    optimizer = make_optimizer(config, first.parameters())
+    steps(first, optimizer, [1, 2])
+    blob = encode(ClientState({**{f"m.{k}": v for k, v in first.state_dict().items()}}), STAMP)
+    moments = encode(ClientState(optimizer_tensors(optimizer)), STAMP)
+
+    second = model()
+    second.load_state_dict({k.removeprefix("m."): v for k, v in decode(blob, STAMP, "").tensors.items()})
+    resumed = make_optimizer(config, second.parameters())
+    load_optimizer(resumed, decode(moments, STAMP, "").tensors)
+    steps(second, resumed, [3, 4])
+
+    assert all(torch.equal(second.state_dict()[name], value) for name, value in whole.state_dict().items())
+
+
+def test_the_first_round_s_optimizer_has_no_moments_to_load():
+    optimizer = make_optimizer(RunConfig(), nn.Linear(2, 2).parameters())
+    load_optimizer(optimizer, optimizer_tensors(optimizer))
+    assert optimizer.state_dict()["state"] == {}

@@ -1,0 +1,191 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec, Samples
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.seeding import generator
+from hetfl_flwr.training import EVALUATION_BATCH, draw_batches, evaluate, make_optimizer, train
+
+
+def samples(inputs, labels, classes=2):
+    inputs = torch.tensor(inputs, dtype=torch.float32).reshape(len(labels), -1)
+    arrays = Arrays(DataSpec((inputs.shape[1],), classes), inputs, torch.tensor(labels), 1, 1.0, torch.zeros(()))
+    return Samples(arrays, torch.arange(len(labels)))
+
+
+def drawn(count, size, *, epochs=1, batches=0, seed=0):
+    return [
+        rows.tolist() for rows in draw_batches(generator(seed, "b"), count, size, epochs=epochs, batches=batches)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "epochs", "batches", "sizes"),
+    [
+        (10, 4, 1, 0, [4, 4, 2]),
+        (8, 4, 1, 0, [4, 4]),
+        (9, 4, 1, 0, [4, 5]),  # a batch of one joins the one before it
+        (5, 4, 2, 0, [5, 5]),
+        (1, 4, 1, 0, [1]),  # nothing to join
+        (3, 50, 2, 0, [3, 3]),
+        (3, 1, 1, 0, [1, 2]),
+        (10, 4, 9, 2, [4, 4]),  # batches say how many, epochs do not matter
+        (10, 4, 1, 5, [4, 4, 2, 4, 4]),
+        (9, 4, 1, 3, [4, 5, 4]),
+        (3, 50, 1, 3, [3, 3, 3]),
+    ],
+)
+def test_batches_have_the_sizes_that_were_asked_for(count, size, epochs, batches, sizes):
+    assert [len(rows) for rows in drawn(count, size, epochs=epochs, batches=batches)] == sizes
+
+
+def test_each_pass_goes_once_over_all_samples_in_an_order_of_its_own():
+    first, second = drawn(9, 4, epochs=2)[:2], drawn(9, 4, epochs=2)[2:]
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(9))
+    assert sum(first, []) != sum(second, [])
+
+
+def test_a_number_of_batches_goes_on_over_passes_without_repeating_one():
+    rows = drawn(10, 4, batches=6)
+    assert sorted(sum(rows[:3], [])) == sorted(sum(rows[3:], [])) == list(range(10))
+
+
+def test_the_order_is_the_generator_s_permutation():
+    expected = generator(3, "b").permutation(10).tolist()
+    assert drawn(10, 4, seed=3) == [expected[:4], expected[4:8], expected[8:]]
+    assert drawn(10, 4, seed=4) != drawn(10, 4, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "group"),
+    [
+        ({"optimizer": "adam"}, torch.optim.Adam, {"amsgrad": False}),
+        ({"optimizer": "amsgrad"}, torch.optim.Adam, {"amsgrad": True}),
+        ({"optimizer": "adamw", "weight_decay": 0.1}, torch.optim.AdamW, {"weight_decay": 0.1}),
+        ({"optimizer": "sgd", "momentum": 0.5}, torch.optim.SGD, {"momentum": 0.5}),
+    ],
+    ids=["adam", "amsgrad", "adamw", "sgd"],
+)
+def test_the_optimizer_is_the_one_that_the_config_names(keys, kind, group):
+    optimizer = make_optimizer(RunConfig(learning_rate=0.25, **keys), nn.Linear(1, 1).parameters())
+    assert type(optimizer) is kind
+    assert optimizer.param_groups[0].items() >= {"lr": 0.25, **group}.items()
+
+
+def linear(weight):
+    model = nn.Linear(1, len(weight), bias=False)
+    with torch.no_grad():
+        model.weight[:] = torch.tensor(weight)[:, None]
+    return model
+
+
+def test_one_step_of_sgd_by_hand():
+    """w = 2, loss (w x)^2 with x = 1 and x = 2: values 4 and 16, mean loss 10, gradient 2 w x^2 = 4 and then of the
+    new w. First batch: w = 2 - 0.1 * 4 = 1.6. Second: loss (1.6 * 2)^2 = 10.24, gradient 2 * 1.6 * 4 = 12.8, w = 0.32.
+    Mean loss over the samples seen: (4 + 10.24) / 2 = 7.12.
+    """
+    model = linear([2.0])
+    seen, loss = train(
+        samples([1.0, 2.0], [0, 0]),
+        [torch.tensor([0]), torch.tensor([1])],
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda inputs, labels: model(inputs).pow(2).mean(),
+    )
+    assert seen == 2
+    assert float(model.weight) == pytest.approx(0.32)
+    assert loss == pytest.approx(7.12)
+
+
+def test_the_mean_loss_weighs_each_sample_alike_in_batches_of_any_size():
+    """Losses 1, 1, 1 in one batch and 5 in another: (3 * 1 + 5) / 4 = 2, not (1 + 5) / 2."""
+    model = linear([1.0])
+    seen, loss = train(
+        samples([1.0, 1.0, 1.0, 5.0], [0] * 4),
+        [torch.tensor([0, 1, 2]), torch.tensor([3])],
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        lambda inputs, labels: model(inputs).mean(),
+    )
+    assert (seen, loss) == (4, 2.0)
+
+
+def test_train_equals_a_loop_written_by_hand_bit_for_bit(make_config, make_node):
+    config = make_config(local_batches=0, local_epochs=2, models="lenet5")
+    node, twin = make_node(config), make_node(config)
+    loop, optimizer = twin.model, torch.optim.Adam(twin.model.parameters(), lr=0.001)
+    rng = generator(0, "loop")
+    losses, count = 0.0, len(twin.data.train)
+    for _ in range(2):
+        for rows in torch.from_numpy(rng.permutation(count)).split(20):
+            inputs, labels = twin.data.train.batch(rows)
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(loop(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            losses += loss.item() * len(rows)
+
+    batches = draw_batches(generator(0, "loop"), count, 20, epochs=2, batches=0)
+    seen, mean = train(
+        node.data.train,
+        batches,
+        make_optimizer(config, node.model.parameters()),
+        lambda inputs, labels: functional.cross_entropy(node.model(inputs), labels),
+    )
+    assert count % 20 != 1
+    assert seen == 2 * count
+    assert mean == losses / (2 * count)
+    assert all(torch.equal(node.model.state_dict()[name], value) for name, value in loop.state_dict().items())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_an_error(value):
+    model = linear([1.0])
+    with pytest.raises(FloatingPointError, match="training diverged"):
+        train(
+            samples([1.0, 1.0], [0, 0]),
+            [torch.tensor([0]), torch.tensor([1])],
+            torch.optim.SGD(model.parameters(), lr=0.0),
+            lambda inputs, labels: model(inputs).mean() * value,
+        )
+
+
+def test_no_batch_is_no_step():
+    assert train(samples([1.0], [0]), [], torch.optim.SGD(linear([1.0]).parameters()), lambda x, y: x) == (0, 0.0)
+
+
+def test_evaluation_by_hand():
+    """Logits (0, x): class 1 is predicted for x > 0, the first class for a tie. x = 1, -1, 0 with labels 1, 1, 0.
+
+    Right are the first and the third: 2/3. Cross-entropy log(1 + e^-1), log(1 + e), log 2 = 0.3133, 1.3133, 0.6931.
+    """
+    measured = evaluate(linear([0.0, 1.0]), samples([1.0, -1.0, 0.0], [1, 1, 0]))
+    assert measured.samples == 3
+    assert measured.accuracy == 2 / 3
+    assert measured.loss == pytest.approx((0.31326 + 1.31326 + 0.69315) / 3, abs=1e-5)
+
+
+def test_samples_beyond_one_batch_are_all_counted():
+    """2048 + 1 samples with label 1, of which only the last is predicted right."""
+    count = 2 * EVALUATION_BATCH + 1
+    measured = evaluate(linear([0.0, 1.0]), samples([-1.0] * (count - 1) + [1.0], [1] * count))
+    assert (measured.samples, measured.accuracy) == (count, 1 / count)
+
+
+def test_no_samples_are_no_error():
+    measured = evaluate(linear([0.0, 1.0]), samples([], []))
+    assert (measured.loss, measured.accuracy, measured.samples) == (0.0, 0.0, 0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_puts_the_model_s_mode_back_and_changes_nothing_in_it(training):
+    model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Dropout(0.5)).train(training)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    data = samples(np.arange(6.0).tolist(), [0, 1] * 3)
+    assert evaluate(model, data) == evaluate(model, data)
+    assert model.training is training
+    assert all(layer.training is training for layer in model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(weight.grad is None for weight in model.parameters())
