@@ -221,8 +221,11 @@ def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -
         return RunConfig.model_validate({**general, "options": options})
     except ValidationError as error:
         first = error.errors()[0]
-        key = str(first["loc"][0])
-        raise ConfigError(f"{key} = {general.get(key)!r}: {first['msg'].lower()}") from None
+        key, *rest = map(str, first["loc"])
+        reason = first["msg"].lower()
+        if key == "options":
+            key, reason = rest[0], "expected a finite number, text, true or false"
+        raise ConfigError(f"{key} = {dict(items)[key]!r}: {reason}") from None
 
 
 def parse_value(text: str) -> Value:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from math import ceil, isfinite
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from pydantic import TypeAdapter, ValidationError
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError
@@ -76,13 +77,27 @@ class Member:
 
     @classmethod
     def from_reply(cls, reply: Message) -> "Member":
-        """Read the answer to the roll call."""
-        values: dict[str, Any] = dict(reply.content.config_records[MEMBER])
-        return cls(node=reply.metadata.src_node_id, **{**values, "shape": tuple(values["shape"])})
+        """Read the answer to the roll call.
+
+        Raises
+        ------
+        FederationError
+            A field is missing or has another type.
+        """
+        node = reply.metadata.src_node_id
+        try:
+            return _MEMBERS.validate_python({**reply.content.config_records[MEMBER], "node": node})
+        except (KeyError, ValidationError):
+            raise FederationError(
+                f"node {node}: not an answer to this roll call; does it run another version of this app?"
+            ) from None
 
     def __str__(self) -> str:
         """Return how messages call it."""
         return f"client {self.partition} ({self.model})"
+
+
+_MEMBERS = TypeAdapter(Member)
 
 
 class Roster:
@@ -251,14 +266,14 @@ class Federation:
         failures = []
         for node, reply in self._answers(calls).items():
             if reply is None or reply.has_error():
-                reason = f"node {node}: no answer to the roll call" if reply is None else str(reply.error.reason)
+                silent = f"node {node}: no answer to the roll call"
+                reason = silent if reply is None else _reason(reply.error, f"node {node}")
                 failures.append(Failure(-1, "roll call", reason))
                 continue
-            member = Member.from_reply(reply)
             try:
-                self.roster.add(member)
+                self.roster.add(Member.from_reply(reply))
             except FederationError as error:
-                failures.append(Failure(member.partition, "roll call", str(error)))
+                failures.append(Failure(-1, "roll call", str(error)))
         return failures
 
     def draw(self, round: int) -> list[Member]:
@@ -373,7 +388,7 @@ class GridView(Grid):
 
 def _check_reply(reply: Message, member: Member, uploads: Callable[[Member], PayloadSpec] | None) -> None:
     if reply.has_error():
-        raise PayloadError(reply.error.reason)
+        raise PayloadError(_reason(reply.error, member))
     content = reply.content
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
@@ -384,6 +399,11 @@ def _check_reply(reply: Message, member: Member, uploads: Callable[[Member], Pay
                 f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'"
             )
         uploads(member).decode(content.array_records[ARRAYS], str(member))
+
+
+def _reason(error: Error, who: object) -> str:
+    line = " ".join((error.reason or f"error {error.code} without a reason").split())
+    return line if line.startswith("client ") else f"{who}: {line}"
 
 
 def _check_metrics(metrics: Mapping[str, object], member: Member) -> None:

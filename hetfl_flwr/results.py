@@ -91,6 +91,8 @@ class Results:
             raise RunFolderError(f"{folder} already holds a run: go on with it by --resume, or name another folder")
         if config.resume and not holds_run:
             raise RunFolderError(f"{folder} holds no run to resume")
+        written = folder / CONFIG_FILE, folder / ROUNDS_FILE, folder, *folder.parents
+        self._made = [path for path in written if not path.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             kept = config.with_values({"resume": False, "output-dir": ""})
@@ -114,7 +116,7 @@ class Results:
         measured = {roster.of(reply.metadata.src_node_id).partition: _metrics(reply) for reply in evaluated.replies}
         samples = {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         entry.clients = {str(client): values for client, values in measured.items()}
-        entry.accuracy = mean(values["accuracy"] for values in measured.values())
+        entry.accuracy = mean(values["accuracy"] for values in measured.values() if "accuracy" in values)
         globally = {client: v["global-accuracy"] for client, v in measured.items() if "global-accuracy" in v}
         entry.global_accuracy = weighted_mean(globally, samples)
         for reply in trained.replies:
@@ -177,24 +179,21 @@ class Results:
             grid.load_clients(checkpoint.folder)
         return checkpoint.round, to_record(checkpoint.arrays)
 
-    def finish(self, arrays: ArrayRecord) -> dict[str, Any]:
-        """Write summary, clients and the server's knowledge, and return the summary."""
-        summary = self.summary()
+    def finish(self, arrays: ArrayRecord) -> None:
+        """Write summary, clients and the server's knowledge."""
         try:
             replace_file(self.folder / KNOWLEDGE_FILE, _knowledge(arrays, {"round": self._reached}))
-            replace_file(self.folder / CLIENTS_FILE, (json.dumps(self._clients(), indent=1) + "\n").encode())
-            replace_file(self.folder / SUMMARY_FILE, (json.dumps(summary, indent=1) + "\n").encode())
+            replace_file(self.folder / CLIENTS_FILE, (json.dumps(self.clients(), indent=1) + "\n").encode())
+            replace_file(self.folder / SUMMARY_FILE, (json.dumps(self.summary(), indent=1) + "\n").encode())
         except OSError as error:
             raise RunFolderError(f"run folder {self.folder} cannot be written: {error.strerror}") from None
-        return summary
 
     def discard(self) -> None:
-        """Take back an empty run folder: nothing was reached, and the name is free again."""
+        """Take back the files and folders made for a run that has reached nothing; the name is free again."""
         if not self.rounds and not self.config.resume:
-            for name in (CONFIG_FILE, ROUNDS_FILE):
-                (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):  # not empty: the user's own files stay
-                self.folder.rmdir()
+            for path in self._made:
+                with suppress(OSError):  # not empty: what others have put there stays
+                    path.rmdir() if path.is_dir() else path.unlink()
 
     def summary(self) -> dict[str, Any]:
         """Return the run in one object. Keys that mean nothing here are None."""
@@ -229,7 +228,8 @@ class Results:
     def _last_evaluated(self) -> Round | None:
         return next((entry for entry in reversed(self.rounds) if entry.accuracy is not None), None)
 
-    def _clients(self) -> list[dict[str, Any]]:
+    def clients(self) -> list[dict[str, Any]]:
+        """Return one object a client: model, samples, accuracy before and after, bytes."""
         before = _values(self.rounds[0] if self.rounds else None, "accuracy")
         after = _values(self._last_evaluated, "accuracy")
         return [

@@ -4,14 +4,14 @@ from logging import ERROR, INFO
 from time import perf_counter
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
-from hetfl_flwr.federation import Exchange, Federation
+from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Federation
 from hetfl_flwr.progress import Watch
 from hetfl_flwr.results import Results, new_folder
 
@@ -65,15 +65,14 @@ def _federate(
             results.checkpoint(done, arrays, run, federation.grid)
             raise
         finally:
-            summary = results.finish(arrays)
+            results.finish(arrays)
+    for client in results.clients():
+        log(INFO, "client %s", " ".join(f"{key}={value}" for key, value in client.items()))
+    summary = results.summary()
     log(
-        INFO,
-        "results in %s: accuracy %s, %d bytes up, %d bytes down",
-        results.folder,
-        summary["accuracy"],
-        summary["bytes_up"],
-        summary["bytes_down"],
+        INFO, "accuracy=%s bytes_up=%d bytes_down=%d", *(summary[key] for key in ("accuracy", "bytes_up", "bytes_down"))
     )
+    log(INFO, "results in %s", results.folder)
 
 
 def _evaluate_first(strategy: Any, federation: Federation, results: Results, arrays: ArrayRecord) -> Any:
@@ -98,12 +97,12 @@ def _round(
     evaluated = Exchange()
     enough = len(trained.replies) >= config.min_clients
     if enough:
-        learnt, _ = strategy.aggregate_train(number, trained.replies)
+        learnt, _ = strategy.aggregate_train(number, _with_samples(trained))
         arrays = arrays if learnt is None else learnt
         if number % config.evaluate_every == 0 or number == config.rounds:
             everyone = federation.view(list(federation.roster))
             evaluated = federation.exchange(strategy.configure_evaluate(number, arrays, ConfigRecord(), everyone))
-            strategy.aggregate_evaluate(number, evaluated.replies)
+            strategy.aggregate_evaluate(number, _with_samples(evaluated))
     results.add(number, perf_counter() - started, trained, evaluated, federation.roster, left_out)
     if not enough:
         reasons = "; ".join(failure.reason for failure in trained.failures[:3]) or "no client took part"
@@ -112,6 +111,11 @@ def _round(
             f"min-clients = {config.min_clients}: {reasons}"
         )
     return arrays
+
+
+def _with_samples(exchange: Exchange) -> list[Message]:
+    """Return the replies that weigh anything: no mean is taken over no samples."""
+    return [reply for reply in exchange.replies if reply.content.metric_records[METRICS][EXAMPLES]]
 
 
 def _engine(grid: Grid) -> str:

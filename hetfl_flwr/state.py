@@ -71,8 +71,8 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
     try:
         size = int.from_bytes(blob[:8], "little")
         written = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["state"])
-        found: Mapping[str, object] = written["stamp"]
-        numbers = written["numbers"]
+        found: Mapping[str, object] = dict(written["stamp"])
+        numbers = dict(written["numbers"])
         tensors = load(blob)
     except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise StateError(f"{where}: damaged state ({type(error).__name__})") from None

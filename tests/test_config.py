@@ -36,7 +36,8 @@ def test_pyproject_has_no_table_of_an_algorithm_that_is_not_here():
 
 
 def test_the_default_config_is_valid():
-    check_options(RunConfig.from_flat({key: value for key, value in GENERAL.items()}))
+    own = {f"{name}.{key}": value for name in names() for key, value in find(name).defaults.items()}
+    check_options(RunConfig.from_flat(GENERAL | own))
 
 
 @pytest.mark.parametrize(

@@ -246,17 +246,15 @@ def test_a_data_dir_that_is_missing_is_named(tmp_path):
     )
 
 
-def test_without_a_training_split_or_rows_the_splits_are_listed(hub, tmp_path):
+def test_without_a_training_split_or_rows_the_splits_are_listed(hub):
     root = hub(test=table())
     assert refused(root) == f"'{root}/zoo/pets' has no rows in a split 'train'; its splits: test"
-    datasets.DatasetDict(train=datasets.Dataset.from_dict({"label": []}), test=table()).save_to_disk(
-        tmp_path / "zoo" / "pets"
-    )
-    assert refused(tmp_path).endswith("has no rows in a split 'train'; its splits: train, test")
+    hub(folder="zoo/ghosts", train=datasets.Dataset.from_dict({"label": []}))
+    assert refused(root, dataset="zoo/ghosts").endswith("has no rows in a split 'train'; its splits: train")
 
 
 def test_no_global_test_set_without_a_test_split(hub):
-    with pytest.raises(ConfigError, match="'zoo/pets' has no test split to test on globally"):
+    with pytest.raises(ConfigError, match="'zoo/pets' has no test split of its own: set test-set to client"):
         load(hub(train=table()), test="global")
 
 

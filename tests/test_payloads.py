@@ -1,3 +1,4 @@
+from contextlib import suppress
 from io import BytesIO
 
 import numpy as np
@@ -180,11 +181,8 @@ def test_what_is_larger_than_declared_is_not_decoded(refusal, monkeypatch):
 def test_random_bytes_never_give_anything_but_a_payload_error(data):
     forged = record(raw(data))
     payload_bytes(Message(RecordDict({"arrays": forged}), 1, "train"))
-    try:
+    with suppress(PayloadError):
         decoded = SPEC.decode(forged, "client 3")
-    except PayloadError as error:
-        assert "\n" not in str(error)
-    else:
         assert decoded["logits"].shape == (2, 3)
         assert np.isfinite(decoded["logits"]).all()
 

@@ -107,9 +107,7 @@ def load_client_data(
     arrays = _arrays(dataset, _absolute(data_dir), image_column, label_column)
     pool = len(arrays.labels) if test == "client" else arrays.train_rows
     if test == "global" and pool == len(arrays.labels):
-        raise ConfigError(
-            f"dataset '{dataset}' has no test split to test on globally: let clients test on their own rows"
-        )
+        raise ConfigError(f"dataset '{dataset}' has no test split of its own: set test-set to client")
     rows = torch.from_numpy(_split(arrays, pool, form, num_partitions, seed)[partition_id])
     tests, validations = _held_out(len(rows), own_test), _held_out(len(rows), validation_fraction)
     if tests + validations >= len(rows):

@@ -1,0 +1,80 @@
+"""From a name to the two halves of an algorithm, and from config keys to their hyper-parameters."""
+
+import json
+
+import pytest
+
+from clients.fedhe import FedHeClient
+from hetfl_flwr.algorithms import build_client, build_strategy, check_options, find, for_unlike_models, models_of, names
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
+from strategies.fedhe import FedHe
+
+
+def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
+    assert {"fedavg", "fedhe", "local"} <= set(names())
+    assert "base" not in names()
+    assert "fedavg" not in for_unlike_models()
+    assert {"fedhe", "local"} <= set(for_unlike_models())
+
+
+def test_a_name_leads_to_its_two_classes():
+    found = find("fedhe")
+    assert (found.strategy, found.client) == (FedHe, FedHeClient)
+    assert found.defaults == {"store": "all", "alpha": 1.0, "logit-loss": "mse"}
+
+
+def test_an_algorithm_of_another_package_runs_with_its_own_option(make_config, run_federation):
+    """Two clients say 2.5 in each of two rounds: in the second they hear the first's sum, 5."""
+    run = run_federation(make_config(algorithm="fixtures.echo", **{"fixtures.echo.gain": 2.5}))
+    entries = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [entry["clients"]["1"].get("heard") for entry in entries] == [None, 0.0, 5.0]
+    assert [entry["bytes_up"] for entry in entries] == [0, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fedhee", "unknown algorithm 'fedhee': did you mean 'fedhe'? Known: fedavg, fedhe, local"),
+        ("base", "unknown algorithm 'base': Known: "),
+        ("nowhere.algo", "algorithm module 'nowhere.algo.strategy' not found: no module named 'nowhere'"),
+        ("fixtures.nothing", "algorithm module 'fixtures.nothing.strategy' not found"),
+        ("fixtures.empty", "algorithm module 'fixtures.empty.strategy' has no class named like 'empty' (in any case)"),
+    ],
+)
+def test_a_name_that_leads_nowhere(name, said, refusal):
+    assert said in refusal(ConfigError, find, name)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("fedhe.alfa", 1.0, "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'? Known: fedhe.alpha, "),
+        ("local.alpha", 1.0, "unknown config key 'local.alpha': Known: (none)"),
+        ("fedhee.alpha", 1.0, "unknown algorithm 'fedhee': did you mean 'fedhe'?"),
+        ("fedhe.alpha", "much", "fedhe.alpha = 'much': input should be a valid number"),
+        ("fedhe.alpha", True, "fedhe.alpha = True: input should be a valid number"),
+        ("fedhe.alpha", -0.1, "fedhe.alpha = -0.1: input should be greater than or equal to 0"),
+        ("fedhe.alpha", float("nan"), "fedhe.alpha = nan: "),
+        ("fedhe.logit-loss", "l1", "fedhe.logit-loss = 'l1': input should be 'mse' or 'kl'"),
+        ("fedhe.store", "newest", "fedhe.store = 'newest': input should be 'all' or 'latest'"),
+        ("fedhe.store", 1, "fedhe.store = 1: input should be 'all' or 'latest'"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_key(key, value, said, make_config, refusal):
+    assert said in refusal(ConfigError, check_options, make_config(**{key: value}))
+
+
+def test_options_reach_the_half_that_has_them_and_those_of_other_algorithms_neither(make_config, make_node):
+    keys = {"fedhe.store": "latest", "fedhe.alpha": 2, "fedhe.logit-loss": "kl"}
+    config = make_config(**keys, **{"fixtures.echo.gain": 3.0})
+    client = build_client(config, make_node(config))
+    assert build_strategy(config).store == "latest"
+    assert (client.alpha, client.logit_loss) == (2.0, "kl")
+    build_strategy(make_config(algorithm="local", **keys))
+
+
+def test_auto_means_unlike_models_wherever_the_algorithm_takes_them():
+    assert models_of(RunConfig(algorithm="fedhe")) == "lenet5,mlp,fedhe:5"
+    assert models_of(RunConfig(algorithm="fedavg")) == "lenet5"
+    assert models_of(RunConfig(algorithm="fedavg", models="mlp")) == "mlp"

@@ -1,0 +1,99 @@
+"""FedAvg: equal to the loop one would write by hand, buffers included; and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch.nn import functional
+
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.models import build_model
+from hetfl_flwr.payloads import weights
+from hetfl_flwr.results import KNOWLEDGE_FILE
+from hetfl_flwr.seeding import generator, seeded
+from hetfl_flwr.training import draw_batches
+
+NORMED = "fixtures.models:normed"
+"""8 x 8 inputs to 8 units with batch norm to 10 classes."""
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_two_rounds_equal_a_loop_by_hand(clients, make_config, make_node, run_federation):
+    """Weights and running statistics are averaged by the samples trained on, in Flower's order of float operations:
+    each array times its weight in float32, added up by partition. One client is then its own training and no more.
+    """
+    config = make_config(
+        algorithm="fedavg", models=NORMED, clients=clients, partition="dirichlet:0.5", local_batches=0, seed=2
+    )
+    nodes = [make_node(config, partition) for partition in range(clients)]
+    assert clients == 1 or len({len(node.data.train) for node in nodes}) > 1
+    average = floats(build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",)))
+    for round in (1, 2):
+        trained = [by_hand(node, average, round) for node in nodes]
+        total = sum(samples for _, samples in trained)
+        average = {key: sum(np.float32(samples / total) * model[key] for model, samples in trained) for key in average}
+    found = load_file(run_federation(config) / KNOWLEDGE_FILE)
+    assert found.keys() == average.keys()
+    for key, array in found.items():
+        np.testing.assert_array_equal(array, average[key], err_msg=key)
+
+
+def floats(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {key: t.numpy().copy() for key, t in model.state_dict().items() if t.is_floating_point()}
+
+
+def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[str, np.ndarray], int]:
+    """Train the global model for one epoch with an Adam of its own; return it and the samples seen."""
+    model, config, samples = node.model, node.config, 0
+    model.load_state_dict({key: torch.from_numpy(array) for key, array in start.items()}, strict=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+    order = generator(config.seed, node.partition, round, "batches")
+    with seeded(config.seed, node.partition, round, "train"):
+        for rows in draw_batches(order, len(node.data.train), config.batch_size, epochs=1, batches=0):
+            inputs, labels = node.data.train.batch(rows)
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            samples += len(rows)
+    return floats(model), samples
+
+
+def test_running_statistics_travel_and_integer_buffers_stay_at_home(make_config, make_node, run_federation):
+    """64 x 8 + 8, the norm's weight, bias, mean and variance (4 x 8), 8 x 10 + 10: 642 numbers of 4 bytes each way."""
+    config = make_config(algorithm="fedavg", models=NORMED, clients=1, rounds=1)
+    spec = weights(make_node(config).model)
+    assert {"body.2.running_mean", "body.2.running_var"} <= set(spec.names)
+    assert "body.2.num_batches_tracked" not in spec.names
+    assert spec.nbytes == 4 * (64 * 8 + 8 + 4 * 8 + 8 * 10 + 10) == 4 * 642
+    entry = rounds(run_federation(config))[1]
+    assert (entry["bytes_up"], entry["bytes_down"]) == (4 * 642, 4 * 642)
+
+
+def test_unlike_models_are_refused_with_who_differs_and_what_would_do(make_config, run_federation, refusal):
+    config = make_config(algorithm="fedavg", clients=3, models="mlp,lenet5")
+    line = refusal(FederationError, run_federation, config)
+    assert "mlp on client 0, 2; lenet5 on client 1" in line
+    assert "models = 'mlp'" in line
+    assert line.endswith("take an algorithm for unlike models: fedhe, local")
+
+
+def test_the_global_accuracy_is_the_accuracy_over_all_test_samples(make_config, run_federation):
+    """The accuracy is the plain mean over clients; the global one weighs each client by its test samples."""
+    config = make_config(
+        algorithm="fedavg", models="fixtures.models:linear", clients=3, partition="dirichlet:0.3", learning_rate=0.01
+    )
+    run = run_federation(config)
+    last, clients = rounds(run)[-1], json.loads((run / "clients.json").read_text())
+    correct = [round(one["accuracy"] * one["test"]) for one in clients]
+    total = sum(one["test"] for one in clients)
+    assert last["global_accuracy"] == pytest.approx(sum(correct) / total)
+    assert last["accuracy"] == pytest.approx(sum(one["accuracy"] for one in clients) / 3)
+    assert last["accuracy"] != pytest.approx(last["global_accuracy"])
+
+
+def rounds(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]

@@ -1,0 +1,380 @@
+from math import inf, nan
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from hetfl_flwr import federation as federation_module
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.federation import Federation, Member, Roster
+from hetfl_flwr.payloads import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
+
+UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
+GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.int64))}
+
+
+def member(partition, node=None, **fields):
+    defaults = {
+        "node": 100 - partition if node is None else node,  # node ids run against the partitions
+        "partition": partition,
+        "partitions": 3,
+        "model": "mlp",
+        "parameters": 10,
+        "width": 4,
+        "classes": 2,
+        "shape": (1, 8, 8),
+        "weights": "same",
+        "train": 5,
+        "validation": 0,
+        "test": 2,
+    }
+    return Member(**(defaults | fields))
+
+
+def reply_with(arrays=GOOD, metrics=None, name="arrays"):
+    """A reply with these arrays and metrics."""
+    content = {
+        name: ArrayRecord(dict(arrays)),
+        "metrics": MetricRecord({"num-examples": 5} if metrics is None else metrics),
+    }
+    return lambda message: Message(RecordDict(content), reply_to=message)
+
+
+def fails(reason):
+    return lambda message: Message(Error(3, reason), reply_to=message)
+
+
+def never(message):
+    return None
+
+
+class Post(Grid):
+    """A Grid whose nodes are functions from a message to a reply or None. Replies come in the opposite order."""
+
+    pull_interval = 0.0
+
+    def __init__(self, members):
+        self.members = {one.node: one for one in members}
+        self.answers = {}
+        self.pushed = []
+        self._replies = []
+
+    def get_node_ids(self):
+        return list(self.members)
+
+    def push_messages(self, messages):
+        for message in messages:
+            self.pushed.append(message)
+            message.metadata.__dict__["_message_id"] = str(len(self.pushed))
+            answer = self.answers.get(message.metadata.dst_node_id, reply_with())
+            if message.metadata.message_type == "query" and answer is not never:
+                answer = self.roll_call
+            self._replies.insert(0, answer(message))
+
+    def roll_call(self, message):
+        known = self.members[message.metadata.dst_node_id]
+        content = known if isinstance(known, RecordDict) else RecordDict({"member": known.to_record()})
+        return Message(content, reply_to=message)
+
+    def pull_messages(self, message_ids):
+        ready, self._replies = [reply for reply in self._replies if reply is not None], []
+        return ready
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    run = create_message = send_and_receive = property(set_run)
+
+
+def federation_of(*members, **keys):
+    federation = Federation(Post(members), RunConfig(**{"clients": len(members), "round_timeout": 0.05} | keys))
+    federation.assemble()
+    return federation
+
+
+def exchange(federation, answers=None, uploads=UPLOAD, kind="train"):
+    """Send every member one message; ``answers`` says by partition who answers otherwise than well."""
+    federation.grid.answers = {
+        one.node: answers[one.partition] for one in federation.roster if one.partition in (answers or {})
+    }
+    messages = [
+        Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), node, kind)
+        for node in federation.grid.get_node_ids()
+    ]
+    return federation.exchange(messages, uploads and (lambda member: uploads))
+
+
+def partitions(members):
+    return [one.partition for one in members]
+
+
+# --- who is here ---------------------------------------------------------------------------------
+
+
+def test_the_roster_is_ordered_by_partition_whatever_the_node_ids():
+    federation = federation_of(member(2), member(0), member(1))
+    assert partitions(federation.roster) == [0, 1, 2]
+    assert [one.node for one in federation.roster] == [100, 99, 98]
+
+
+def test_the_answer_to_the_roll_call_comes_back_as_it_was():
+    here = member(1, model="fedhe:5", shape=(3, 32, 32), weights="abc")
+    assert list(federation_of(here).roster) == [here]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({"member": ConfigRecord({"partition": 1})}),
+        RecordDict({"member": ConfigRecord({**member(1).to_record(), "partition": "first"})}),
+        RecordDict({"member": ConfigRecord({**member(1).to_record(), "shape": 3})}),
+    ],
+    ids=["no record", "fields missing", "no number", "no shape"],
+)
+def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
+    federation = Federation(Post([member(0)]), RunConfig(clients=2))
+    federation.grid.members[55] = content
+    assert refusal(FederationError, federation.assemble).startswith("node 55: not an answer to this roll call")
+
+
+def test_two_nodes_that_claim_one_partition_are_both_named(refusal):
+    federation = Federation(Post([member(1, node=8), member(1, node=9)]), RunConfig(clients=2))
+    said = refusal(FederationError, federation.assemble)
+    assert said == "partition-id 1 is claimed by two nodes, 8 and 9"
+
+
+def test_too_few_nodes_are_counted(refusal):
+    federation = Federation(Post([member(0)]), RunConfig(clients=3, min_clients=2, round_timeout=0.05))
+    assert refusal(FederationError, federation.assemble) == "1 nodes connected within 0.05 s, need 2"
+
+
+def test_a_run_begins_with_fewer_clients_than_wanted_if_there_are_enough():
+    federation = Federation(Post([member(0)]), RunConfig(clients=3, min_clients=1, round_timeout=0.05))
+    federation.assemble()
+    assert partitions(federation.roster) == [0]
+
+
+def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
+    post = Post([member(0), member(1)])
+    looks = []
+
+    def joins_late():
+        looks.append(1)
+        return [100, 99, 98][: 1 + len(looks)]
+
+    post.members[98] = member(2)
+    post.get_node_ids = joins_late
+    federation = Federation(post, RunConfig(clients=0))
+    federation.assemble()
+    assert partitions(federation.roster) == [0, 1, 2]
+
+
+def test_more_clients_are_demanded_than_there_can_be(refusal):
+    federation = Federation(Post([member(0), member(1)]), RunConfig(clients=2, min_clients=3))
+    assert refusal(FederationError, federation.assemble) == "min-clients = 3, but there are 2 clients"
+
+
+def test_a_node_that_fails_the_roll_call_says_why(refusal):
+    post = Post([member(0)])
+    post.roll_call = fails("client 0, query: no such\nmodel")
+    said = refusal(FederationError, Federation(post, RunConfig(clients=1)).assemble)
+    assert said == "client 0, query: no such model"
+
+
+def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten():
+    federation = federation_of(member(0), member(1))
+    del federation.grid.members[100]
+    federation.grid.members[98] = member(2)
+    called = len(federation.grid.pushed)
+    assert federation.welcome() == []
+    assert partitions(federation.roster) == [1, 2]
+    assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [98]
+    assert federation.welcome() == []
+    assert len(federation.grid.pushed) == called + 1
+
+
+def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again():
+    federation = federation_of(member(0), member(1))
+    del federation.grid.members[99]
+    federation.grid.members[5] = member(1, node=5)
+    assert federation.welcome() == []
+    assert [(one.partition, one.node) for one in federation.roster] == [(0, 100), (1, 5)]
+
+
+def test_a_late_joiner_that_does_not_answer_or_fit_is_left_out():
+    federation = federation_of(member(0), member(1))
+    federation.grid.members |= {7: member(1, node=7), 6: member(2, node=6)}
+    federation.grid.answers[6] = never
+    reasons = [failure.reason for failure in federation.welcome()]
+    assert reasons == [
+        "node 6: no answer to the roll call",
+        "partition-id 1 is claimed by two nodes, 99 and 7",
+    ]
+    assert partitions(federation.roster) == [0, 1]
+
+
+def test_clients_must_agree_on_the_classes(refusal):
+    assert Roster([member(0), member(1)]).classes == 2
+    said = refusal(FederationError, lambda: Roster([member(0), member(1, classes=3, model="lenet5")]).classes)
+    assert "client 0 (mlp) has 2" in said
+    assert "client 1 (lenet5) has 3" in said
+    assert "no client is here" in refusal(FederationError, lambda: Roster().classes)
+
+
+def test_unlike_models_are_named_with_their_clients_and_with_what_would_do(refusal):
+    many = [member(k, weights="big", model="lenet5") for k in range(2, 9)]
+    roster = Roster([member(0), *many, member(1)])
+    said = refusal(FederationError, roster.check_same_weights, "fedavg", ["fedhe", "local"])
+    assert "mlp on client 0, 1; lenet5 on client 2, 3, 4, 5, 6 and 2 more" in said
+    assert said.endswith("fedhe, local")
+    Roster([member(0), member(1)]).check_same_weights("fedavg", [])
+
+
+# --- who takes part ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fraction", "count"), [(1.0, 10), (0.5, 5), (0.41, 5), (0.05, 1), (0.1, 1), (0.3, 3), (0.7, 7), (0.9, 9)]
+)
+def test_a_fraction_of_the_clients_is_drawn_rounded_up(fraction, count):
+    federation = federation_of(*map(member, range(10)), fraction=fraction)
+    assert len(federation.draw(1)) == count
+
+
+def test_the_draw_is_sorted_without_repeats_and_follows_seed_and_round_alone():
+    def draws(seed, order=1):
+        federation = federation_of(*[member(k) for k in range(10)][::order], fraction=0.5, seed=seed)
+        return [partitions(federation.draw(number)) for number in range(1, 9)]
+
+    assert all(drawn == sorted(set(drawn)) for drawn in draws(0))
+    assert len({tuple(drawn) for drawn in draws(0)}) > 4
+    assert set(sum(map(set, []), set()).union(*draws(0))) == set(range(10))
+    assert draws(0) == draws(0, order=-1)
+    assert draws(0) != draws(1)
+
+
+def test_a_strategy_sees_only_the_clients_drawn_ordered_by_partition():
+    federation = federation_of(*map(member, range(4)))
+    view = federation.view(list(federation.roster)[1:3])
+    assert view.get_node_ids() == [99, 98]
+    assert view.create_message(RecordDict(), "train", 99, "1").metadata.dst_node_id == 99
+
+
+# --- what they answer ----------------------------------------------------------------------------
+
+
+def test_replies_are_sorted_by_partition_in_whatever_order_they_come():
+    federation = federation_of(*map(member, range(3)))
+    result = exchange(federation)
+    assert [federation.roster.of(reply.metadata.src_node_id).partition for reply in result.replies] == [0, 1, 2]
+    assert result.failures == []
+
+
+def forged(name, array):
+    return reply_with({**GOOD, name: Array(array)})
+
+
+BAD = {
+    "error": (fails("client 1, train, round 1: it broke"), "client 1, train, round 1: it broke"),
+    "error of Flower's, in lines": (fails("Node\n  gone"), "client 1 (mlp): Node gone"),
+    "error without a reason": (fails(None), "client 1 (mlp): error 3 without a reason"),
+    "silence": (never, "client 1 (mlp): no reply within 0.05 s"),
+    "nan": (forged("logits", np.array([0, nan], np.float32)), "'logits' has values that are not finite"),
+    "shape": (forged("logits", np.zeros(3, np.float32)), "'logits' has shape (3,), expected (2,)"),
+    "dtype": (forged("counts", np.ones(2)), "'counts' has dtype float64, expected int64"),
+    "negative": (forged("counts", np.array([1, -1])), "'counts' has values below 0"),
+    "one more": (forged("more", np.ones(1)), "arrays logits, counts, more, expected logits, counts"),
+    "one less": (reply_with({"logits": GOOD["logits"]}), "arrays logits, expected logits, counts"),
+    "order": (reply_with(dict(reversed(GOOD.items()))), "arrays counts, logits, expected logits, counts"),
+    "record name": (reply_with(name="weights"), "array records weights, expected 'arrays'"),
+    "nonsense dtype": (
+        reply_with({**GOOD, "logits": Array("nonsense", (-1,), "numpy.ndarray", b"")}),
+        "'logits' cannot be read",
+    ),
+    "no arrays": (
+        lambda m: Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=m),
+        "array records none, expected 'arrays'",
+    ),
+    "no metrics": (lambda m: Message(RecordDict({"arrays": ArrayRecord(GOOD)}), reply_to=m), "expected 'metrics'"),
+    "nothing": (lambda m: Message(RecordDict(), reply_to=m), "records none, expected 'metrics'"),
+    "examples missing": (reply_with(metrics={"loss": 1.0}), "metric 'num-examples' is None"),
+    "examples negative": (reply_with(metrics={"num-examples": -1}), "metric 'num-examples' is -1"),
+    "examples a list": (reply_with(metrics={"num-examples": [5]}), "metric 'num-examples' is [5]"),
+    "metric nan": (reply_with(metrics={"num-examples": 5, "loss": nan}), "metric 'loss' is nan"),
+    "metric inf": (reply_with(metrics={"num-examples": 5, "loss": inf}), "metric 'loss' is inf"),
+}
+
+
+@pytest.mark.parametrize("kind", list(BAD))
+def test_a_bad_reply_is_set_aside_by_name_and_the_others_are_kept(kind):
+    answer, said = BAD[kind]
+    federation = federation_of(*map(member, range(3)))
+    result = exchange(federation, {1: answer})
+    assert [federation.roster.of(reply.metadata.src_node_id).partition for reply in result.replies] == [0, 2]
+    [failure] = result.failures
+    assert (failure.partition, failure.stage) == (1, "train")
+    assert failure.reason.startswith("client 1")
+    assert said in failure.reason
+    assert "\n" not in failure.reason
+
+
+def test_arrays_are_not_looked_at_where_none_are_expected():
+    federation = federation_of(member(0), member(1))
+    result = exchange(federation, {0: reply_with({})}, uploads=None, kind="evaluate")
+    assert len(result.replies) == 2
+
+
+def test_each_client_is_held_to_its_own_declaration():
+    federation = federation_of(member(0), member(1))
+    narrow = PayloadSpec((ArraySpec("logits", (2,), "float32"),))
+    federation.grid.answers[99] = reply_with({"logits": GOOD["logits"]})
+    messages = [Message(RecordDict(), node, "train") for node in (99, 100)]
+    assert federation.exchange(messages, lambda one: narrow if one.partition == 1 else UPLOAD).failures == []
+
+
+def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():
+    federation = federation_of(*map(member, range(4)))
+    federation.grid.answers = {98: fails("no"), 97: never}
+    sent = [
+        Message(RecordDict({"arrays": ArrayRecord({"a": Array(np.zeros(10 * (1 + k)))})}), 100 - k, "train")
+        for k in range(4)
+    ]
+    result = federation.exchange(sent, lambda one: UPLOAD)
+    assert list(result.traffic) == [0, 1, 2, 3]
+    assert [one.bytes_down for one in result.traffic.values()] == [80, 160, 240, 320]
+    assert [one.wire_down for one in result.traffic.values()] == [wire_bytes(message) for message in sent]
+    assert [one.bytes_up for one in result.traffic.values()] == [24, 24, 0, 0]  # 2 float32 and 2 int64
+    up = [one.wire_up for one in result.traffic.values()]
+    assert up[:2] == [wire_bytes(reply) for reply in result.replies]
+    assert up[0] > up[2] > up[3] == 0
+    assert payload_bytes(result.replies[0]) == 24
+
+
+def test_nothing_sent_is_nothing_received():
+    result = federation_of(member(0)).exchange([])
+    assert (result.replies, result.failures, result.traffic) == ([], [], {})
+
+
+def test_replies_to_something_else_are_passed_over():
+    """Such as the late reply of a round that is over."""
+    federation = federation_of(member(0))
+    stray = Message(RecordDict(), 100, "train")
+    stray.metadata.__dict__["_message_id"] = "of another round"
+    late = reply_with({}, {"num-examples": 99})(stray)
+    federation.grid._replies.append(late)
+    [reply] = exchange(federation).replies
+    assert reply is not late
+
+
+def test_a_message_lives_no_longer_than_the_round_may_take():
+    federation = federation_of(member(0))
+    exchange(federation)
+    assert [message.metadata.ttl for message in federation.grid.pushed] == [0.05, 0.05]
+
+
+def test_the_server_polls_at_flower_s_pace_where_the_grid_names_none():
+    assert Federation(Post([]), RunConfig())._poll == 0.0
+    assert Federation(object(), RunConfig())._poll == federation_module.DEPLOYMENT_POLL
