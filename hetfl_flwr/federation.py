@@ -8,6 +8,7 @@ engine.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from math import ceil, isfinite
 from typing import Any
 
@@ -279,7 +280,7 @@ class Federation:
     def draw(self, round: int) -> list[Member]:
         """Draw the clients of a round: ``fraction`` of them, rounded up, by the run's own generator."""
         members = list(self.roster)
-        count = ceil(self.config.fraction * len(members))
+        count = ceil(Decimal(str(self.config.fraction)) * len(members))
         if count == len(members):
             return members
         chosen = generator(self.config.seed, round, "draw").choice(len(members), count, replace=False)

@@ -126,8 +126,10 @@ def _on(device: torch.device, data: ClientData) -> ClientData:
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device = {name!r}: no CUDA device is here; use auto or cpu")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= found:
+        here = f"the CUDA devices here are 0 .. {found - 1}" if found else "no CUDA device is here"
+        raise ConfigError(f"device = {name!r}: {here}; use auto or cpu")
     if name == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device = 'mps': no Apple GPU is here; use auto or cpu")
     return torch.device(name)

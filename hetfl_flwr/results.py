@@ -3,8 +3,8 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -93,13 +93,11 @@ class Results:
             raise RunFolderError(f"{folder} holds no run to resume")
         written = folder / CONFIG_FILE, folder / ROUNDS_FILE, folder, *folder.parents
         self._made = [path for path in written if not path.exists()]
-        try:
+        with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
             kept = config.with_values({"resume": False, "output-dir": ""})
             replace_file(folder / CONFIG_FILE, to_toml(kept.to_flat()).encode())
             (folder / ROUNDS_FILE).touch()
-        except OSError as error:
-            raise RunFolderError(f"run folder {folder} cannot be written: {error.strerror}") from None
 
     def add(
         self,
@@ -137,7 +135,7 @@ class Results:
         entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
         entry.failures = [asdict(failure) for failure in [*left_out, *trained.failures, *evaluated.failures]]
         self.rounds.append(entry)
-        with (self.folder / ROUNDS_FILE).open("a") as file:
+        with self._writing(), (self.folder / ROUNDS_FILE).open("a") as file:
             file.write(json.dumps(asdict(entry)) + "\n")
         return entry
 
@@ -146,18 +144,19 @@ class Results:
         parent = self.folder / CHECKPOINTS
         target = parent / f"round-{round}"
         unfinished = parent / f"unfinished-{os.getpid()}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
         traffic = {client: asdict(traffic) for client, traffic in self._traffic.items()}
         metadata = {"round": round, "run": run, "traffic": traffic}
-        replace_file(unfinished / KNOWLEDGE_FILE, _knowledge(arrays, metadata))
-        if isinstance(grid, KeepsClients):
-            grid.save_clients(unfinished)
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.replace(target)
-        for older in parent.iterdir():
-            if older != target:
-                shutil.rmtree(older, ignore_errors=True)
+        with self._writing():
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            replace_file(unfinished / KNOWLEDGE_FILE, _knowledge(arrays, metadata))
+            if isinstance(grid, KeepsClients):
+                grid.save_clients(unfinished)
+            shutil.rmtree(target, ignore_errors=True)
+            unfinished.replace(target)
+            for older in parent.iterdir():
+                if older != target:
+                    shutil.rmtree(older, ignore_errors=True)
 
     def resume(self, grid: object) -> tuple[int, ArrayRecord]:
         """Go back to the last checkpoint and return its round and knowledge; rounds written after it are dropped."""
@@ -219,6 +218,13 @@ class Results:
             "seconds": round_seconds(sum(entry.seconds for entry in self.rounds)),
             "failures": sum(len(entry.failures) for entry in self.rounds),
         }
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFolderError(f"run folder {self.folder} cannot be written: {error.strerror}") from None
 
     @property
     def _reached(self) -> int:

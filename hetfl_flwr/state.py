@@ -96,6 +96,9 @@ class StateStore(Protocol):
     def write(self, blob: bytes) -> None:
         """Replace the blob; the older one stays if this fails."""
 
+    def forget(self) -> None:
+        """Remove the blob, if there is one."""
+
 
 class ContextStore:
     """State in Flower's Context: survives between rounds, goes with the run.
@@ -117,6 +120,10 @@ class ContextStore:
     def write(self, blob: bytes) -> None:
         """Replace this run's blob."""
         self._context.state[RECORD] = ConfigRecord({self._run: blob})
+
+    def forget(self) -> None:
+        """Remove this run's blob."""
+        self._context.state.pop(RECORD, None)
 
 
 class FileStore:
@@ -141,6 +148,13 @@ class FileStore:
             replace_file(self._path, blob)
         except OSError as error:
             raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
+
+    def forget(self) -> None:
+        """Remove the file."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(f"{self.where}: cannot be removed: {error.strerror}") from None
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -37,7 +37,7 @@ def models(dataset: str, data_dir: str) -> Table:
     from hetfl_flwr.data import data_spec
     from hetfl_flwr.models import catalogue_rows
 
-    spec = data_spec(dataset, data_dir, "", "")
+    spec = data_spec(dataset, data_dir)
     rows = [row._asdict() for row in catalogue_rows(spec)]
     return _table(
         f"models for {dataset}: inputs {spec.shape}, {spec.classes} classes (or package.module:function of your own)",

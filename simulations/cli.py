@@ -134,7 +134,7 @@ def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
     sys.path.insert(0, os.getcwd())  # the user's own models and algorithms
     try:
-        status = app(standalone_mode=False)  # an exit status, or None
+        status = 1 if app(standalone_mode=False) else 0  # typer would end with 130 on Ctrl-C
     except HetflError as error:
         typer.echo(f"hetfl: {error}", err=True)
         status = 1 if isinstance(error, TooFewClients) else 2

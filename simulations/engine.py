@@ -86,11 +86,13 @@ class Clients:
                 (folder / f"client-{node - FIRST_NODE}").write_bytes(blob)
 
     def load(self, folder: Path) -> None:
-        """Take up the state of each client that has one."""
+        """Take up the state of each client that has one; what the others have saved since is forgotten."""
         for node, context in self._contexts.items():
-            path = folder / f"client-{node - FIRST_NODE}"
+            path, store = folder / f"client-{node - FIRST_NODE}", state_store(self._config, context)
             if path.exists():
-                state_store(self._config, context).write(path.read_bytes())
+                store.write(path.read_bytes())
+            else:
+                store.forget()
 
 
 class LocalGrid(Grid):

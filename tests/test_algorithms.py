@@ -62,7 +62,7 @@ def test_a_name_that_leads_nowhere(name, said, refusal):
     ],
 )
 def test_a_wrong_option_is_refused_by_its_key(key, value, said, make_config, refusal):
-    assert said in refusal(ConfigError, check_options, make_config(**{key: value}))
+    assert said in refusal(ConfigError, lambda: check_options(make_config(**{key: value})))
 
 
 def test_options_reach_the_half_that_has_them_and_those_of_other_algorithms_neither(make_config, make_node):

@@ -224,10 +224,17 @@ def test_an_image_that_cannot_be_decoded_is_named(hub):
     assert refused(root).startswith(f"cannot decode image 1 of split 'train' of '{root}/zoo/pets': ")
 
 
-def test_a_corrupt_file_is_told_by_its_folder(hub):
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("train-0.parquet", b"PAR1 and no more", "Parquet magic bytes not found"),
+        ("train.csv", b"a,b\n1,2\n1,2,3\n", "Error tokenizing data"),
+    ],
+)
+def test_a_corrupt_file_is_told_by_its_folder_and_reason(hub, name, content, reason):
     root = hub()
-    (root / "zoo/pets/train-0.parquet").write_bytes(b"PAR1 and no more")
-    assert refused(root).startswith(f"cannot read the data set in '{root}/zoo/pets': Parquet magic bytes not found")
+    (root / "zoo/pets" / name).write_bytes(content)
+    assert refused(root).startswith(f"cannot read the data set in '{root}/zoo/pets': {reason}")
 
 
 def test_a_folder_without_data_files_says_what_was_expected_where(hub):
@@ -246,11 +253,14 @@ def test_a_data_dir_that_is_missing_is_named(tmp_path):
     )
 
 
-def test_without_a_training_split_or_rows_the_splits_are_listed(hub):
+def test_without_a_training_split_the_others_are_listed(hub):
     root = hub(test=table())
-    assert refused(root) == f"'{root}/zoo/pets' has no rows in a split 'train'; its splits: test"
-    hub(folder="zoo/ghosts", train=datasets.Dataset.from_dict({"label": []}))
-    assert refused(root, dataset="zoo/ghosts").endswith("has no rows in a split 'train'; its splits: train")
+    assert refused(root) == f"'{root}/zoo/pets' has no split 'train', only: test"
+
+
+def test_an_empty_data_set_is_told_by_its_folder(hub):
+    root = hub(train=datasets.Dataset.from_dict({"label": []}))
+    assert refused(root).startswith(f"cannot read the data set in '{root}/zoo/pets': ")
 
 
 def test_no_global_test_set_without_a_test_split(hub):

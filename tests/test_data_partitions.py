@@ -23,6 +23,7 @@ def cut(labels, text, clients, seed=0):
         ("dirichlet:0.5", Partition("dirichlet", 0.5)),
         ("classes:2", Partition("classes", 2)),
         ("shards:3", Partition("shards", 3)),
+        ("all", Partition("all")),
     ],
 )
 def test_a_partition_reads_back_as_it_was_written(text, partition):
@@ -49,8 +50,13 @@ def test_any_other_text_is_refused_with_the_valid_forms(text):
     with pytest.raises(ConfigError) as refused:
         parse_partition(text)
     assert str(refused.value) == (
-        f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1)"
+        f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), all"
     )
+
+
+def test_all_gives_every_client_every_row():
+    """Five clients may share three rows, for they do not share them out."""
+    assert [sorted(part) for part in cut([0, 1, 1], "all", 5)] == [[0, 1, 2]] * 5
 
 
 def test_iid_cuts_the_shuffled_rows_into_equal_runs():

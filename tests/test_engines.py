@@ -104,14 +104,14 @@ def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_pat
     ("settings", "line"),
     [
         ({"dataset": "mnsit"}, "unknown dataset 'mnsit': did you mean 'mnist'?"),
-        ({"round": 2}, "unknown config key 'round': did you mean 'rounds'?"),
+        ({"rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
         (
             {"algorithm": "fedavg"},
             "fedavg averages weights, so all clients need the same model, but there are mlp on client 0; "
             "lenet5 on client 1; fedhe:5 on client 2.",
         ),
     ],
-    ids=["unknown dataset", "unknown key", "unlike models"],
+    ids=["unknown dataset", "out of range", "unlike models"],
 )
 def test_a_mistake_ends_a_deployed_run_with_one_line(
     deployed: Flower, tmp_path: Path, settings: dict[str, Value], line: str

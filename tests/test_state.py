@@ -75,6 +75,13 @@ def test_the_newest_write_replaces_all_of_the_older(new_store):
     assert found.numbers == {}
 
 
+def test_what_is_forgotten_is_gone_and_may_be_forgotten_again(new_store):
+    new_store().forget()
+    new_store().write(b"blob")
+    new_store().forget()
+    assert new_store().read() is None
+
+
 def test_views_and_parameters_are_saved_by_value():
     weight = nn.Parameter(torch.arange(6.0).reshape(2, 3))
     found = decode(encode(ClientState({"t": weight.T, "row": weight[0]}), STAMP), STAMP, "here")
@@ -156,6 +163,7 @@ def test_a_file_where_the_folder_should_be_is_named(refusal, tmp_path):
     store = FileStore(tmp_path / "state", 3)
     assert "client-3.safetensors: cannot be written: " in refusal(StateError, store.write, b"blob")
     assert "client-3.safetensors: cannot be read: Not a directory" in refusal(StateError, store.read)
+    assert "client-3.safetensors: cannot be removed: Not a directory" in refusal(StateError, store.forget)
 
 
 def test_runs_that_share_a_context_do_not_see_each_other_s_state():

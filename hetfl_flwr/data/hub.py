@@ -1,5 +1,6 @@
 """Image data sets in the hub's layout: from a local folder or from the hub itself, decoded into one array."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ class HubTable:
     place : str
         Hub id or folder it came from, for messages.
     splits : dict
-        "train", and "test" where it has one, in this order; each with one row or more.
+        "train", and "test" where it has one, in this order.
     image, label : str
         The two columns that matter.
     """
@@ -84,15 +85,18 @@ def open_table(hub_id: str, data_dir: str, image_column: str, label_column: str)
     Raises
     ------
     DataError
-        If it cannot be found or read, has no training rows, or lacks the columns.
+        If it cannot be found or read, has no training split, or lacks the columns.
     """
     from datasets.features import Image
+    from datasets.utils.tqdm import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     place, found = _from_folder(hub_id, data_dir) if data_dir else (hub_id, _from_hub(hub_id))
-    names = [name for name in ("train", "test") if name in found and len(found[name])]
+    names = [name for name in ("train", "test") if name in found]
     splits: dict[str, Dataset] = {name: found[name] for name in names}
     if "train" not in splits:
-        raise DataError(f"{place} has no rows in a split 'train'; its splits: {', '.join(found)}")
+        raise DataError(f"{place} has no split 'train', only: {', '.join(found)}")
     image = _column(place, splits, image_column, "Image", "image-column")
     label = _column(place, splits, label_column, "ClassLabel", "label-column")
     if not isinstance(splits["train"].features[image], Image):
@@ -202,7 +206,7 @@ def read_table(table: HubTable, spec: DataSpec) -> Arrays:
 def _images(table: HubTable, split: str) -> Iterator["Image"]:
     from datasets.features import Image
 
-    data = table.splits[split].select_columns(table.image).with_format(None)
+    data = table.splits[split].select_columns(table.image)
     feature = data.features[table.image]
     row = 0
     for batch in data.cast_column(table.image, Image(decode=False)).iter(_BATCH):

@@ -28,9 +28,9 @@ class Partition:
     Parameters
     ----------
     form : str
-        "iid", "dirichlet", "classes" or "shards".
+        "iid", "dirichlet", "classes", "shards" or "all".
     value : float
-        Concentration of the Dirichlet distribution, or classes or shards a client; 0 for "iid".
+        Concentration of the Dirichlet distribution, or classes or shards a client; 0 for the others.
     """
 
     form: str
@@ -53,7 +53,8 @@ def parse_partition(text: str) -> Partition:
         - ``dirichlet:ALPHA``: each class is shared out by proportions drawn from a symmetric Dirichlet
           distribution, ALPHA above 0 and at most 1e6 (low: few classes a client; high: near ``iid``);
         - ``classes:N``: N classes a client, the first in turn, the others at random;
-        - ``shards:N``: sorted by label and cut into N equal shards a client, given out at random.
+        - ``shards:N``: sorted by label and cut into N equal shards a client, given out at random;
+        - ``all``: every row to every client, for nodes that each have a data folder of their own.
 
     Raises
     ------
@@ -70,12 +71,13 @@ def parse_partition(text: str) -> Partition:
         return Partition(name, _FORMS[name].parse(value))
     except (KeyError, ValueError):
         raise ConfigError(
-            f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1)"
+            f"partition {text!r} is not one of: "
+            "iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), all"
         ) from None
 
 
 def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int) -> tuple[IntArray, ...]:
-    """Return the rows of every partition, each in random order; no row is in two of them.
+    """Return the rows of every partition, each in random order; no row is in two of them, save with "all".
 
     Parameters
     ----------
@@ -99,23 +101,27 @@ def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int
     ConfigError
         If there are fewer rows than clients, or the partition cannot be met.
     """
+    build = _FORMS[partition.form].build
+    if build is None:
+        return (generator(seed, "partition").permutation(len(labels)),) * num_partitions
     if num_partitions > len(labels):
         raise ConfigError(
             f"{num_partitions} clients cannot share {len(labels)} samples: use {len(labels)} clients or fewer"
         )
-    parts = _assign(labels, partition, num_partitions, seed)
+    parts = _assign(build, labels, partition, num_partitions, seed)
     unused = len(labels) - sum(map(len, parts))
     if unused:
         _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, len(labels))
     return parts
 
 
-def _assign(labels: IntArray, partition: Partition, num_partitions: int, seed: int) -> tuple[IntArray, ...]:
+def _assign(
+    build: "Build", labels: IntArray, partition: Partition, num_partitions: int, seed: int
+) -> tuple[IntArray, ...]:
     from datasets.arrow_dataset import Dataset
 
     draw = generator(seed, "partition")
     order = draw.permutation(len(labels))
-    build = _FORMS[partition.form].build
     partitioner = build(labels, partition, num_partitions, int(draw.integers(2**32)))
     partitioner.dataset = Dataset.from_dict({"label": labels[order], "row": order})
     try:
@@ -185,10 +191,14 @@ def _count(text: str) -> int:
     return count
 
 
+Build = Callable[[IntArray, Partition, int, int], "Partitioner"]
+"""From labels, partition, number of partitions and seed to the partitioner that deals the rows."""
+
+
 @dataclass(frozen=True)
 class _Form:
     parse: Callable[[str], float]
-    build: Callable[[IntArray, Partition, int, int], "Partitioner"]
+    build: Build | None  # None: nothing is dealt, every client has every row
 
 
 _FORMS = {
@@ -196,4 +206,5 @@ _FORMS = {
     "dirichlet": _Form(_alpha, _dirichlet),
     "classes": _Form(_count, _classes),
     "shards": _Form(_count, _shards),
+    "all": _Form(_nothing, None),
 }

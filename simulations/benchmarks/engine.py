@@ -6,7 +6,7 @@ Three measurements, each against a target:
   "bare" is push and pull alone; "exchange" is what a round does: checks, order and both byte counts as well.
 - *speed*: rounds a second of FedHe on digits, by the local engine and by Flower's simulation (Ray) on the same cores,
   from the seconds in the run folders. Round 1 is left out, and so is everything before it: Ray takes longest to start.
-- *memory*: peak resident memory of a whole run with 100 clients.
+- *memory*: peak resident memory of a whole run with 100 clients, and of one with 2: the libraries alone.
 
 How to read the table: each row has the median, and the smallest and largest of its repeats (or rounds); compare rows
 of one table only, for seconds differ from machine to machine. The ratios in the last rows are of medians.
@@ -92,13 +92,13 @@ def ray_speed(folder: Path, rounds: int) -> Row:
     return Row(f"speed, {RAY}", "rounds / s", _rates(out))
 
 
-def memory(folder: Path, dataset: str, rounds: int) -> Row:
-    """Measure the peak resident memory of one run with many clients."""
-    options = ["--clients", str(MANY), "--rounds", str(rounds), "--dataset", dataset, "--set", "models=lenet5"]
+def memory(folder: Path, dataset: str, clients: int) -> Row:
+    """Measure the peak resident memory of one run."""
+    options = ["--clients", str(clients), "--rounds", "2", "--dataset", dataset, "--set", "models=lenet5"]
     if dataset != "digits":
         options += ["--data-dir", os.environ["HETFL_DATA_DIR"]]
-    peak = _hetfl(*options, "--out", str(folder / f"memory-{dataset}"))
-    return Row(f"memory, {MANY} clients, LeNet-5, {dataset}", "GB", [peak / 1e9], "< 1.5 GB")
+    peak = _hetfl(*options, "--out", str(folder / f"memory-{dataset}-{clients}"))
+    return Row(f"memory, {clients} clients, LeNet-5, {dataset}", "GB", [peak / 1e9], "< 1.5 GB")
 
 
 def main(quick: Annotated[bool, typer.Option("--quick", help="Few repeats, and no Ray.")] = False) -> None:
@@ -107,7 +107,8 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Few repeats, and n
     with TemporaryDirectory() as name:
         folder = Path(name)
         # Memory first: a process's peak counts in that of the one that started it, which is small as yet.
-        rows = [memory(folder, dataset, 2) for dataset in ["digits", *["mnist"] * ("HETFL_DATA_DIR" in os.environ)]]
+        datasets = ["digits", "mnist"] if "HETFL_DATA_DIR" in os.environ else ["digits"]
+        rows = [memory(folder, dataset, clients) for dataset in datasets for clients in (2, MANY)]
         speeds = [local_speed(folder, rounds, workers) for workers in (1, 2)]
         if not quick:
             ray = ray_speed(folder, rounds)
@@ -115,7 +116,7 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Few repeats, and n
     rows += speeds
     for clients in (CLIENTS, MANY) if quick else (CLIENTS, MANY, 10 * MANY):
         rows += overhead(clients, repeats)
-    Console().print(_table(rows))
+    Console(width=None if sys.stdout.isatty() else 120).print(_table(rows))
 
 
 def _timed(act: Callable[[], object], repeats: int, messages: int) -> list[float]:

@@ -1,0 +1,383 @@
+"""The `hetfl` command: exit status, one line for each mistake, nothing left behind, nothing lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from flwr.supercore.logger import FLOWER_LOGGER
+
+from clients.fedhe import FedHeClient
+from simulations.cli import main
+
+COMMAND = [sys.executable, "-c", "from simulations.cli import main; main()"]
+SMALL = ("--clients", "2", "--rounds", "2", "--set", "models=mlp", "--set", "batch-size=20")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class Done(NamedTuple):
+    """What a command came to."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: an empty one."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def hetfl(here, monkeypatch, capfd) -> Iterator[Callable[..., Done]]:
+    """Call the command in this process."""
+    level = FLOWER_LOGGER.level
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(ended.value.code or 0, *capfd.readouterr())
+
+    yield call
+    FLOWER_LOGGER.setLevel(level)
+
+
+def start(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
+    """Start the command in a process group of its own; what it prints goes to files of the folder."""
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)], stdout=out, stderr=err, env=environment, start_new_session=True
+        )
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Press Ctrl-C: the whole process group hears it."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"ended early with {process.returncode}"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def entries(run: Path) -> list[dict]:
+    path = run / "rounds.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def without_time(run: Path) -> list[dict]:
+    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries(run)]
+
+
+def contents(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_a_run_is_shown_and_written_and_needs_no_terminal(hetfl, here):
+    done = hetfl("run", "fedhe", *SMALL)
+    assert done.status == 0
+    assert "\x1b" not in done.out + done.err
+    assert done.err == ""
+    [run] = (here / "runs").iterdir()
+    assert f"results: {run}" in done.out
+    names = {"config.toml", "rounds.jsonl", "summary.json", "clients.json", "knowledge.safetensors", "accuracy.png"}
+    assert names <= {path.name for path in run.iterdir()}
+    assert (run / "accuracy.png").read_bytes().startswith(PNG)
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["algorithm"], summary["engine"], summary["rounds"]) == ("fedhe", "local", 2)
+
+
+def test_the_config_of_a_run_folder_is_enough_to_run_it_again(hetfl):
+    assert hetfl("run", "fedhe", *SMALL, "--seed", 5, "--set", "fedhe.alpha=0.5", "--out", "one").status == 0
+    assert hetfl("run", "fedhe", "--recipe", "one/config.toml", "--out", "two").status == 0
+    assert without_time(Path("one")) == without_time(Path("two"))
+
+
+UNUSABLE = {
+    "algorithm": ("fedhee", [], "unknown algorithm 'fedhee': did you mean 'fedhe'?"),
+    "data set": ("fedhe", ["--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
+    "model": ("fedhe", ["--set", "models=mlp,lenet"], "unknown model 'lenet': did you mean 'lenet5'?"),
+    "own model": ("fedhe", ["--set", "models=nowhere:net"], "cannot import module 'nowhere'"),
+    "key": ("fedhe", ["--set", "round=3"], "unknown config key 'round': did you mean 'rounds'?"),
+    "own key": ("fedhe", ["--set", "fedhe.alfa=3"], "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
+    "type": ("fedhe", ["--set", "learning-rate=fast"], "learning-rate = 'fast': input should be a valid number"),
+    "type of an option": ("fedhe", ["--rounds", "many"], "'many' is not a valid integer"),
+    "range": ("fedhe", ["--rounds", "0"], "rounds = 0: input should be greater than or equal to 1"),
+    "choice": ("fedhe", ["--set", "optimizer=adm"], "optimizer = 'adm': input should be 'adam', "),
+    "--set without =": ("fedhe", ["--set", "rounds"], "'rounds' is not key=value"),
+    "partition": ("fedhe", ["--set", "partition=dirichlet"], "partition 'dirichlet' is not one of: iid, "),
+    "classes": ("fedhe", ["--set", "partition=classes:11"], "partition 'classes:11': the data has 10 classes"),
+    "clients": ("fedhe", ["--clients", "1798"], "1798 clients cannot share 1797 samples: use 1797 clients or fewer"),
+    "no training samples": (
+        "fedhe",
+        ["--clients", "599", "--set", "test-fraction=0.45", "--set", "validation-fraction=0.5"],
+        "partition 0 of 599 ('iid') has 3 samples and none left to train on",
+    ),
+    "unlike models": (
+        "fedavg",
+        ["--set", "models=mlp,lenet5"],
+        "models = 'mlp', or take an algorithm for unlike models: fedhe, local",
+    ),
+    "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3, but there are 2 clients"),
+    "device": ("fedhe", ["--set", "device=gpu"], "device = 'gpu': "),
+    "data folder": ("fedhe", ["--dataset", "mnist", "--data-dir", "none"], "none' is not a folder: set it to"),
+    "layout": ("fedhe", ["--dataset", "mnist", "--data-dir", "."], "holds no ylecun/mnist: expected parquet, "),
+    "resume without --out": ("fedhe", ["--resume"], "--resume needs --out"),
+    "recipe": ("fedhe", ["--recipe", "none.toml"], "none.toml: No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(case, hetfl, here):
+    algorithm, arguments, said = UNUSABLE[case]
+    done = hetfl("run", algorithm, *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("hetfl: ")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert contents(here) == {}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("rounds = ", "broken.toml: not TOML: "),
+        ("rounds = [1]", "rounds is list, expected "),
+        ("[fedhe]\nalfa = 1", "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
+    ],
+)
+def test_a_broken_recipe_is_refused(recipe, said, hetfl, here):
+    (here / "broken.toml").write_text(recipe)
+    before = contents(here)
+    done = hetfl("run", "fedhe", "--recipe", "broken.toml")
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert said in done.err
+    assert contents(here) == before
+
+
+def test_a_run_folder_that_cannot_be_written_is_refused(hetfl, here):
+    (here / "file").write_text("mine")
+    before = contents(here)
+    done = hetfl("run", "fedhe", *SMALL, "--out", "file/run")
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert f"run folder {here / 'file' / 'run'} cannot be written" in done.err
+    assert contents(here) == before
+
+
+def test_a_refused_run_leaves_the_files_of_its_folder_alone(hetfl, here):
+    (here / "own").mkdir()
+    (here / "own" / "notes.txt").write_text("mine")
+    before = contents(here)
+    assert hetfl("run", "fedhe", "--dataset", "digitz", "--out", "own").status == 2
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fedhe", *SMALL, "--out", "run"], "already holds a run: go on with it by --resume, or name another folder"),
+        (["fedhe", *SMALL, "--out", "empty", "--resume"], "empty holds no run to resume"),
+        (["fedhe", "--out", "run", "--resume", "--seed", "3"], "was run with seed = 0, not 3: only --rounds may"),
+        (["local", "--out", "run", "--resume"], "was run with algorithm = 'fedhe', not 'local'"),
+        (["fedhe", "--out", "run", "--resume", "--set", "fedhe.alpha=2"], "fedhe.alpha = None, not 2: only --rounds"),
+    ],
+)
+def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, hetfl, here):
+    assert hetfl("run", "fedhe", *SMALL, "--out", "run").status == 0
+    (here / "empty").mkdir()
+    before = contents(here)
+    done = hetfl("run", *arguments)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert said in done.err
+    assert contents(here) == before
+
+
+def test_a_hub_out_of_reach_is_one_line(here, tmp_path):
+    process = start(tmp_path, "run", "fedhe", "--dataset", "mnist", "--clients", 2)
+    assert process.wait(120) == 2
+    err = (tmp_path / "err").read_text()
+    assert err.startswith("hetfl: client 0, query: cannot load ylecun/mnist from the hub (")
+    assert "set data-dir" in err
+    assert err.count("\n") == 1
+    assert contents(here) == {}
+
+
+def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, monkeypatch):
+    learn = FedHeClient.learn
+
+    def broken(self, download, round):
+        if round == 2:
+            raise OSError("no\nspace")
+        return learn(self, download, round)
+
+    monkeypatch.setattr(FedHeClient, "learn", broken)
+    done = hetfl("run", "fedhe", *SMALL, "--out", "run")
+    assert done.status == 1
+    assert "Traceback" not in done.err
+    assert done.err.splitlines()[-1] == (
+        "hetfl: round 2: 0 good replies, fewer than min-clients = 1: "
+        "client 0, train, round 2: OSError: no space; client 1, train, round 2: OSError: no space"
+    )
+    assert [len(entry["failures"]) for entry in entries(here / "run")] == [0, 0, 2]
+    assert json.loads((here / "run" / "summary.json").read_text())["accuracy"] is not None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_finishes_the_round_and_the_resumed_run_equals_the_uninterrupted_one(workers, hetfl, here, tmp_path):
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    settings = ("--clients", 2, "--set", "models=mlp,lenet5", "--set", "checkpoint-every=0")
+    process = start(
+        tmp_path, "run", "fedhe", *settings, "--rounds", 5000, "--workers", workers, "--set", f"output-dir={stopped}"
+    )
+    until(lambda: len(entries(stopped)) > 2, process)
+    interrupt(process)
+    assert process.wait(60) == 1
+    err = (tmp_path / "err").read_text()
+    assert "\nfinishing this round; once more to stop at once\n" in err
+    assert err.endswith(f"stopped; go on with: hetfl run fedhe --out {stopped} --resume\n")
+    assert "Traceback" not in err
+    assert "\x1b" not in err + (tmp_path / "out").read_text()
+
+    reached = entries(stopped)[-1]["round"]
+    assert json.loads((stopped / "summary.json").read_text())["rounds"] == reached
+    assert hetfl("run", "fedhe", "--out", stopped, "--resume", "--rounds", reached + 2).status == 0
+    assert hetfl("run", "fedhe", *settings, "--out", whole, "--rounds", reached + 2).status == 0
+    assert len(without_time(whole)) == reached + 3
+    assert without_time(stopped) == without_time(whole)
+    for name in ("knowledge.safetensors", "clients.json", "config.toml"):
+        assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_second_ctrl_c_ends_at_once_and_keeps_what_was_reached(here, tmp_path):
+    """A round of a hundred thousand batches would take minutes."""
+    run = tmp_path / "run"
+    process = start(tmp_path, "run", "fedhe", *SMALL, "--set", "local-batches=100000", "--out", run)
+    until(lambda: len(entries(run)) == 1, process)
+    interrupt(process)
+    until(lambda: b"once more to stop at once" in (tmp_path / "err").read_bytes(), process)
+    time.sleep(0.2)
+    assert process.poll() is None
+    interrupt(process)
+    assert process.wait(20) == 1
+    assert "Traceback" not in (tmp_path / "err").read_text()
+    assert json.loads((run / "summary.json").read_text())["rounds"] == 0
+
+
+def test_the_help_comes_without_the_heavy_libraries_and_in_well_under_a_second():
+    """CPU time, not wall time: the machine may be busy."""
+    script = """
+import resource, sys
+from simulations.cli import main
+sys.argv = ["hetfl", "--help"]
+try:
+    main()
+except SystemExit as ended:
+    print("status", ended.code)
+print("heavy", [name for name in ("torch", "flwr", "datasets", "numpy", "matplotlib") if name in sys.modules])
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print("seconds", usage.ru_utime + usage.ru_stime)
+"""
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    *text, status, heavy, seconds = out.splitlines()
+    assert all(command in "\n".join(text) for command in ("run", "list", "compare"))
+    assert (status, heavy) == ("status 0", "heavy []")
+    assert float(seconds.split()[1]) < 1
+
+
+def test_the_command_is_installed():
+    [script] = entry_points(group="console_scripts", name="hetfl")
+    assert script.load() is main
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("algorithms", ["fedavg", "fedhe.logit-loss = mse", "yes", "no"]),
+        ("datasets", ["digits", "mnist", "bundled"]),
+        ("models", ["lenet5", "fedhe:9", "(1, 8, 8)"]),
+        ("recipes", ["fedhe-digits", "fedhe-mnist-heterogeneous"]),
+        ("keys", ["learning-rate", "0.001", "Step size"]),
+    ],
+)
+def test_each_kind_is_listed(kind, shown, hetfl):
+    done = hetfl("list", kind)
+    assert (done.status, done.err) == (0, "")
+    assert [word for word in shown if word not in done.out] == []
+
+
+def test_a_list_of_nothing_in_particular_is_everything(hetfl):
+    done = hetfl("list")
+    assert done.status == 0
+    for title in ("algorithms", "data sets", "models for digits", "recipes", "config keys"):
+        assert title in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "recipies"], "'recipies' is not one of 'algorithms', 'datasets', 'models', 'recipes', 'keys'"),
+        (["list", "models", "--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
+        (["list", "datasets", "--data-dir", "none"], "data-dir 'none' is not a folder"),
+        (["compare", "none"], "none: "),
+        (["compare"], "Missing argument"),
+        (["run"], "Missing argument"),
+        (["runn"], "No such command 'runn'"),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_one_line(arguments, said, hetfl, here):
+    done = hetfl(*arguments)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("hetfl: ")
+    assert said in done.err
+    assert contents(here) == {}
+
+
+def test_two_runs_are_compared_in_a_table_and_a_picture(hetfl, here):
+    for name in ("fedhe", "local"):
+        assert hetfl("run", name, *SMALL, "--out", name).status == 0
+    done = hetfl("compare", "fedhe", "local", "--out", "both.png", "--target", "0.05")
+    assert (done.status, done.err) == (0, "")
+    assert "payload to 5.0 %" in done.out
+    assert [line.split()[0] for line in done.out.splitlines() if line.startswith(("fedhe", "local"))] == [
+        "fedhe",
+        "local",
+    ]
+    assert done.out.endswith("picture: both.png\n")
+    assert (here / "both.png").read_bytes().startswith(PNG)
+
+    unwritable = hetfl("compare", "fedhe", "local", "--out", "both.png/both.png")
+    assert (unwritable.status, unwritable.err.count("\n")) == (2, 1)
+    assert "both.png/both.png: cannot be written: " in unwritable.err
+
+
+def test_a_recipe_gives_what_the_command_line_does_not(hetfl, here):
+    """By name or by path; `--set` and options win over it."""
+    done = hetfl("run", "fedhe", "--recipe", "fedhe-digits", *SMALL, "--out", "named")
+    assert done.status == 0
+    config = tomllib.loads((here / "named" / "config.toml").read_text())
+    assert (config["dataset"], config["rounds"], config["clients"], config["models"]) == ("digits", 2, 2, "mlp")
+
+    (here / "own.toml").write_text('seed = 4\nrounds = 1\nclients = 2\nmodels = "mlp"\n[fedhe]\nalpha = 0.25\n')
+    assert hetfl("run", "fedhe", "--recipe", "own.toml", "--seed", 5, "--out", "own").status == 0
+    config = tomllib.loads((here / "own" / "config.toml").read_text())
+    assert (config["seed"], config["rounds"], config["fedhe"]) == (5, 1, {"alpha": 0.25})

@@ -1,0 +1,110 @@
+import pytest
+import torch
+
+from hetfl_flwr.errors import ConfigError, HetflError, StateError
+from hetfl_flwr.node import Node, state_store
+from hetfl_flwr.state import ClientState, ContextStore, FileStore
+
+
+def test_a_node_is_built_alike_for_each_message(make_config, make_node):
+    one, other = make_node(make_config(), 1), make_node(make_config(), 1)
+    assert (one.partition, one.partitions, one.model_name, str(one)) == (1, 2, "lenet5", "client 1 (lenet5)")
+    assert all(torch.equal(value, other.model.state_dict()[name]) for name, value in one.model.state_dict().items())
+    assert torch.equal(one.data.train.rows, other.data.train.rows)
+
+
+def test_clients_with_the_same_model_begin_with_weights_of_their_own(make_config, make_node):
+    config = make_config(models="mlp")
+    assert not torch.equal(make_node(config, 0).model.head.weight, make_node(config, 1).model.head.weight)
+
+
+def test_models_are_dealt_round_robin_and_a_node_s_own_setting_comes_first(make_config, make_node):
+    config = make_config(clients=4, models="mlp,lenet5,fedhe:5")
+    assert [make_node(config, k).model_name for k in range(4)] == ["mlp", "lenet5", "fedhe:5", "mlp"]
+    assert make_node(config, 0, model="fedhe:2").model_name == "fedhe:2"
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({}, "this node has no partition-id"),
+        ({"partition-id": 0}, "this node has no num-partitions"),
+        ({"partition-id": "0", "num-partitions": 2}, "this node has no partition-id"),
+        ({"partition-id": True, "num-partitions": 2}, "this node has no partition-id"),
+        ({"partition-id": 2, "num-partitions": 2}, "partition-id = 2 is outside 0 .. 1"),
+        ({"partition-id": -1, "num-partitions": 2}, "partition-id = -1 is outside 0 .. 1"),
+    ],
+    ids=["nothing", "number missing", "text", "bool", "too large", "negative"],
+)
+def test_a_node_without_a_place_in_the_federation_is_told_how_to_get_one(refusal, make_config, make_context, own, said):
+    context = make_context(make_config())
+    context.node_config.clear()
+    context.node_config.update(own)
+    assert said in refusal(ConfigError, Node.from_context, context)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_not_there_is_refused(refusal, monkeypatch, make_config, make_node, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = refusal(ConfigError, make_node, make_config(device=device))
+    assert said == f"device = '{device}': no CUDA device is here; use auto or cpu"
+
+
+def test_a_gpu_number_beyond_those_that_are_there_is_refused(refusal, monkeypatch, make_config, make_node):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    said = refusal(ConfigError, make_node, make_config(device="cuda:1"))
+    assert said == "device = 'cuda:1': the CUDA devices here are 0 .. 0; use auto or cpu"
+
+
+def test_an_apple_gpu_that_is_not_there_is_refused(refusal, monkeypatch, make_config, make_node):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert "device = 'mps'" in refusal(ConfigError, make_node, make_config(device="mps"))
+
+
+def test_auto_is_the_processor_where_there_is_nothing_else(monkeypatch, make_config, make_node):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert make_node(make_config(device="auto")).device == torch.device("cpu")
+
+
+def test_a_wrong_setting_anywhere_is_one_line(refusal, make_config, make_node):
+    for own in ({"model": "lenet6"}, {"dataset": "mnsit"}, {"device": "tpu"}, {"threads": 0}):
+        refusal(HetflError, make_node, make_config(), **own)
+
+
+def test_state_lies_in_the_context_or_in_the_folder_that_is_named(tmp_path, make_config, make_context):
+    config = make_config()
+    assert isinstance(state_store(config, make_context(config, 1)), ContextStore)
+    store = state_store(config.with_values({"state-dir": str(tmp_path)}), make_context(config, 1))
+    assert isinstance(store, FileStore)
+    assert store.where == str(tmp_path / "client-1.safetensors")
+
+
+def test_what_a_node_writes_the_next_one_reads(make_config, make_context):
+    context = make_context(make_config())
+    assert Node.from_context(context).read_state() is None
+    Node.from_context(context).write_state(ClientState({"t": torch.ones(2)}, {"n": 1}))
+    found = Node.from_context(context).read_state()
+    assert found.tensors["t"].tolist() == [1.0, 1.0]
+    assert found.numbers == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"run": 8}, "run"),
+        ({"keys": {"algorithm": "local"}}, "algorithm"),
+        ({"own": {"model": "fedhe:2"}}, "model"),
+    ],
+    ids=["run", "algorithm", "model"],
+)
+def test_a_state_folder_of_something_else_is_refused_by_client_and_file(
+    refusal, tmp_path, make_config, make_context, change, field
+):
+    config = make_config(state_dir=str(tmp_path))
+    Node.from_context(make_context(config)).write_state(ClientState())
+    other = make_context(config.with_values(change.get("keys", {})), run=change.get("run", 7), **change.get("own", {}))
+    said = refusal(StateError, Node.from_context(other).read_state)
+    assert said.startswith("client 0 (")
+    assert f"{tmp_path / 'client-0.safetensors'}: state of another {field}: found" in said

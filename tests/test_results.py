@@ -1,0 +1,442 @@
+import json
+from pathlib import Path
+
+import pytest
+from flwr.app import Error, Message, MetricRecord
+from safetensors.numpy import load_file
+
+from hetfl_flwr.config import RunConfig, read_toml
+from hetfl_flwr.errors import FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.results import new_folder, read_checkpoint
+from hetfl_flwr.seeding import generator
+from simulations.engine import LocalGrid
+
+SUMMARY = [
+    "algorithm",
+    "dataset",
+    "clients",
+    "rounds",
+    "seed",
+    "engine",
+    "accuracy",
+    "accuracy_per_client",
+    "acc",
+    "bwt",
+    "fwt",
+    "global_accuracy",
+    "bytes_up",
+    "bytes_down",
+    "wire_up",
+    "wire_down",
+    "seconds",
+    "failures",
+]
+ROUND = [
+    "round",
+    "seconds",
+    "accuracy",
+    "global_accuracy",
+    "bytes_up",
+    "bytes_down",
+    "wire_up",
+    "wire_down",
+    "evaluation_wire",
+    "clients",
+    "failures",
+]
+RUN = 7
+
+
+class Meddled(LocalGrid):
+    """A LocalGrid whose messages and replies pass through functions of the test."""
+
+    def __init__(self, config, *, workers=1, push=None, pull=None):
+        super().__init__(config.to_flat(), config.clients, RUN, workers)
+        self._push, self._pull = push or (lambda grid, message: None), pull or (lambda message: message)
+
+    def push_messages(self, messages):
+        pushed = list(messages)
+        for message in pushed:
+            self._push(self, message)
+        return super().push_messages(pushed)
+
+    def pull_messages(self, message_ids):
+        return [self._pull(reply) for reply in super().pull_messages(message_ids)]
+
+
+def round_of(message):
+    content = message.content.config_records
+    return content["config"]["server-round"] if "config" in content else None
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def summary_of(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def reached(folder):
+    """Everything that two equal runs must have in common; seconds are the only thing that may differ."""
+    rounds = [{key: value for key, value in entry.items() if key != "seconds"} for entry in lines(folder)]
+    summary = {key: value for key, value in summary_of(folder).items() if key != "seconds"}
+    clients = json.loads((folder / "clients.json").read_text())
+    return rounds, summary, clients, (folder / "knowledge.safetensors").read_bytes()
+
+
+# --- what a run leaves ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(make_config, run_federation):
+    return run_federation(make_config(checkpoint_every=0))
+
+
+def test_a_run_folder_holds_what_was_promised_and_nothing_else(finished):
+    assert sorted(path.name for path in finished.iterdir()) == [
+        "checkpoint",
+        "clients.json",
+        "config.toml",
+        "knowledge.safetensors",
+        "rounds.jsonl",
+        "summary.json",
+    ]
+    assert [path.name for path in (finished / "checkpoint").iterdir()] == ["round-2"]
+    assert list(summary_of(finished)) == SUMMARY
+    assert [list(entry) for entry in lines(finished)] == [ROUND] * 3
+
+
+def test_the_figures_of_a_run_by_hand(finished):
+    """FedHe at C = 10: 480 bytes up and 410 down a client and round; two clients, two rounds."""
+    summary, rounds = summary_of(finished), lines(finished)
+    assert {key: summary[key] for key in SUMMARY[:6]} == {
+        "algorithm": "fedhe",
+        "dataset": "digits",
+        "clients": 2,
+        "rounds": 2,
+        "seed": 0,
+        "engine": "local",
+    }
+    assert (summary["bytes_up"], summary["bytes_down"], summary["failures"]) == (4 * 480, 4 * 410, 0)
+    assert [(entry["bytes_up"], entry["bytes_down"]) for entry in rounds] == [(0, 0), (960, 820), (960, 820)]
+    for way in ("wire_up", "wire_down"):
+        assert summary[way] == sum(entry[way] for entry in rounds)
+        assert rounds[1][way] > rounds[1][way.replace("wire", "bytes")]
+    last = rounds[-1]["clients"]
+    assert summary["accuracy_per_client"] == [last["0"]["accuracy"], last["1"]["accuracy"]]
+    assert summary["accuracy"] == sum(summary["accuracy_per_client"]) / 2 == rounds[-1]["accuracy"]
+    assert [summary[key] for key in ("acc", "bwt", "fwt", "global_accuracy")] == [None] * 4
+
+
+def test_round_0_is_the_evaluation_before_any_training(finished):
+    first = lines(finished)[0]
+    assert first["round"] == 0
+    assert first["evaluation_wire"] > 0
+    assert (first["bytes_up"], first["bytes_down"], first["wire_up"], first["wire_down"]) == (0, 0, 0, 0)
+    assert [sorted(values) for values in first["clients"].values()] == [["accuracy", "loss"]] * 2
+    assert sorted(lines(finished)[1]["clients"]["0"]) == ["accuracy", "loss", "train-loss"]
+
+
+def test_each_client_has_its_line(finished):
+    clients, rounds = json.loads((finished / "clients.json").read_text()), lines(finished)
+    assert [client["partition"] for client in clients] == [0, 1]
+    assert [client["model"] for client in clients] == ["mlp", "lenet5"]
+    assert [(client["bytes_up"], client["bytes_down"]) for client in clients] == [(960, 820)] * 2
+    for client in clients:
+        own = str(client["partition"])
+        assert client["accuracy_before"] == rounds[0]["clients"][own]["accuracy"]
+        assert client["accuracy"] == rounds[2]["clients"][own]["accuracy"]
+    assert sum(client[part] for client in clients for part in ("train", "validation", "test")) == 1797
+
+
+def test_the_config_in_the_folder_is_enough_to_run_it_again(finished, tmp_path, run_federation):
+    again = RunConfig.from_flat({**read_toml(finished / "config.toml"), "output-dir": str(tmp_path / "again")})
+    assert reached(run_federation(again)) == reached(finished)
+
+
+def test_the_server_s_knowledge_can_be_read(finished):
+    knowledge = load_file(finished / "knowledge.safetensors")
+    assert sorted(knowledge) == ["sums", "uploads"]
+    assert knowledge["sums"].shape == (10, 10)
+    assert knowledge["uploads"].max() == 4  # two clients, two rounds
+
+
+def test_evaluation_takes_place_as_often_as_asked_and_after_the_last_round(make_config, run_federation):
+    rounds = lines(run_federation(make_config(rounds=5, evaluate_every=2)))
+    assert [entry["round"] for entry in rounds if entry["accuracy"] is not None] == [0, 2, 4, 5]
+
+
+def test_global_accuracy_weighs_the_clients_by_their_samples(make_config, run_federation):
+    folder = run_federation(make_config(algorithm="fedavg", models="mlp", partition="dirichlet:0.5", clients=3))
+    sizes = [client["test"] for client in json.loads((folder / "clients.json").read_text())]
+    last = lines(folder)[-1]
+    right = [round(last["clients"][str(k)]["accuracy"] * size) for k, size in enumerate(sizes)]
+    assert len(set(sizes)) > 1
+    assert last["global_accuracy"] == pytest.approx(sum(right) / sum(sizes), rel=1e-12)
+    assert summary_of(folder)["global_accuracy"] == last["global_accuracy"]
+
+
+@pytest.mark.parametrize("algorithm", ["fedhe", "fedavg"])
+def test_clients_without_test_samples_do_not_stop_a_run(make_config, run_federation, algorithm):
+    folder = run_federation(make_config(algorithm=algorithm, models="mlp", test_fraction=0.0))
+    assert summary_of(folder)["rounds"] == 2
+    assert [client["test"] for client in json.loads((folder / "clients.json").read_text())] == [0, 0]
+
+
+def test_a_run_without_a_folder_of_its_own_gets_a_new_one(make_config, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = make_config(output_dir="", dataset="owner/name", seed=3)
+    first = new_folder(config)
+    assert first.parent == tmp_path / "runs"
+    assert first.name.startswith("fedhe-owner-name-seed3-")
+    names = set()
+    for _ in range(3):
+        folder = new_folder(config)
+        folder.mkdir(parents=True)
+        names.add(folder)
+    assert len(names) == 3
+
+
+# --- clients that fail ---------------------------------------------------------------------------
+
+
+def broken(partition, rounds, kind="train"):
+    """Replies of one client are errors in some rounds."""
+    asked = {}
+
+    def push(grid, message):
+        if message.metadata.message_type == kind:
+            asked[message.metadata.dst_node_id] = round_of(message)
+
+    def pull(reply):
+        node = reply.metadata.src_node_id
+        if reply.metadata.message_type == kind and node == 2**62 + partition and asked[node] in rounds:
+            failed = Message(Error(3, f"client {partition}, {kind}, round {asked[node]}: broke"), reply_to=reply)
+            failed.metadata.__dict__.update(reply.metadata.__dict__)
+            return failed
+        return reply
+
+    return {"push": push, "pull": pull}
+
+
+def test_a_client_that_fails_is_named_with_its_reason_and_the_others_go_on(make_config, run_federation):
+    config = make_config(clients=3)
+    folder = run_federation(config, Meddled(config, **broken(1, {1})))
+    rounds = lines(folder)
+    assert [entry["failures"] for entry in rounds] == [
+        [],
+        [{"partition": 1, "stage": "train", "reason": "client 1, train, round 1: broke"}],
+        [],
+    ]
+    assert ["train-loss" in rounds[1]["clients"][client] for client in "012"] == [True, False, True]
+    assert rounds[1]["bytes_up"] == 2 * 480
+    assert rounds[1]["bytes_down"] == 3 * 410
+    assert load_file(folder / "knowledge.safetensors")["uploads"].max() == 5
+    assert summary_of(folder)["failures"] == 1
+
+
+def test_a_client_that_cannot_be_evaluated_leaves_the_mean_of_the_others(make_config, run_federation):
+    config = make_config(clients=3)
+    folder = run_federation(config, Meddled(config, **broken(0, {2}, "evaluate")))
+    last = lines(folder)[-1]
+    assert [failure["stage"] for failure in last["failures"]] == ["evaluate"]
+    others = [last["clients"][client]["accuracy"] for client in "12"]
+    assert summary_of(folder)["accuracy"] == sum(others) / 2
+    assert summary_of(folder)["accuracy_per_client"] == [None, *others]
+
+
+def test_a_client_may_have_metrics_of_its_own_and_lack_those_of_others(make_config, run_federation):
+    def pull(reply):
+        if reply.metadata.src_node_id == 2**62 and reply.metadata.message_type == "evaluate":
+            reply.content["metrics"] = MetricRecord({"num-examples": 3, "f1": 0.5})
+        return reply
+
+    config = make_config()
+    last = lines(run_federation(config, Meddled(config, pull=pull)))[-1]
+    assert last["clients"]["0"].items() >= {"f1": 0.5}.items()
+    assert last["accuracy"] == last["clients"]["1"]["accuracy"]
+
+
+def test_too_few_clients_end_the_run_and_what_was_reached_is_kept(refusal, make_config, run_federation):
+    config = make_config(rounds=4, min_clients=2)
+    said = refusal(TooFewClients, run_federation, config, Meddled(config, **broken(1, {3})))
+    assert said == ("round 3: 1 good replies, fewer than min-clients = 2: client 1, train, round 3: broke")
+    folder = Path(config.output_dir)
+    assert [entry["round"] for entry in lines(folder)] == [0, 1, 2, 3]
+    assert lines(folder)[-1]["failures"][0]["partition"] == 1
+    assert summary_of(folder)["rounds"] == 3
+    assert summary_of(folder)["accuracy"] == lines(folder)[2]["accuracy"]
+    assert load_file(folder / "knowledge.safetensors")["uploads"].max() == 4  # of rounds 1 and 2 only
+
+
+# --- folders that cannot be used -----------------------------------------------------------------
+
+
+def test_a_folder_that_holds_a_run_is_not_written_again(refusal, finished, make_config, run_federation):
+    before = reached(finished)
+    said = refusal(RunFolderError, run_federation, make_config(seed=1))
+    assert str(finished) in said
+    assert "--resume" in said
+    assert reached(finished) == before
+
+
+def test_a_run_that_is_refused_before_round_1_leaves_nothing_behind(refusal, make_config, run_federation):
+    config = make_config(algorithm="fedavg", models="mlp,lenet5")
+    refusal(FederationError, run_federation, config)
+    assert not Path(config.output_dir).exists()
+    config = make_config(dataset="mnsit")
+    refusal(HetflError, run_federation, config)
+    assert not Path(config.output_dir).exists()
+
+
+def test_a_refused_run_leaves_the_user_s_own_files(refusal, make_config, run_federation):
+    config = make_config(algorithm="fedavg", models="mlp,lenet5")
+    folder = Path(config.output_dir)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    refusal(FederationError, run_federation, config)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    run_federation(make_config())
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(refusal, tmp_path, make_config, run_federation):
+    (tmp_path / "file").write_text("I am no folder")
+    for place in (tmp_path / "file", tmp_path / "file" / "run"):
+        said = refusal(RunFolderError, run_federation, make_config(output_dir=str(place)))
+        assert said.startswith(f"run folder {place} cannot be written: ")
+
+
+@pytest.mark.parametrize("file", ["rounds.jsonl", ".knowledge.safetensors", ".summary.json"])
+def test_a_disk_that_fills_up_during_the_run_is_one_line(refusal, monkeypatch, make_config, run_federation, file):
+    config, opened = make_config(), Path.open
+
+    def full(path, mode="r", *arguments, **keys):
+        if path.name.startswith(file) and mode != "r":
+            raise OSError(28, "No space left on device")
+        return opened(path, mode, *arguments, **keys)
+
+    monkeypatch.setattr(Path, "open", full)
+    said = refusal(RunFolderError, run_federation, config)
+    assert said == f"run folder {config.output_dir} cannot be written: No space left on device"
+
+
+# --- going on with a run -------------------------------------------------------------------------
+
+
+def resumed(config, **keys):
+    return config.with_values({"resume": True, **keys})
+
+
+def stop_in(number):
+    """Ask for a stop while a round is under way, as the first Ctrl-C does."""
+
+    def push(grid, message):
+        grid.stop_requested = grid.stop_requested or (message.metadata.message_type, round_of(message)) == (
+            "evaluate",
+            number,
+        )
+
+    return push
+
+
+class Crash(Exception):
+    """As if the process died."""
+
+
+def crash_in(number):
+    """Die in mid-round, when the first clients of the round have trained and changed their state."""
+
+    def push(grid, message):
+        if (message.metadata.message_type, round_of(message)) == ("evaluate", number):
+            raise Crash
+
+    return push
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "models", "before", "after"),
+    [
+        ("fedhe", "mlp,lenet5", 1, 1),
+        ("fedavg", "mlp", 1, 1),
+        pytest.param("fedhe", "mlp,lenet5", 2, 2, marks=pytest.mark.slow),
+        pytest.param("fedavg", "mlp", 2, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(
+    tmp_path, make_config, run_federation, algorithm, models, before, after
+):
+    """With so many workers before the interruption, and so many after it."""
+    config = make_config(algorithm=algorithm, models=models, rounds=4, clients=3, fraction=0.6, checkpoint_every=3)
+    whole = run_federation(config.with_values({"output-dir": str(tmp_path / "whole")}))
+
+    with Meddled(config, workers=before, push=stop_in(2)) as grid, pytest.raises(Interrupted):
+        run_federation(config, grid)
+    assert read_checkpoint(Path(config.output_dir)).round == 2
+    assert summary_of(Path(config.output_dir))["rounds"] == 2
+    assert reached(run_federation(resumed(config), workers=after)) == reached(whole)
+
+
+@pytest.mark.parametrize("where", ["context", "state folder"])
+@pytest.mark.parametrize("algorithm", ["fedhe", "fedavg"])
+def test_a_run_that_died_in_mid_round_goes_on_from_the_last_checkpoint(
+    tmp_path, make_config, run_federation, algorithm, where
+):
+    """One client of three takes part in a round. With seed 1 it is client 0 up to the checkpoint after round 2, and
+    client 1 for the first time in round 4, which then dies: what client 1 has saved there must not outlive it.
+    """
+    keys = {"algorithm": algorithm, "models": "mlp", "rounds": 5, "clients": 3, "seed": 1}
+    keys |= {"fraction": 0.3, "checkpoint_every": 2}
+    assert [generator(1, number, "draw").choice(3) for number in (1, 2, 4)] == [0, 0, 1]
+    whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
+    config = make_config(**keys, state_dir=str(tmp_path / "state") if where == "state folder" else "")
+
+    with Meddled(config, push=crash_in(4)) as grid, pytest.raises(Crash):
+        run_federation(config, grid)
+    folder = Path(config.output_dir)
+    assert read_checkpoint(folder).round == 2
+    assert lines(folder)[-1]["round"] == 3
+    assert reached(run_federation(resumed(config))) == reached(whole)
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path, make_config, run_federation):
+    long = run_federation(make_config(rounds=3, output_dir=str(tmp_path / "long")))
+    run_federation(make_config(rounds=2))
+    assert reached(run_federation(resumed(make_config(rounds=3)))) == reached(long)
+
+
+def test_a_line_cut_by_a_crash_and_rounds_after_the_checkpoint_are_dropped(finished, make_config, run_federation):
+    kept = (finished / "rounds.jsonl").read_text()
+    later = {**lines(finished)[-1], "round": 3}
+    (finished / "rounds.jsonl").write_text(f'{kept}{json.dumps(later)}\n{{"round": 4, "sec')
+    run_federation(resumed(make_config()))
+    assert (finished / "rounds.jsonl").read_text() == kept
+
+
+def test_only_the_last_checkpoint_is_kept_and_found_by_number(make_config, run_federation):
+    folder = run_federation(make_config(rounds=11, checkpoint_every=1, evaluate_every=99))
+    assert [path.name for path in (folder / "checkpoint").iterdir()] == ["round-11"]
+    (folder / "checkpoint" / "round-9").mkdir()
+    (folder / "checkpoint" / "unfinished-123").mkdir()
+    assert read_checkpoint(folder).round == 11
+
+
+def test_without_a_run_or_a_checkpoint_there_is_nothing_to_resume(refusal, make_config, run_federation):
+    config = make_config()
+    assert "holds no run to resume" in refusal(RunFolderError, run_federation, resumed(config))
+    assert not Path(config.output_dir).exists()
+    with Meddled(config, push=crash_in(1)) as grid, pytest.raises(Crash):
+        run_federation(config, grid)
+    assert "has no checkpoint" in refusal(RunFolderError, run_federation, resumed(config))
+    assert [entry["round"] for entry in lines(Path(config.output_dir))] == [0]
+
+
+def test_a_damaged_checkpoint_is_named(refusal, finished, make_config, run_federation):
+    file = finished / "checkpoint" / "round-2" / "knowledge.safetensors"
+    for content in (file.read_bytes()[:-1], b"", (finished / "config.toml").read_bytes()):
+        file.write_bytes(content)
+        said = refusal(RunFolderError, run_federation, resumed(make_config()))
+        assert said.startswith(f"{file.parent}: damaged checkpoint")
+    file.unlink()
+    assert "round-2" in refusal(RunFolderError, read_checkpoint, finished)
