@@ -61,6 +61,21 @@ def models_of(config: RunConfig) -> str:
     return UNLIKE_MODELS if find(config.algorithm).strategy.unlike_models else LIKE_MODEL
 
 
+def resolve(config: RunConfig) -> RunConfig:
+    """Return the config with nothing left to the algorithm: its own keys all there, and ``models`` not ``auto``.
+
+    Raises
+    ------
+    ConfigError
+        As `check_options`.
+    """
+    check_options(config)
+    algorithm = find(config.algorithm)
+    own = {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()}
+    given = {key: value for key, value in config.options.items() if key in own}
+    return config.model_copy(update={"options": own | given}).with_values({"models": models_of(config)})
+
+
 @cache
 def find(name: str) -> Algorithm:
     """Find an algorithm by name.

@@ -9,7 +9,7 @@ from functools import wraps
 from hashlib import sha256
 from logging import ERROR
 
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -99,7 +99,8 @@ def _received(message: Message, spec: PayloadSpec) -> list[object]:
 
 def _where(message: Message, context: Context) -> str:
     partition = context.node_config.get("partition-id", f"on node {context.node_id}")
-    where = f"client {partition}, {message.metadata.message_type}"
+    kind = message.metadata.message_type
+    where = f"client {partition}, {'roll call' if kind == MessageType.QUERY else kind}"
     record = message.content.config_records.get(CONFIG) if message.has_content() else None
     return f"{where}, round {record[ROUND]!r}: " if record is not None and ROUND in record else f"{where}: "
 

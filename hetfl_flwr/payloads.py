@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message
 from flwr.common.constant import SType
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import PayloadError
@@ -216,4 +216,5 @@ def _content_bytes(npy: bytes) -> int:
 
 def wire_bytes(message: Message) -> int:
     """Return the bytes of a whole message as Flower serialises it: payload, array headers, records, metadata."""
-    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
+    with no_object_id_recompute():
+        return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())

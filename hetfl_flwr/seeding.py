@@ -49,5 +49,8 @@ def seeded(seed: int, *scope: int | str) -> Iterator[None]:
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(torch_seed(seed, *scope))
+        number = torch_seed(seed, *scope)
+        torch.default_generator.manual_seed(number)
+        if devices:
+            torch.cuda.manual_seed_all(number)
         yield

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.algorithms import build_strategy, resolve
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
 from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Federation
@@ -22,8 +22,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run a federation from the run config to the run folder."""
     try:
-        config = RunConfig.from_flat(context.run_config)
-        check_options(config)
+        config = resolve(RunConfig.from_flat(context.run_config))
         strategy = build_strategy(config)
         results = Results(new_folder(config), config, _engine(grid))
         try:

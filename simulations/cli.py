@@ -154,10 +154,6 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
     else:
         config = RunConfig.from_flat(chosen)
     config = _resolved(config)
-
-    from hetfl_flwr.algorithms import check_options
-
-    check_options(config)
     from flwr.app import Context, RecordDict
     from flwr.supercore.logger import FLOWER_LOGGER
 
@@ -181,13 +177,14 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
 
 def _resolved(config: RunConfig) -> RunConfig:
     """Return the config with absolute paths, a run folder and a number of clients: nothing is left to guess."""
+    from hetfl_flwr.algorithms import resolve
     from hetfl_flwr.results import new_folder
 
     found: dict[str, Value] = {"output-dir": str(new_folder(config)), "clients": config.clients or DEFAULT_CLIENTS}
     for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
         if value:
             found[key] = str(Path(value).expanduser().resolve())
-    return config.with_values(found)
+    return resolve(config.with_values(found))
 
 
 def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:

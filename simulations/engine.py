@@ -8,7 +8,7 @@ bit of the result.
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -186,13 +186,13 @@ class LocalGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that are there; with none there yet, wait for the next one."""
-        wanted = list(message_ids)
-        while not any(message in self._replies for message in wanted):
+        wanted = message_ids if isinstance(message_ids, Set) else set(message_ids)
+        while not (ready := [message for message in self._replies if message in wanted]):
             reply = self._host.receive()
             if reply is None:
                 return []
             self._replies[reply.metadata.reply_to_message_id] = reply
-        return [self._replies.pop(message) for message in wanted if message in self._replies]
+        return [self._replies.pop(message) for message in ready]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages and return all replies. There is no timeout: clients here answer or raise."""

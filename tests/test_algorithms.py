@@ -5,7 +5,16 @@ import json
 import pytest
 
 from clients.fedhe import FedHeClient
-from hetfl_flwr.algorithms import build_client, build_strategy, check_options, find, for_unlike_models, models_of, names
+from hetfl_flwr.algorithms import (
+    build_client,
+    build_strategy,
+    check_options,
+    find,
+    for_unlike_models,
+    models_of,
+    names,
+    resolve,
+)
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from strategies.fedhe import FedHe
@@ -78,3 +87,10 @@ def test_auto_means_unlike_models_wherever_the_algorithm_takes_them():
     assert models_of(RunConfig(algorithm="fedhe")) == "lenet5,mlp,fedhe:5"
     assert models_of(RunConfig(algorithm="fedavg")) == "lenet5"
     assert models_of(RunConfig(algorithm="fedavg", models="mlp")) == "mlp"
+
+
+def test_a_resolved_config_says_everything_and_only_the_own_keys():
+    config = resolve(RunConfig(algorithm="fedhe", options={"fedhe.alpha": 0.5, "fixtures.echo.gain": 2}))
+    assert config.models == "lenet5,mlp,fedhe:5"
+    assert config.options == {"fedhe.store": "all", "fedhe.alpha": 0.5, "fedhe.logit-loss": "mse"}
+    assert resolve(config) == config

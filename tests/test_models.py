@@ -83,9 +83,7 @@ class TestZoo:
         assert parameter_count(build_model("lenet5", DIGITS, seed=0)) == 61_706 - (400 - 64) * 120
 
     @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
-    def test_fedhe_9_has_the_weights_of_tables_iii_and_iv(
-        self, shape: tuple[int, ...], published: int
-    ) -> None:
+    def test_fedhe_9_has_the_weights_of_tables_iii_and_iv(self, shape: tuple[int, ...], published: int) -> None:
         """The count holds running statistics, and a head of 20 outputs without bias."""
         state = build_model("fedhe:9", DataSpec(shape=shape, classes=20), seed=0).state_dict()
         uncounted = [name for name in state if name.endswith("num_batches_tracked")] + ["head.bias"]
@@ -94,9 +92,7 @@ class TestZoo:
     def test_fedhe_0_by_hand(self) -> None:
         """28 -> 28 (same) -> 13 (3x3, stride 2): 128 and 256 filters, each with bias, scale and shift."""
         convolutions = (9 * 128 + 3 * 128) + (9 * 128 * 256 + 3 * 256)
-        assert (
-            parameter_count(build_model("fedhe:0", MNIST, seed=0)) == convolutions + 256 * 13 * 13 * 10 + 10
-        )
+        assert parameter_count(build_model("fedhe:0", MNIST, seed=0)) == convolutions + 256 * 13 * 13 * 10 + 10
 
     def test_fedhe_first_pooling_keeps_the_size_and_averages_only_pixels(self) -> None:
         """Inside (1+2+3+4)/4, at the right edge (2+4)/2, at the bottom (3+4)/2, in the corner 4."""
@@ -121,9 +117,7 @@ class TestZoo:
     def test_same_seed_and_scope_give_the_same_bits(self) -> None:
         before = torch.get_rng_state()
         weights = {
-            key: nn.utils.parameters_to_vector(
-                build_model("fedhe:5", DIGITS, seed=key[0], scope=key[1:]).parameters()
-            )
+            key: nn.utils.parameters_to_vector(build_model("fedhe:5", DIGITS, seed=key[0], scope=key[1:]).parameters())
             for key in ((0, 1), (0, 2), (1, 1))
         }
         again = build_model("fedhe:5", DIGITS, seed=0, scope=(1,))

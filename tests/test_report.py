@@ -97,9 +97,7 @@ def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
 
 
 def test_summary_comes_before_what_the_rounds_say(tmp_path: Path) -> None:
-    run = load_run(
-        finish(make(tmp_path / "run"), accuracy=0.5, accuracy_per_client=[0.2, 0.8], acc=0.25, fwt=0.125)
-    )
+    run = load_run(finish(make(tmp_path / "run"), accuracy=0.5, accuracy_per_client=[0.2, 0.8], acc=0.25, fwt=0.125))
     told = facts(summary_table(run))
     assert told["accuracy %"] == "50.0 ± 30.0"
     assert told["ACC / BWT / FWT %"] == "25.0 / - / 12.5"
