@@ -269,7 +269,7 @@ def test_a_strategy_sees_only_the_clients_drawn_ordered_by_partition():
 
 
 def test_replies_are_sorted_by_partition_in_whatever_order_they_come():
-    federation = federation_of(*map(member, range(3)))
+    federation = federation_of(member(2), member(0), member(1))
     result = exchange(federation)
     assert [federation.roster.of(reply.metadata.src_node_id).partition for reply in result.replies] == [0, 1, 2]
     assert result.failures == []

@@ -245,6 +245,13 @@ def test_payload_bytes_are_those_that_came_and_not_those_that_a_sender_claims():
         assert payload_bytes(message) == 24
 
 
+def test_a_header_of_any_length_is_no_payload():
+    """NumPy pads the header to whole 64 bytes: 128 for few dimensions, 192 for thirty."""
+    deep = to_record({"a": np.zeros((1,) * 30, np.float32)})
+    assert len(deep["a"].data) == 192 + 4
+    assert payload_bytes(Message(RecordDict({"arrays": deep}), 1, "train")) == 4
+
+
 def test_an_error_reply_has_no_payload_and_yet_a_size():
     reply = Message(Error(0, "no"), reply_to=Message(RecordDict(), 1, "train"))
     assert payload_bytes(reply) == 0

@@ -147,8 +147,8 @@ def test_a_loss_that_is_not_finite_is_an_error(value):
     model = linear([1.0])
     with pytest.raises(FloatingPointError, match="training diverged"):
         train(
-            samples([1.0, 1.0], [0, 0]),
-            [torch.tensor([0]), torch.tensor([1])],
+            samples([1.0], [0]),
+            [torch.tensor([0])],
             torch.optim.SGD(model.parameters(), lr=0.0),
             lambda inputs, labels: model(inputs).mean() * value,
         )
