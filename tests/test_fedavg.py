@@ -50,7 +50,7 @@ def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[s
     """Train the global model for one epoch with an Adam of its own; return it and the samples seen."""
     model, config, samples = node.model, node.config, 0
     model.load_state_dict({key: torch.from_numpy(array) for key, array in start.items()}, strict=False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     order = generator(config.seed, node.partition, round, "batches")
     with seeded(config.seed, node.partition, round, "train"):
         for rows in draw_batches(order, len(node.data.train), config.batch_size, epochs=1, batches=0):

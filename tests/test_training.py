@@ -117,7 +117,7 @@ def test_the_mean_loss_weighs_each_sample_alike_in_batches_of_any_size():
 def test_train_equals_a_loop_written_by_hand_bit_for_bit(make_config, make_node):
     config = make_config(local_batches=0, local_epochs=2, models="lenet5")
     node, twin = make_node(config), make_node(config)
-    loop, optimizer = twin.model, torch.optim.Adam(twin.model.parameters(), lr=0.001)
+    loop, optimizer = twin.model, torch.optim.Adam(twin.model.parameters(), lr=0.001, fused=True)
     rng = generator(0, "loop")
     losses, count = 0.0, len(twin.data.train)
     for _ in range(2):
