@@ -46,6 +46,7 @@ def roll_call(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     node = Node.from_context(context)
     build_client(node.config, node)
+    node.read_state()  # refuses another run's state before round 1
     specification = weights(node.model)
     member = Member(
         node=context.node_id,

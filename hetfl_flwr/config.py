@@ -140,7 +140,9 @@ class RunConfig(BaseModel):
     output_dir: Annotated[
         str, Field(description="Run folder. Empty: a new one under runs/ in the working directory.")
     ] = ""
-    resume: Annotated[bool, Field(description="Go on with the run in output-dir from its last checkpoint.")] = False
+    resume: Annotated[
+        bool, Field(description="Go on with the run in output-dir from its last checkpoint (`hetfl run --resume`).")
+    ] = False
     state_dir: Annotated[
         str, Field(description="Folder for the clients' state on disk. Empty: kept in Flower's Context.")
     ] = ""

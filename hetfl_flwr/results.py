@@ -1,21 +1,16 @@
-"""One run on disk: config, rounds, summary, clients, the server's knowledge and the checkpoint."""
+"""One run on disk: config, rounds, summary, clients and the server's knowledge."""
 
 import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, Message
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
+from hetfl_flwr.checkpoint import KNOWLEDGE_FILE, Checkpoint, pack
 from hetfl_flwr.config import RunConfig, to_toml
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Failure, Member, Roster, Traffic
@@ -29,18 +24,6 @@ CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "summary.json",
     "clients.json",
 )
-KNOWLEDGE_FILE, CHECKPOINTS = "knowledge.safetensors", "checkpoint"
-
-
-@runtime_checkable
-class KeepsClients(Protocol):
-    """A Grid that can write its clients' state into a checkpoint, and take it up again."""
-
-    def save_clients(self, folder: Path) -> None:
-        """Write every client's state."""
-
-    def load_clients(self, folder: Path) -> None:
-        """Take up every client's state."""
 
 
 @dataclass
@@ -83,7 +66,6 @@ class Results:
         self.config = config
         self.engine = engine
         self.rounds: list[Round] = []
-        self.roster = Roster()
         self._traffic: dict[int, Traffic] = {}
         self._members: dict[int, Member] = {}
         holds_run = (folder / ROUNDS_FILE).exists() and (folder / ROUNDS_FILE).stat().st_size > 0
@@ -125,12 +107,8 @@ class Results:
         for partition, traffic in trained.traffic.items():
             self._traffic.setdefault(partition, Traffic()).add(traffic)
         total = _total(trained.traffic.values())
-        entry.bytes_up, entry.bytes_down, entry.wire_up, entry.wire_down = (
-            total.bytes_up,
-            total.bytes_down,
-            total.wire_up,
-            total.wire_down,
-        )
+        entry.bytes_up, entry.bytes_down = total.bytes_up, total.bytes_down
+        entry.wire_up, entry.wire_down = total.wire_up, total.wire_down
         evaluation = _total(evaluated.traffic.values())
         entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
         entry.failures = [asdict(failure) for failure in [*left_out, *trained.failures, *evaluated.failures]]
@@ -140,52 +118,33 @@ class Results:
         return entry
 
     def checkpoint(self, round: int, arrays: ArrayRecord, run: int, grid: object) -> None:
-        """Write what ``--resume`` needs: the server's knowledge, and the clients' state where the Grid keeps it."""
-        parent = self.folder / CHECKPOINTS
-        target = parent / f"round-{round}"
-        unfinished = parent / f"unfinished-{os.getpid()}"
+        """Write what ``--resume`` needs."""
         traffic = {client: asdict(traffic) for client, traffic in self._traffic.items()}
-        metadata = {"round": round, "run": run, "traffic": traffic}
         with self._writing():
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
-            replace_file(unfinished / KNOWLEDGE_FILE, _knowledge(arrays, metadata))
-            if isinstance(grid, KeepsClients):
-                grid.save_clients(unfinished)
-            shutil.rmtree(target, ignore_errors=True)
-            unfinished.replace(target)
-            for older in parent.iterdir():
-                if older != target:
-                    shutil.rmtree(older, ignore_errors=True)
+            Checkpoint(round, run, traffic, from_record(arrays)).write(self.folder, grid)
 
     def resume(self, grid: object) -> tuple[int, ArrayRecord]:
         """Go back to the last checkpoint and return its round and knowledge; rounds written after it are dropped."""
-        checkpoint = read_checkpoint(self.folder)
-        self._traffic = {int(client): Traffic(**values) for client, values in checkpoint.traffic.items()}
-        lines = (self.folder / ROUNDS_FILE).read_text().splitlines()
-        for line in lines:
+        checkpoint = Checkpoint.read(self.folder, grid)
+        self._traffic = {client: Traffic(**counts) for client, counts in checkpoint.traffic.items()}
+        for line in (self.folder / ROUNDS_FILE).read_text().splitlines():
             try:
                 entry = Round(**json.loads(line))
             except (ValueError, TypeError):
-                break
+                break  # the line that was being written when the run was killed
             if entry.round <= checkpoint.round:
                 self.rounds.append(entry)
-        replace_file(
-            self.folder / ROUNDS_FILE,
-            "".join(json.dumps(asdict(entry)) + "\n" for entry in self.rounds).encode(),
-        )
-        if isinstance(grid, KeepsClients):
-            grid.load_clients(checkpoint.folder)
+        kept = "".join(json.dumps(asdict(entry)) + "\n" for entry in self.rounds)
+        with self._writing():
+            replace_file(self.folder / ROUNDS_FILE, kept.encode())
         return checkpoint.round, to_record(checkpoint.arrays)
 
     def finish(self, arrays: ArrayRecord) -> None:
         """Write summary, clients and the server's knowledge."""
-        try:
-            replace_file(self.folder / KNOWLEDGE_FILE, _knowledge(arrays, {"round": self._reached}))
+        with self._writing():
+            replace_file(self.folder / KNOWLEDGE_FILE, pack(from_record(arrays), {"round": self._reached}))
             replace_file(self.folder / CLIENTS_FILE, (json.dumps(self.clients(), indent=1) + "\n").encode())
             replace_file(self.folder / SUMMARY_FILE, (json.dumps(self.summary(), indent=1) + "\n").encode())
-        except OSError as error:
-            raise RunFolderError(f"run folder {self.folder} cannot be written: {error.strerror}") from None
 
     def discard(self) -> None:
         """Take back the files and folders made for a run that has reached nothing; the name is free again."""
@@ -255,42 +214,6 @@ class Results:
         ]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """What `Results.checkpoint` wrote."""
-
-    folder: Path
-    round: int
-    run: int
-    traffic: dict[str, dict[str, int]]
-    arrays: dict[str, NDArray[Any]]
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read the folder of one checkpoint."""
-        with safe_open(folder / KNOWLEDGE_FILE, "numpy") as file:
-            written = json.loads(file.metadata()["knowledge"])
-            arrays = {name: file.get_tensor(name) for name in written["names"]}
-        return cls(folder, written["round"], written["run"], written["traffic"], arrays)
-
-
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read the last checkpoint of a run folder.
-
-    Raises
-    ------
-    RunFolderError
-        There is none that can be read.
-    """
-    found = sorted((folder / CHECKPOINTS).glob("round-*"), key=lambda path: int(path.name.removeprefix("round-")))
-    if not found:
-        raise RunFolderError(f"{folder} has no checkpoint to resume from (it was interrupted before the first one)")
-    try:
-        return Checkpoint.read(found[-1])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise RunFolderError(f"{found[-1]}: damaged checkpoint ({type(error).__name__})") from None
-
-
 def new_folder(config: RunConfig) -> Path:
     """Return the run folder that a config names, or a new one under ``runs/`` in the working directory."""
     if config.output_dir:
@@ -306,14 +229,6 @@ def new_folder(config: RunConfig) -> Path:
 def round_seconds(seconds: float) -> float:
     """Return seconds to the millisecond."""
     return round(seconds, 3)
-
-
-def _knowledge(arrays: ArrayRecord, metadata: Mapping[str, object]) -> bytes:
-    named = from_record(arrays)
-    return save(
-        {name: np.ascontiguousarray(array) for name, array in named.items()},
-        {"knowledge": json.dumps({**metadata, "names": list(named)})},
-    )
 
 
 def _metrics(reply: Message) -> dict[str, float]:

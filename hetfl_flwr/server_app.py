@@ -8,9 +8,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from hetfl_flwr.algorithms import build_strategy, resolve
+from hetfl_flwr.algorithms import build_strategy, find, resolve
+from hetfl_flwr.checkpoint import KeepsClients
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, TooFewClients
 from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Federation
 from hetfl_flwr.progress import Watch
 from hetfl_flwr.results import Results, new_folder
@@ -30,6 +31,7 @@ def main(grid: Grid, context: Context) -> None:
             federation.assemble()
             done, arrays = 0, strategy.prepare(federation.roster, config)
             if config.resume:
+                _check_resumable(config, grid)
                 done, arrays = results.resume(grid)
         except BaseException:
             results.discard()
@@ -115,6 +117,14 @@ def _round(
 def _with_samples(exchange: Exchange) -> list[Message]:
     """Return the replies that weigh anything: no mean is taken over no samples."""
     return [reply for reply in exchange.replies if reply.content.metric_records[METRICS][EXAMPLES]]
+
+
+def _check_resumable(config: RunConfig, grid: Grid) -> None:
+    if find(config.algorithm).client.keeps_state and not isinstance(grid, KeepsClients):
+        raise ConfigError(
+            f"resume = true: clients of {config.algorithm} keep their models, and in this engine "
+            "they ended with their run; only `hetfl run --resume` goes on with them"
+        )
 
 
 def _engine(grid: Grid) -> str:

@@ -189,7 +189,8 @@ def _resolved(config: RunConfig) -> RunConfig:
 
 def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id. Only ``rounds`` may differ."""
-    from hetfl_flwr.results import CONFIG_FILE, read_checkpoint
+    from hetfl_flwr.checkpoint import Checkpoint
+    from hetfl_flwr.results import CONFIG_FILE
 
     if "output-dir" not in chosen:
         raise ConfigError("--resume needs --out: which run folder to go on with")
@@ -204,7 +205,7 @@ def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:
                 f"{folder} was run with {key} = {before.to_flat().get(key)!r}, not {value!r}: "
                 "only --rounds may change on --resume"
             )
-    return asked, read_checkpoint(folder).run
+    return asked, Checkpoint.read(folder).run
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import Value
-from hetfl_flwr.results import KNOWLEDGE_FILE, ROUNDS_FILE, SUMMARY_FILE
+from hetfl_flwr.results import ROUNDS_FILE, SUMMARY_FILE
 from simulations.benchmarks.flower import Flower, flower
 from simulations.cli import _run
 

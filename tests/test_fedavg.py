@@ -10,10 +10,10 @@ import torch
 from safetensors.numpy import load_file
 from torch.nn import functional
 
+from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import build_model
 from hetfl_flwr.payloads import weights
-from hetfl_flwr.results import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.training import draw_batches
 

@@ -5,9 +5,10 @@ import pytest
 from flwr.app import Error, Message, MetricRecord
 from safetensors.numpy import load_file
 
+from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
-from hetfl_flwr.results import new_folder, read_checkpoint
+from hetfl_flwr.results import new_folder
 from hetfl_flwr.seeding import generator
 from simulations.engine import LocalGrid
 
@@ -373,7 +374,7 @@ def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(
 
     with Meddled(config, workers=before, push=stop_in(2)) as grid, pytest.raises(Interrupted):
         run_federation(config, grid)
-    assert read_checkpoint(Path(config.output_dir)).round == 2
+    assert Checkpoint.read(Path(config.output_dir)).round == 2
     assert summary_of(Path(config.output_dir))["rounds"] == 2
     assert reached(run_federation(resumed(config), workers=after)) == reached(whole)
 
@@ -395,7 +396,7 @@ def test_a_run_that_died_in_mid_round_goes_on_from_the_last_checkpoint(
     with Meddled(config, push=crash_in(4)) as grid, pytest.raises(Crash):
         run_federation(config, grid)
     folder = Path(config.output_dir)
-    assert read_checkpoint(folder).round == 2
+    assert Checkpoint.read(folder).round == 2
     assert lines(folder)[-1]["round"] == 3
     assert reached(run_federation(resumed(config))) == reached(whole)
 
@@ -419,7 +420,7 @@ def test_only_the_last_checkpoint_is_kept_and_found_by_number(make_config, run_f
     assert [path.name for path in (folder / "checkpoint").iterdir()] == ["round-11"]
     (folder / "checkpoint" / "round-9").mkdir()
     (folder / "checkpoint" / "unfinished-123").mkdir()
-    assert read_checkpoint(folder).round == 11
+    assert Checkpoint.read(folder).round == 11
 
 
 def test_without_a_run_or_a_checkpoint_there_is_nothing_to_resume(refusal, make_config, run_federation):
@@ -439,4 +440,4 @@ def test_a_damaged_checkpoint_is_named(refusal, finished, make_config, run_feder
         said = refusal(RunFolderError, run_federation, resumed(make_config()))
         assert said.startswith(f"{file.parent}: damaged checkpoint")
     file.unlink()
-    assert "round-2" in refusal(RunFolderError, read_checkpoint, finished)
+    assert "round-2" in refusal(RunFolderError, Checkpoint.read, finished)
