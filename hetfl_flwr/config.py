@@ -144,7 +144,8 @@ class RunConfig(BaseModel):
         bool, Field(description="Go on with the run in output-dir from its last checkpoint (`hetfl run --resume`).")
     ] = False
     state_dir: Annotated[
-        str, Field(description="Folder for the clients' state on disk. Empty: kept in Flower's Context.")
+        str,
+        Field(description="Folder for the clients' state, a subfolder a run. Empty: kept in Flower's Context."),
     ] = ""
     checkpoint_every: Annotated[
         int,

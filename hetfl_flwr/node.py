@@ -97,9 +97,9 @@ class Node:
 
 
 def state_store(config: RunConfig, context: Context) -> StateStore:
-    """Return where a client's state lies: on disk with ``state-dir`` set, else in its Context."""
+    """Return where a client's state lies: on disk with ``state-dir`` set (a folder a run), else in its Context."""
     if config.state_dir:
-        return FileStore(Path(config.state_dir), _identity(context.node_config)[0])
+        return FileStore(Path(config.state_dir) / f"run-{context.run_id}", _identity(context.node_config)[0])
     return ContextStore(context, str(context.run_id))
 
 

@@ -78,7 +78,7 @@ def test_state_lies_in_the_context_or_in_the_folder_that_is_named(tmp_path, make
     assert isinstance(state_store(config, make_context(config, 1)), ContextStore)
     store = state_store(config.with_values({"state-dir": str(tmp_path)}), make_context(config, 1))
     assert isinstance(store, FileStore)
-    assert store.where == str(tmp_path / "client-1.safetensors")
+    assert store.where == str(tmp_path / "run-7" / "client-1.safetensors")
 
 
 def test_what_a_node_writes_the_next_one_reads(make_config, make_context):
@@ -102,9 +102,14 @@ def test_what_a_node_writes_the_next_one_reads(make_config, make_context):
 def test_a_state_folder_of_something_else_is_refused_by_client_and_file(
     refusal, tmp_path, make_config, make_context, change, field
 ):
+    """A run reads only its own folder; the file of run 7 is moved to where run 8 looks."""
     config = make_config(state_dir=str(tmp_path))
     Node.from_context(make_context(config)).write_state(ClientState())
-    other = make_context(config.with_values(change.get("keys", {})), run=change.get("run", 7), **change.get("own", {}))
+    run = change.get("run", 7)
+    other = make_context(config.with_values(change.get("keys", {})), run=run, **change.get("own", {}))
+    if run != 7:
+        assert Node.from_context(other).read_state() is None
+        (tmp_path / "run-7").rename(tmp_path / f"run-{run}")
     said = refusal(StateError, Node.from_context(other).read_state)
     assert said.startswith("client 0 (")
-    assert f"{tmp_path / 'client-0.safetensors'}: state of another {field}: found" in said
+    assert f"{tmp_path / f'run-{run}' / 'client-0.safetensors'}: state of another {field}: found" in said

@@ -7,7 +7,8 @@ from safetensors.numpy import load_file
 
 from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig, read_toml
-from hetfl_flwr.errors import FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.federation import GridView
 from hetfl_flwr.results import new_folder
 from hetfl_flwr.seeding import generator
 from simulations.engine import LocalGrid
@@ -441,3 +442,13 @@ def test_a_damaged_checkpoint_is_named(refusal, finished, make_config, run_feder
         assert said.startswith(f"{file.parent}: damaged checkpoint")
     file.unlink()
     assert "round-2" in refusal(RunFolderError, Checkpoint.read, finished)
+
+
+def test_resume_is_refused_where_the_clients_models_are_gone(refusal, make_config, make_grid, run_federation):
+    """A Grid that keeps no clients, as Flower's own do not: FedHe's models are lost."""
+    config = make_config(checkpoint_every=1)
+    run_federation(config)
+    longer = config.with_values({"rounds": 3, "resume": True})
+    grid = make_grid(longer)
+    line = refusal(ConfigError, run_federation, longer, GridView(grid, grid.get_node_ids()))
+    assert line.startswith("resume = true: clients of fedhe keep their models")
