@@ -85,7 +85,7 @@ class KnowledgeClient(NumPyClient, ABC):
         with seeded(self.node.config.seed, self.node.partition, round, "train"):
             self.node.model.train()
             upload, metrics = self.learn(download, round)
-        checked = self.upload_spec().check(list(upload.values()), str(self.node))
+        checked = self.upload_spec().check_named(upload, str(self.node))
         self._save()
         return list(checked.values()), int(metrics.pop(EXAMPLES)), metrics
 

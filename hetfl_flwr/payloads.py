@@ -5,7 +5,7 @@ range and finiteness before use; nothing is ever unpickled. Shape letters: B bat
 clients.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -114,19 +114,19 @@ class PayloadSpec:
         PayloadError
             As `check`; nothing larger than declared is decoded.
         """
-        if tuple(record) != self.names:
-            raise PayloadError(
-                f"{where}: arrays {', '.join(record) or 'none'}, expected {', '.join(self.names) or 'none'}"
-            )
+        self._check_names(record, where)
         return self.check([_decode(record[spec.name], spec, where) for spec in self.arrays], where)
 
-    def encode(self, arrays: Arrays, where: str) -> ArrayRecord:
-        """Return the record to send, after checking it as the receiver will."""
-        if tuple(arrays) != self.names:
+    def check_named(self, arrays: Arrays, where: str) -> dict[str, NDArray[Any]]:
+        """Check named arrays that are about to be sent, as the receiver will: names and order too."""
+        self._check_names(arrays, where)
+        return self.check(list(arrays.values()), where)
+
+    def _check_names(self, names: Iterable[str], where: str) -> None:
+        if tuple(names) != self.names:
             raise PayloadError(
-                f"{where}: arrays {', '.join(arrays) or 'none'}, expected {', '.join(self.names) or 'none'}"
+                f"{where}: arrays {', '.join(names) or 'none'}, expected {', '.join(self.names) or 'none'}"
             )
-        return to_record(self.check(list(arrays.values()), where))
 
 
 def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:

@@ -57,7 +57,7 @@ def header(text):
 
 
 def test_a_payload_as_declared_is_let_through_unchanged():
-    decoded = SPEC.decode(SPEC.encode({"logits": LOGITS, "counts": COUNTS}, "here"), "client 0")
+    decoded = SPEC.decode(to_record(SPEC.check_named({"logits": LOGITS, "counts": COUNTS}, "here")), "client 0")
     assert list(decoded) == ["logits", "counts"]
     assert decoded["logits"].dtype == np.float32
     assert decoded["counts"].tolist() == [0, 4]
@@ -110,8 +110,10 @@ def test_a_list_of_arrays_of_another_length_is_refused(refusal):
 
 
 def test_the_sender_too_is_told_when_it_breaks_its_own_declaration(refusal):
-    assert "shape (3, 2)" in refusal(PayloadError, SPEC.encode, {"logits": LOGITS.T, "counts": COUNTS}, "here")
-    assert "arrays logits, expected" in refusal(PayloadError, SPEC.encode, {"logits": LOGITS}, "here")
+    assert "shape (3, 2)" in refusal(PayloadError, SPEC.check_named, {"logits": LOGITS.T, "counts": COUNTS}, "here")
+    assert "arrays logits, expected" in refusal(PayloadError, SPEC.check_named, {"logits": LOGITS}, "here")
+    swapped = {"counts": COUNTS, "logits": LOGITS}
+    assert "arrays counts, logits, expected logits, counts" in refusal(PayloadError, SPEC.check_named, swapped, "here")
 
 
 class Exploding:
@@ -200,7 +202,7 @@ def test_random_bytes_never_give_anything_but_a_payload_error(data):
 def test_any_payload_comes_back_bit_for_bit(arrays):
     named = {f"array.{index}": array for index, array in enumerate(arrays)}
     spec = PayloadSpec(tuple(ArraySpec(name, array.shape, str(array.dtype)) for name, array in named.items()))
-    sent = spec.encode(named, "here")
+    sent = to_record(spec.check_named(named, "here"))
     for decoded in (spec.decode(sent, "there"), from_record(sent)):
         assert list(decoded) == list(named)
         for name, array in named.items():
@@ -211,7 +213,9 @@ def test_any_payload_comes_back_bit_for_bit(arrays):
 
 def test_arrays_in_any_memory_order_keep_their_values():
     turned = np.arange(6, dtype=np.float32).reshape(3, 2).T
-    assert SPEC.decode(SPEC.encode({"logits": turned, "counts": COUNTS}, "a"), "b")["logits"].tolist() == [
+    assert SPEC.decode(to_record(SPEC.check_named({"logits": turned, "counts": COUNTS}, "a")), "b")[
+        "logits"
+    ].tolist() == [
         [0, 2, 4],
         [1, 3, 5],
     ]
@@ -227,7 +231,7 @@ def test_fedhe_s_payload_at_ten_classes_by_hand():
     up, down = class_logits(10), known_class_logits(10)
     assert (up.nbytes, down.nbytes) == (480, 410)
     for spec in (up, down):
-        zeros = spec.encode({array.name: np.zeros(array.shape, array.dtype) for array in spec.arrays}, "here")
+        zeros = to_record({array.name: np.zeros(array.shape, array.dtype) for array in spec.arrays})
         message = Message(RecordDict({"arrays": zeros, "metrics": MetricRecord({"num-examples": 3})}), 1, "train")
         assert payload_bytes(message) == spec.nbytes
 
