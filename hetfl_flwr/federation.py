@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from logging import INFO
 from math import ceil, isfinite
 from typing import Any
 
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore import log
 from pydantic import TypeAdapter, ValidationError
 
 from hetfl_flwr.config import RunConfig
@@ -239,12 +241,17 @@ class Federation:
             Too few nodes within ``round-timeout``, or a client that cannot take part: names it and why.
         """
         deadline = time.monotonic() + self.config.round_timeout
+        seen = -1
         while True:
             for failure in self.welcome():
                 raise FederationError(failure.reason)
             announced = max((member.partitions for member in self.roster), default=1)
-            if len(self.roster) >= (self.config.clients or announced) or time.monotonic() > deadline:
+            wanted = self.config.clients or announced
+            if len(self.roster) >= wanted or time.monotonic() > deadline:
                 break
+            if len(self.roster) != seen:
+                seen = len(self.roster)
+                log(INFO, "waiting for nodes: %d of %d are here", seen, wanted)
             time.sleep(max(self._poll, 0.1))
         if len(self.roster) < self.config.min_clients:
             raise FederationError(f"min-clients = {self.config.min_clients}, but there are {len(self.roster)} clients")
