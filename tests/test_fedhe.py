@@ -308,7 +308,7 @@ def test_alpha_0_is_local_training(make_config, run_federation, tmp_path):
     }.items():
         places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
         run_federation(make_config(models="mlp,fedhe:6", rounds=3, partition="classes:4", **places, **keys))
-        trained[name] = models(tmp_path / f"{name}-state")
+        trained[name] = models(tmp_path / f"{name}-state" / "run-7")
     assert len(trained["local"]) == 2
     for same, local, other in zip(trained["alpha 0"], trained["local"], trained["alpha 1"], strict=True):
         assert same.keys() == local.keys()
