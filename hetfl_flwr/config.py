@@ -6,6 +6,7 @@ The same keys serve ``hetfl run --set key=value``, ``flwr run . -c "key=value"``
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -205,8 +206,16 @@ def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
     config : RunConfig
         What the server sent.
     node_config : mapping
-        The node's own settings; keys other than `NODE_KEYS` are left to others.
+        The node's own settings; keys other than `NODE_KEYS` are left to others, unless they look like one of these.
+
+    Raises
+    ------
+    ConfigError
+        A misspelt key, or a value that does not fit.
     """
+    for key in node_config.keys() - NODE_KEYS.keys() - {"partition-id", "num-partitions"}:
+        if get_close_matches(key, NODE_KEYS):
+            raise ConfigError(unknown("node-config key", key, NODE_KEYS))
     own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
     return config.with_values(own) if own else config
 

@@ -173,6 +173,13 @@ def test_a_wrong_setting_of_a_node_is_one_line(refusal):
     assert "device" in refusal(ConfigError, for_node, RunConfig(), {"device": "tpu"})
 
 
+@pytest.mark.parametrize("key", ["models", "modle", "data_dir", "statedir"])
+def test_a_misspelt_setting_of_a_node_names_the_nearest(refusal, key):
+    near = {"models": "model", "modle": "model", "data_dir": "data-dir", "statedir": "state-dir"}[key]
+    said = refusal(ConfigError, for_node, RunConfig(), {"partition-id": 0, key: "x"})
+    assert said.startswith(f"unknown node-config key '{key}': did you mean '{near}'?")
+
+
 VALUES = {
     "fraction": st.floats(0, 1, exclude_min=True),
     "rounds": st.integers(1, 2**31),
