@@ -27,6 +27,7 @@ from hetfl_flwr.errors import ConfigError, RunFolderError
 T = TypeVar("T")
 NOTHING = "-"
 BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
+SHOWN_FAILURES = 10
 INCIDENTAL = {
     "seed",
     "data-dir",
@@ -425,7 +426,7 @@ def client_table(run: Run) -> Table:
 
 
 def summary_table(run: Run) -> Table:
-    """Return the figures of one run, one a row, with the reason of each failure."""
+    """Return the figures of one run, one a row, with the reasons of the first failures."""
     shown = figures(run)
     rows = {
         "algorithm": shown["algorithm"],
@@ -452,10 +453,15 @@ def summary_table(run: Run) -> Table:
     for name, value in rows.items():
         if value is not None:
             table.add_row(name, Text(value))
-    for record in run.rounds:
-        for failure in record["failures"]:
-            place = f"round {record['round']}, client {failure['partition']}, {failure['stage']}"
-            table.add_row("", Text(f"{place}: {' '.join(failure['reason'].split())}"))
+    told = [
+        f"round {record['round']}: {' '.join(failure['reason'].split())}"
+        for record in run.rounds
+        for failure in record["failures"]
+    ]
+    for failure in told[:SHOWN_FAILURES]:
+        table.add_row("", Text(failure))
+    if len(told) > SHOWN_FAILURES:
+        table.add_row("", f"and {len(told) - SHOWN_FAILURES} more in rounds.jsonl")
     return table
 
 

@@ -93,7 +93,14 @@ def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
     assert told["rounds"] == "3 of 9"
     assert told["accuracy %"] == "80.0 ± 10.0"
     assert told["wire up"] == "3.0 kB"
-    assert told[""] == "round 2, client 1, train: out of memory"
+    assert told[""] == "round 2: out of memory"
+
+
+def test_many_failures_are_cut_short(tmp_path: Path) -> None:
+    failures = [{"partition": 1, "stage": "train", "reason": f"client 1: {number}"} for number in range(12)]
+    run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=failures), LINES[3]]))
+    cells = list(summary_table(run).columns[1].cells)
+    assert [str(cell) for cell in cells[-2:]] == ["round 2: client 1: 9", "and 2 more in rounds.jsonl"]
 
 
 def test_summary_comes_before_what_the_rounds_say(tmp_path: Path) -> None:
