@@ -28,6 +28,16 @@ T = TypeVar("T")
 NOTHING = "-"
 BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
 SHOWN_FAILURES = 10
+UNEQUAL_KEYS = (
+    "partition",
+    "test-set",
+    "models",
+    "local-epochs",
+    "local-batches",
+    "batch-size",
+    "optimizer",
+    "learning-rate",
+)
 INCIDENTAL = {
     "seed",
     "data-dir",
@@ -401,8 +411,11 @@ def shared_terms(groups: Sequence[Group]) -> str:
 
 
 def unequal_terms(groups: Sequence[Group]) -> str | None:
-    """Return one line that says in what the groups cannot be compared fairly: data set, clients or seeds."""
+    """Return one line that says in what the groups cannot be compared fairly: what was learnt, by whom, with what."""
     found = {name: list(dict.fromkeys(map(TERMS[name], groups))) for name in ("dataset", "clients", "seed")}
+    for key in UNEQUAL_KEYS:
+        values = (group.runs[0].config.get(key) for group in groups)
+        found[key] = list(dict.fromkeys(str(value) for value in values if value is not None))
     told = [f"{name} ({' / '.join(values)})" for name, values in found.items() if len(values) > 1]
     return f"Not on equal terms: these runs differ in {', '.join(told)}." if told else None
 

@@ -256,6 +256,15 @@ def test_compare_unequal_runs(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_with_other_models_or_data_are_not_on_equal_terms(tmp_path: Path) -> None:
+    """What a run folder does not say is not held against it."""
+    one = load_run(make(tmp_path / "one", models="mlp", partition="iid"))
+    other = load_run(make(tmp_path / "other", models="lenet5", partition="iid"))
+    silent = load_run(make(tmp_path / "silent", algorithm="local"))
+    assert unequal_terms(group_runs([one, silent])) is None
+    assert unequal_terms(group_runs([one, other])) == "Not on equal terms: these runs differ in models (mlp / lenet5)."
+
+
 def test_seeds_are_grouped(tmp_path: Path) -> None:
     """Last accuracies 0.8 and 0.6: mean 0.7, sample deviation sqrt(2 * 0.1^2) = 0.1414; bests likewise."""
     weaker = [*LINES[:3], line(3, [0.5, 0.7], sent=300)]
