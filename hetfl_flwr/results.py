@@ -123,9 +123,10 @@ class Results:
         with self._writing():
             Checkpoint(round, run, traffic, from_record(arrays)).write(self.folder, grid)
 
-    def resume(self, grid: object) -> tuple[int, ArrayRecord]:
+    def resume(self, grid: object, roster: Roster) -> tuple[int, ArrayRecord]:
         """Go back to the last checkpoint and return its round and knowledge; rounds written after it are dropped."""
         checkpoint = Checkpoint.read(self.folder, grid)
+        self._members = {member.partition: member for member in roster}
         self._traffic = {client: Traffic(**counts) for client, counts in checkpoint.traffic.items()}
         for line in (self.folder / ROUNDS_FILE).read_text().splitlines():
             try:

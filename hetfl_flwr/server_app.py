@@ -25,14 +25,14 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config = resolve(RunConfig.from_flat(context.run_config))
         strategy = build_strategy(config)
+        _check_resumable(config, grid)
         results = Results(new_folder(config), config, _engine(grid))
         try:
             federation = Federation(grid, config)
             federation.assemble()
             done, arrays = 0, strategy.prepare(federation.roster, config)
             if config.resume:
-                _check_resumable(config, grid)
-                done, arrays = results.resume(grid)
+                done, arrays = results.resume(grid, federation.roster)
         except BaseException:
             results.discard()
             raise
@@ -120,7 +120,7 @@ def _with_samples(exchange: Exchange) -> list[Message]:
 
 
 def _check_resumable(config: RunConfig, grid: Grid) -> None:
-    if find(config.algorithm).client.keeps_state and not isinstance(grid, KeepsClients):
+    if config.resume and find(config.algorithm).client.keeps_state and not isinstance(grid, KeepsClients):
         raise ConfigError(
             f"resume = true: clients of {config.algorithm} keep their models, and in this engine "
             "they ended with their run; only `hetfl run --resume` goes on with them"

@@ -205,7 +205,10 @@ def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:
                 f"{folder} was run with {key} = {before.to_flat().get(key)!r}, not {value!r}: "
                 "only --rounds may change on --resume"
             )
-    return asked, Checkpoint.read(folder).run
+    checkpoint = Checkpoint.read(folder)
+    if asked.rounds < checkpoint.round:
+        raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
+    return asked, checkpoint.run
 
 
 @contextmanager

@@ -450,5 +450,15 @@ def test_resume_is_refused_where_the_clients_models_are_gone(refusal, make_confi
     run_federation(config)
     longer = config.with_values({"rounds": 3, "resume": True})
     grid = make_grid(longer)
+    before = (Path(config.output_dir) / "config.toml").read_bytes()
     line = refusal(ConfigError, run_federation, longer, GridView(grid, grid.get_node_ids()))
     assert line.startswith("resume = true: clients of fedhe keep their models")
+    assert (Path(config.output_dir) / "config.toml").read_bytes() == before
+
+
+def test_resuming_a_run_that_is_done_changes_nothing(make_config, run_federation):
+    config = make_config()
+    folder = run_federation(config)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    run_federation(config.with_values({"resume": True}))
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
