@@ -42,7 +42,8 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
     samples : int
         Number of training samples, 1 or more.
     size : int
-        Samples of a batch. A last batch of one sample joins the one before it: batch norm cannot train on one.
+        Samples of a batch. Where it is above 1, a last batch of one sample joins the one before it: batch norm
+        cannot train on one.
     epochs : int
         Passes over the data, each in an order of its own, where `batches` is 0.
     batches : int
@@ -58,7 +59,7 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
     while left > 0 if batches else passes < epochs:
         order = torch.from_numpy(rng.permutation(samples))
         cuts = list(torch.split(order, size))
-        if len(cuts) > 1 and len(cuts[-1]) == 1:
+        if size > 1 and len(cuts) > 1 and len(cuts[-1]) == 1:
             cuts[-2:] = [torch.cat(cuts[-2:])]
         passes += 1
         yield from cuts[:left] if batches else cuts

@@ -34,7 +34,7 @@ def joined(batches):
         (5, 4, 2, 0, [5, 5]),
         (1, 4, 1, 0, [1]),  # nothing to join
         (3, 50, 2, 0, [3, 3]),
-        (3, 1, 1, 0, [1, 2]),
+        (3, 1, 1, 0, [1, 1, 1]),  # asked for one by one
         (10, 4, 9, 2, [4, 4]),  # batches say how many, epochs do not matter
         (10, 4, 1, 5, [4, 4, 2, 4, 4]),
         (9, 4, 1, 3, [4, 5, 4]),
