@@ -178,9 +178,8 @@ class LocalGrid(Grid):
             raise Interrupted
         for message in pushed:
             self._sent += 1
-            message.metadata.__dict__["_message_id"] = str(
-                UUID(int=self._sent)
-            )  # as long as Flower's simulation makes them
+            # as long as the ids of Flower's simulation
+            message.metadata.__dict__["_message_id"] = str(UUID(int=self._sent))
             self._host.send(message)
         return [message.metadata.message_id for message in pushed]
 

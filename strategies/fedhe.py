@@ -23,8 +23,9 @@ class FedHe(KnowledgeStrategy):
            up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)
     State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, known.K (C,) bool of
            each client K.
-    Departs from the paper: a class that a client did not see in a round is not averaged in (the paper's Eq. 8 would
-    send zeros for it).
+    Departs from the paper: rounds are synchronous, all clients of a round are answered with the same averages (the
+    paper's server answers one client at a time, as it comes). A class that a client did not see in a round is not
+    averaged in (the paper's Eq. 8 would send zeros for it).
 
     Parameters
     ----------
