@@ -113,3 +113,13 @@ def test_a_state_folder_of_something_else_is_refused_by_client_and_file(
     said = refusal(StateError, Node.from_context(other).read_state)
     assert said.startswith("client 0 (")
     assert f"{tmp_path / f'run-{run}' / 'client-0.safetensors'}: state of another {field}: found" in said
+
+
+def test_the_settings_of_data_and_threads_reach_the_node(make_config, make_node):
+    """Digits' own test split has 360 rows; 2 clients share the other 1,437, half of them kept for validation."""
+    config = make_config(threads=2, test_set="global", normalize="none", validation_fraction=0.5)
+    node = make_node(config)
+    assert torch.get_num_threads() == 2
+    assert (len(node.data.train), len(node.data.validation), len(node.data.test)) == (359, 360, 360)
+    pixels, _ = node.data.test.batch(torch.arange(360))
+    assert (pixels.min(), pixels.max()) == (0.0, 1.0)  # minus a mean image, some would be below 0
