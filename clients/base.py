@@ -1,20 +1,23 @@
 """Base of the client halves: Flower's ``fit`` and ``evaluate``, written once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, final
 
 import torch
 from flwr.common import Scalar
 from flwr.compat.client.numpy_client import NumPyClient
 from numpy.typing import NDArray
+from torch import nn
 
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.federation import EXAMPLES, ROUND
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.state import ClientState, load_optimizer, optimizer_tensors
-from hetfl_flwr.training import draw_batches, evaluate, make_optimizer
+from hetfl_flwr.training import draw_epochs, evaluate, make_optimizer
 
 Metrics = dict[str, Scalar]
 """Names and values of what a client reports."""
@@ -24,23 +27,34 @@ class KnowledgeClient(NumPyClient, ABC):
     """A client that learns from its own data and from what it is sent.
 
     An algorithm writes `download_spec`, `upload_spec` and `learn`. It finds its model, data and run config in
-    ``self.node``; the model and everything in ``self.numbers`` survive between rounds, and so does the optimizer that
-    `optimizer` has handed out.
+    ``self.node``; the `modules` and everything in ``self.numbers`` survive between rounds, and so does each optimizer
+    that `optimizer` has handed out.
 
     Parameters
     ----------
     node : Node
         The client's model, data, run config and state store.
+
+    Raises
+    ------
+    ConfigError
+        ``keep-best`` on a client without validation samples.
     """
 
     keeps_state = True
     """Whether anything survives between rounds. False where each download brings all that is needed."""
 
     def __init__(self, node: Node) -> None:
+        if node.config.keep_best and len(node.data.validation) == 0:
+            raise ConfigError("keep-best = true, but there are no validation samples here: raise validation-fraction")
         self.node = node
         self.numbers: dict[str, int | float] = {}
         self._saved = ClientState()
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Return what survives between rounds besides optimizers and numbers: by default the client's model."""
+        return {"model": self.node.model}
 
     @abstractmethod
     def download_spec(self) -> PayloadSpec:
@@ -91,34 +105,79 @@ class KnowledgeClient(NumPyClient, ABC):
 
     @final
     def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
-        """Check the download, take up the state and measure."""
+        """Check the download, take up the state and measure; with ``keep-best``, keep the best model so far."""
         download = self.assess_spec().check(parameters, "server")
         self._restore()
-        metrics = self.assess(download)
+        metrics = {**self.assess(download), **self._measure_elsewhere()}
+        if "accuracy" in metrics and "fwt" in metrics:
+            others = len(self.node.data.others)
+            metrics["acc"] = (float(metrics["accuracy"]) + others * float(metrics["fwt"])) / (1 + others)
+        if self.node.config.keep_best:
+            metrics = self._best(metrics)
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
 
-    def batches(self, round: int) -> Iterator[torch.Tensor]:
-        """Draw this round's mini-batches of the training data, as the run config says."""
+    def epochs(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[list[torch.Tensor]]:
+        """Draw this round's mini-batches as the run config says, pass by pass over the data.
+
+        Parameters
+        ----------
+        round : int
+            The round, from 1.
+        samples : int, optional
+            Number of samples to draw from; default: the client's training samples.
+        times : int
+            How many times the local work that the run config names, 1 or more.
+        """
         config = self.node.config
-        rng = generator(config.seed, self.node.partition, round, "batches")
-        return draw_batches(
-            rng,
-            len(self.node.data.train),
+        return draw_epochs(
+            generator(config.seed, self.node.partition, round, "batches"),
+            len(self.node.data.train) if samples is None else samples,
             config.batch_size,
-            epochs=config.local_epochs,
-            batches=config.local_batches,
+            epochs=config.local_epochs * times,
+            batches=config.local_batches * times,
         )
 
-    def optimizer(self, name: str = "optimizer") -> torch.optim.Optimizer:
-        """Return the optimizer over the model's parameters, with the moments that it had after the last round."""
-        built = make_optimizer(self.node.config, self.node.model.parameters())
-        prefix = f"{name}."
-        load_optimizer(
-            built,
-            {key.removeprefix(prefix): tensor for key, tensor in self._saved.tensors.items() if key.startswith(prefix)},
-        )
+    def batches(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[torch.Tensor]:
+        """Draw the mini-batches of `epochs`, one after the other."""
+        return chain.from_iterable(self.epochs(round, samples=samples, times=times))
+
+    def optimizer(
+        self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None
+    ) -> torch.optim.Optimizer:
+        """Return an optimizer with the moments that it had after the last round.
+
+        Parameters
+        ----------
+        name : str
+            Its name in the client's state.
+        parameters : iterable of Parameter, optional
+            What it steps; default: the model's. The same in each round.
+        """
+        built = make_optimizer(self.node.config, self.node.model.parameters() if parameters is None else parameters)
+        load_optimizer(built, _under(f"{name}.", self._saved.tensors))
         self._optimizers[name] = built
         return built
+
+    def _measure_elsewhere(self) -> Metrics:
+        """Measure the assessed model on the validation samples, and on the test samples of other domains (FWT)."""
+        model, data = self.node.model, self.node.data
+        metrics: Metrics = {}
+        if len(data.validation):
+            metrics["validation-accuracy"] = evaluate(model, data.validation).accuracy
+        if data.others:
+            metrics["fwt"] = sum(evaluate(model, other).accuracy for other in data.others) / len(data.others)
+        return metrics
+
+    def _best(self, metrics: Metrics) -> Metrics:
+        """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
+        prefix = "best."
+        before = {key.removeprefix(prefix): n for key, n in self._saved.numbers.items() if key.startswith(prefix)}
+        if before and before["validation-accuracy"] >= float(metrics["validation-accuracy"]):
+            return dict(before)
+        model = {f"{prefix}{name}": tensor for name, tensor in self.node.model.state_dict().items()}
+        numbers = {f"{prefix}{name}": float(value) for name, value in metrics.items()}
+        self.node.write_state(ClientState({**self._saved.tensors, **model}, {**self._saved.numbers, **numbers}))
+        return metrics
 
     def _restore(self) -> None:
         saved = self.node.read_state()
@@ -126,18 +185,24 @@ class KnowledgeClient(NumPyClient, ABC):
             return
         self._saved = saved
         self.numbers = dict(saved.numbers)
-        model = {
-            key.removeprefix("model."): tensor for key, tensor in saved.tensors.items() if key.startswith("model.")
-        }
-        self.node.model.load_state_dict(model)
+        for name, module in self.modules().items():
+            tensors = _under(f"{name}.", saved.tensors)
+            if tensors:
+                module.load_state_dict(tensors)
 
     def _save(self) -> None:
         if not self.keeps_state:
             return
-        tensors = {f"model.{name}": tensor for name, tensor in self.node.model.state_dict().items()}
+        tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith("best.")}
+        for name, module in self.modules().items():
+            tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
         for name, optimizer in self._optimizers.items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
         self.node.write_state(ClientState(tensors, self.numbers))
+
+
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:

@@ -58,7 +58,7 @@ def models_of(config: RunConfig) -> str:
     """Return a run's models, with ``auto`` resolved: unlike ones wherever the algorithm takes them."""
     if config.models != AUTO:
         return config.models
-    return UNLIKE_MODELS if find(config.algorithm).strategy.unlike_models else LIKE_MODEL
+    return UNLIKE_MODELS if build_strategy(config).unlike_models else LIKE_MODEL
 
 
 def resolve(config: RunConfig) -> RunConfig:

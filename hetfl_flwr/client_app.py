@@ -9,14 +9,26 @@ from functools import wraps
 from hashlib import sha256
 from logging import ERROR
 
-from flwr.app import ArrayRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
-from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, MEMBER, METRICS, ROUND, Member
+from hetfl_flwr.federation import (
+    ARRAYS,
+    CONFIG,
+    EXAMPLES,
+    LABELLED,
+    MEMBER,
+    METRICS,
+    POOL,
+    ROUND,
+    SEEDS,
+    STAGES,
+    Member,
+)
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import PayloadSpec, to_record, weights
 
@@ -58,11 +70,31 @@ def roll_call(message: Message, context: Context) -> Message:
         classes=node.data.spec.classes,
         shape=node.data.spec.shape,
         weights=sha256(repr(specification).encode()).hexdigest()[:16],
+        dtype=node.dtype,
         train=len(node.data.train),
+        public=len(node.data.public),
         validation=len(node.data.validation),
         test=len(node.data.test),
     )
     return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
+
+
+@app.query(SEEDS.removeprefix("query."))
+@_surfaced
+def seeds(message: Message, context: Context) -> Message:
+    """Hand out this client's public rows, with their labels if they are asked for."""
+    node = Node.from_context(context)
+    shared = node.own_seeds(labelled=bool(message.content.config_records[CONFIG][LABELLED]))
+    count = MetricRecord({EXAMPLES: len(node.data.public)})
+    return Message(RecordDict({ARRAYS: to_record(shared), METRICS: count}), reply_to=message)
+
+
+@app.query(POOL.removeprefix("query."))
+@_surfaced
+def pool(message: Message, context: Context) -> Message:
+    """Take up public rows of other clients."""
+    taken = Node.from_context(context).keep_seeds(message.content.array_records[ARRAYS])
+    return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: taken})}), reply_to=message)
 
 
 @app.train()
@@ -101,7 +133,7 @@ def _received(message: Message, spec: PayloadSpec) -> list[object]:
 def _where(message: Message, context: Context) -> str:
     partition = context.node_config.get("partition-id", f"on node {context.node_id}")
     kind = message.metadata.message_type
-    where = f"client {partition}, {'roll call' if kind == MessageType.QUERY else kind}"
+    where = f"client {partition}, {STAGES.get(kind, kind)}"
     record = message.content.config_records.get(CONFIG) if message.has_content() else None
     return f"{where}, round {record[ROUND]!r}: " if record is not None and ROUND in record else f"{where}: "
 

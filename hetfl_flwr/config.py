@@ -34,12 +34,46 @@ def _partition(text: str) -> str:
     return text
 
 
+def _features(text: str) -> str:
+    from hetfl_flwr.data import parse_features
+
+    parse_features(text)
+    return text
+
+
 def _models(text: str) -> str:
     if text != AUTO:
         from hetfl_flwr.models import parse_models
 
         parse_models(text)
     return text
+
+
+def _seconds(text: str) -> str:
+    simulated_seconds(text)
+    return text
+
+
+def simulated_seconds(text: str) -> list[float]:
+    """Read the value of ``client-seconds``; an empty one is 1 for all.
+
+    Raises
+    ------
+    ValueError
+        Not numbers above 0, separated by commas.
+
+    Examples
+    --------
+    >>> simulated_seconds("1,1,20")
+    [1.0, 1.0, 20.0]
+    """
+    try:
+        seconds = [float(part) for part in (text or "1").split(",")]
+    except ValueError:
+        seconds = []
+    if not seconds or not all(0 < value < float("inf") for value in seconds):
+        raise ValueError("expected numbers above 0, separated by commas")
+    return seconds
 
 
 def _kebab(name: str) -> str:
@@ -64,19 +98,33 @@ class RunConfig(BaseModel):
     ] = "fedhe"
 
     dataset: Annotated[
-        str, Field(min_length=1, description="Name of `hetfl list datasets`, or a Hugging Face hub id.")
+        str,
+        Field(
+            min_length=1,
+            description="Name of `hetfl list datasets`, a Hugging Face hub id, or rotated- and one of images; "
+            "or a comma list, dealt round-robin over the clients.",
+        ),
     ] = "digits"
     data_dir: Annotated[
         str,
         Field(description="Folder with local copies in the hub's layout. Empty: bundled data or the hub."),
     ] = ""
-    image_column: Annotated[str, Field(description="Image column of a hub id. Empty: the only one.")] = ""
-    label_column: Annotated[str, Field(description="Label column of a hub id. Empty: the only one.")] = ""
+    image_column: Annotated[
+        str, Field(description="Image column of a hub id (a list: or one each). Empty: the only one.")
+    ] = ""
+    label_column: Annotated[
+        str, Field(description="Label column of a hub id (a list: or one each). Empty: the only one.")
+    ] = ""
     partition: Annotated[
         str,
         AfterValidator(_partition),
         Field(description="iid, dirichlet:ALPHA, classes:N (a client), shards:N (a client), or all (no split)."),
     ] = "iid"
+    features: Annotated[
+        str,
+        AfterValidator(_features),
+        Field(description="Columns of a table: all, or slices:OVERLAP (one slice a client, OVERLAP of it shared)."),
+    ] = "all"
     test_set: Annotated[
         Literal["client", "global"],
         Field(description="client: a part of each client's rows; global: the data set's own test split, for all."),
@@ -87,9 +135,18 @@ class RunConfig(BaseModel):
     test_fraction: Annotated[
         float, Field(ge=0, lt=1, description="Part of a client's rows kept for its test (test-set client).")
     ] = 0.2
+    public_fraction: Annotated[
+        float, Field(ge=0, lt=1, description="Part of a client's rows, all for training, that it may show to others.")
+    ] = 0.1
+    shared_split: Annotated[
+        bool, Field(description="Domains of the same images (rotated) split them alike, so that none trains on a test.")
+    ] = False
     normalize: Annotated[
         Literal["mean-image", "none"],
-        Field(description="mean-image: minus the mean of the training images; none: scaled to [0, 1] only."),
+        Field(
+            description="mean-image: images minus the mean of the training images, a table's columns with mean 0 and "
+            "deviation 1 on the client's training rows; none: images scaled to [0, 1] only, tables as they are."
+        ),
     ] = "mean-image"
 
     models: Annotated[
@@ -118,6 +175,18 @@ class RunConfig(BaseModel):
     evaluate_every: Annotated[
         int, Field(ge=1, description="Evaluate on the clients each so many rounds, and after the last.")
     ] = 1
+    keep_best: Annotated[
+        bool,
+        Field(description="Clients keep, and report, their model of best accuracy on their validation samples so far."),
+    ] = False
+    client_seconds: Annotated[
+        str,
+        AfterValidator(_seconds),
+        Field(
+            description="Simulated seconds that a client takes for a round, dealt round-robin over the clients: "
+            "'1,1,20' makes every third one slow. Local engine only: orders replies, written down as clock. Empty: 1."
+        ),
+    ] = ""
     seed: Annotated[int, Field(ge=0, lt=2**32, description="Seed of everything that is drawn.")] = 0
 
     local_epochs: Annotated[

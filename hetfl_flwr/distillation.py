@@ -1,5 +1,8 @@
 """Losses by which one model teaches another. Pure functions; teachers are detached."""
 
+from math import cos, inf, pi
+
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,3 +25,107 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor, temperature: f
     teacher = functional.log_softmax(teacher_logits.detach() / temperature, 1)
     student = functional.log_softmax(student_logits / temperature, 1)
     return functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
+
+
+def decoupled_kd(
+    student_logits: Tensor, teacher_logits: Tensor, labels: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Return the two terms of decoupled distillation: on the true class against the rest, and among the rest.
+
+    Liu et al., "Completely Heterogeneous Federated Learning" (CHFL), Eq. (6)-(7), where the loss is ``alpha`` times
+    their sum; after Zhao et al., "Decoupled Knowledge Distillation", CVPR 2022. At temperature 1, for each sample,
+    ``KL(teacher || student) = target term + (1 - teacher's probability of the true class) * non-target term``; here
+    the second term stands without that weight, which is small where the teacher is sure.
+
+    Neither term is multiplied by the squared temperature. Finite, with finite gradients, however sure the two are.
+
+    Parameters
+    ----------
+    student_logits, teacher_logits : Tensor
+        Shape (B, C), before the softmax, C at least 2, B at least 1. No gradient flows to the teacher.
+    labels : Tensor
+        Shape (B,), integers in [0, C): the true classes.
+    temperature : float
+        Softens the teacher among the classes that are not true, above 0: not the student, and not the target term. 1
+        leaves the teacher as it is; the larger, the more uniform.
+
+    Returns
+    -------
+    target_term : Tensor
+        KL(b_teacher || b_student), mean over the batch: b is the pair of probabilities (true class, all the rest).
+    non_target_term : Tensor
+        KL(p_teacher; T || p_student), mean over the batch: p is the distribution over the classes that are not true,
+        renormalised. 0 if C is 2.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit each other, C is 1, or the temperature is not above 0.
+    """
+    _check_decoupled(student_logits, teacher_logits, labels, temperature)
+    student, student_rest = _decouple(student_logits, labels)
+    teacher, teacher_rest = _decouple(teacher_logits, labels)
+    target_term = kl_divergence(teacher, student)
+    non_target_term = kl_divergence(teacher_rest / temperature, student_rest)
+    return target_term.to(student_logits.dtype), non_target_term.to(student_logits.dtype)
+
+
+def cosine_temperature(epoch: int, max_epochs: int, beta: float) -> float:
+    """Return the temperature of an epoch: CHFL Eq. (7), ``beta (1 + cos(pi epoch / max_epochs)) + 1``.
+
+    Falls from ``2 beta + 1`` at epoch 0 to 1 at the last. The paper counts epochs from 1.
+
+    Parameters
+    ----------
+    epoch : int
+        In [0, max_epochs].
+    max_epochs : int
+        Epochs of the whole run, 1 or more.
+    beta : float
+        Half the height of the fall, 0 or more; 5 in the paper. 0 is a temperature of 1 throughout.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> cosine_temperature(0, 10, 5.0), cosine_temperature(5, 10, 5.0), cosine_temperature(10, 10, 5.0)
+    (11.0, 6.0, 1.0)
+    """
+    if not max_epochs >= 1:
+        raise ValueError(f"max_epochs = {max_epochs}, expected 1 or more")
+    if not 0 <= epoch <= max_epochs:
+        raise ValueError(f"epoch = {epoch}, expected 0 to max_epochs = {max_epochs}")
+    if not 0 <= beta < inf:
+        raise ValueError(f"beta = {beta}, expected 0 or more")
+    return beta * (1 + cos(pi * epoch / max_epochs)) + 1
+
+
+def _check_decoupled(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor, temperature: float) -> None:
+    shapes = (
+        f"student {tuple(student_logits.shape)}, teacher {tuple(teacher_logits.shape)}, labels {tuple(labels.shape)}"
+    )
+    if (
+        student_logits.ndim != 2
+        or teacher_logits.shape != student_logits.shape
+        or labels.shape != student_logits.shape[:1]
+    ):
+        raise ValueError(f"shapes {shapes}; expected (B, C), (B, C), (B,)")
+    if student_logits.shape[1] < 2:
+        raise ValueError("decoupled distillation of 1 class, expected at least 2")
+    if not 0 < temperature < inf:
+        raise ValueError(f"temperature = {temperature}, expected a number above 0")
+
+
+def _decouple(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits of the pair (true class, all the rest), shape (B, 2), and of the rest, shape (B, C - 1).
+
+    In float32 at least: a sum over the batch of divergences of 10,000 is more than float16 can hold.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    others = torch.arange(logits.shape[1] - 1, device=logits.device)
+    others = others + (others >= labels[:, None]).to(others.dtype)
+    rest = logits.gather(1, others)
+    return torch.cat([logits.gather(1, labels[:, None]), rest.logsumexp(1, keepdim=True)], 1), rest

@@ -13,14 +13,14 @@ from logging import INFO
 from math import ceil, isfinite
 from typing import Any
 
-from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from pydantic import TypeAdapter, ValidationError
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError
-from hetfl_flwr.payloads import PayloadSpec, payload_bytes, wire_bytes
+from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, payload_bytes, seeds, to_record, wire_bytes
 from hetfl_flwr.seeding import generator
 
 ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-examples", "server-round"
@@ -28,6 +28,12 @@ ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-e
 
 MEMBER = "member"
 """Name of the record in which a client answers the roll call."""
+
+SEEDS, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
+"""Messages that ask a client for its public rows and that bring it those of others; whether labels are asked for."""
+
+STAGES = {MessageType.QUERY: "roll call", SEEDS: "sharing of seeds", POOL: "sharing of seeds"}
+"""How errors call what a message asks for, where its type says too little."""
 
 BUSY = "still busy with an earlier message"
 """Why a node was sent nothing: it has not answered what it was sent before."""
@@ -54,8 +60,10 @@ class Member:
         Shape of one input.
     weights : str
         Fingerprint of the names, shapes and dtypes of its weights: equal for clients whose weights can be averaged.
-    train, validation, test : int
-        Numbers of samples.
+    dtype : str
+        What its inputs are stored as, such as ``"uint8"``: the form in which public rows travel.
+    train, public, validation, test : int
+        Numbers of samples; the public ones are among those it trains on.
     """
 
     node: int
@@ -67,7 +75,9 @@ class Member:
     classes: int
     shape: tuple[int, ...]
     weights: str
+    dtype: str
     train: int
+    public: int
     validation: int
     test: int
 
@@ -106,11 +116,35 @@ class Member:
 _MEMBERS = TypeAdapter(Member)
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """What an algorithm needs of the clients' public rows ("seeds"); exchanged once, before the first round.
+
+    Parameters
+    ----------
+    labelled : bool
+        Whether their labels travel too.
+    to_clients : bool
+        Whether each client is sent the rows of all others; False: they stay with the server.
+    """
+
+    labelled: bool = True
+    to_clients: bool = True
+
+
 class Roster:
-    """The clients that are in the federation now, by partition. Grows when one joins late, shrinks when one leaves."""
+    """The clients that are in the federation now, by partition. Grows when one joins late, shrinks when one leaves.
+
+    Attributes
+    ----------
+    seeds : dict
+        The public rows that clients have shared, by partition: payloads of `hetfl_flwr.payloads.seeds`. Those of a
+        client that leaves stay: everybody knows them.
+    """
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
         self._by_node = {member.node: member for member in members}
+        self.seeds: dict[int, Arrays] = {}
 
     def __iter__(self) -> Iterator[Member]:
         """Go through the members by partition."""
@@ -137,6 +171,10 @@ class Roster:
                 )
         self._by_node[member.node] = member
 
+    def remove(self, node: int) -> None:
+        """Forget a client, if its node is a member."""
+        self._by_node.pop(node, None)
+
     def keep(self, nodes: set[int]) -> None:
         """Forget clients whose nodes are gone."""
         self._by_node = {node: member for node, member in self._by_node.items() if node in nodes}
@@ -155,6 +193,37 @@ class Roster:
             said = ", ".join(f"{member} has {value}" for value, member in values.items()) or "no client is here"
             raise FederationError(f"the clients must have the same number of classes: {said}")
         return next(iter(values))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input that all clients share.
+
+        Raises
+        ------
+        FederationError
+            They do not share one, or there is no client.
+        """
+        values = {(member.shape, member.dtype): member for member in reversed(list(self))}
+        if len(values) != 1:
+            said = ", ".join(f"{member} has {shape} {dtype}" for (shape, dtype), member in values.items())
+            raise FederationError(f"the clients must have inputs of the same shape: {said or 'no client is here'}")
+        return next(iter(values))[0]
+
+    def check_sharing(self, algorithm: str) -> None:
+        """Refuse clients whose public rows cannot be shared: none there, or inputs of another shape or class count.
+
+        Raises
+        ------
+        FederationError
+            Names the clients.
+        """
+        _ = self.classes, self.shape
+        without = [member.partition for member in self if member.public == 0]
+        if without:
+            raise FederationError(
+                f"{algorithm} needs public samples of each client, but client {_listed(without)} has none: "
+                "raise public-fraction"
+            )
 
     def check_same_weights(self, algorithm: str, instead: Sequence[str]) -> None:
         """Refuse unlike models, for an algorithm that averages weights.
@@ -213,6 +282,36 @@ class Exchange:
     failures: list[Failure] = field(default_factory=list)
     traffic: dict[int, Traffic] = field(default_factory=dict)
 
+    def add(self, other: "Exchange") -> None:
+        """Count failures and cost of another exchange in; its replies have been used."""
+        self.failures += other.failures
+        for partition, traffic in other.traffic.items():
+            self.traffic.setdefault(partition, Traffic()).add(traffic)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message on its way, and what it costs: measured before a Grid in this process hands it over."""
+
+    message: Message
+    traffic: Traffic
+
+    @classmethod
+    def of(cls, message: Message) -> "Sent":
+        """Measure a message."""
+        return cls(message, Traffic(bytes_down=payload_bytes(message), wire_down=wire_bytes(message)))
+
+    @property
+    def node(self) -> int:
+        """Where it goes."""
+        return self.message.metadata.dst_node_id
+
+    @property
+    def stage(self) -> str:
+        """What the message asks for, as failures call it."""
+        kind = self.message.metadata.message_type
+        return STAGES.get(kind, kind)
+
 
 class Federation:
     """A Grid with a roll call, ordered replies, checked uploads and measured bytes.
@@ -229,8 +328,9 @@ class Federation:
         self.grid = grid
         self.config = config
         self.roster = Roster()
+        self._holds: dict[int, set[int]] = {}
         self._late: dict[str, int] = {}
-        self._poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
+        self.poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
 
     def assemble(self) -> None:
         """Wait for the nodes and call the roll.
@@ -252,12 +352,19 @@ class Federation:
             if len(self.roster) != seen:
                 seen = len(self.roster)
                 log(INFO, "waiting for nodes: %d of %d are here", seen, wanted)
-            time.sleep(max(self._poll, 0.1))
+            time.sleep(max(self.poll, 0.1))
         if len(self.roster) < self.config.min_clients:
             raise FederationError(f"min-clients = {self.config.min_clients}, but there are {len(self.roster)} clients")
 
-    def welcome(self) -> list[Failure]:
-        """Forget nodes that left, call the roll of new ones, and return those that could not be taken in."""
+    def welcome(self, check: Callable[[Roster], None] | None = None) -> list[Failure]:
+        """Forget nodes that left, call the roll of new ones, and return those that could not be taken in.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Raises FederationError for a roster that the algorithm cannot work with; a node that makes it so is not
+            taken in.
+        """
         present = set(self.grid.get_node_ids())
         self.roster.keep(present)
         new = sorted(node for node in present if node not in self.roster)
@@ -271,9 +378,82 @@ class Federation:
             else:
                 try:
                     self.roster.add(Member.from_reply(reply))
+                    if check is not None:
+                        check(self.roster)
                 except FederationError as error:
+                    self.roster.remove(node)
                     failures.append(Failure(-1, "roll call", str(error)))
         return sorted(failures, key=lambda failure: failure.reason)
+
+    def share(self, sharing: Sharing | None) -> Exchange:
+        """Collect public rows of clients that have not shared theirs yet, and bring each client those it lacks.
+
+        After the first call this costs nothing, until a client joins. Clients that `sharing` could not be done with
+        are failures of the exchange; `holding` leaves them out.
+        """
+        result = Exchange()
+        if sharing is None:
+            return result
+        self._collect(sharing, result)
+        if sharing.to_clients:
+            self._distribute(result)
+        return result
+
+    def holding(self, members: Iterable[Member], sharing: Sharing | None) -> list[Member]:
+        """Return those members that have shared their public rows, and hold those of all others where they should."""
+        if sharing is None:
+            return list(members)
+        return [
+            member
+            for member in members
+            if member.partition in self.roster.seeds and not (sharing.to_clients and self._lacks(member))
+        ]
+
+    def _collect(self, sharing: Sharing, result: Exchange) -> None:
+        calls = [
+            Message(RecordDict({CONFIG: ConfigRecord({LABELLED: sharing.labelled})}), member.node, SEEDS)
+            for member in self.roster
+            if member.partition not in self.roster.seeds
+        ]
+
+        def declared(member: Member) -> PayloadSpec:
+            return seeds(member.public, member.shape, member.dtype, member.classes, labelled=sharing.labelled)
+
+        collected = self.exchange(calls, declared)
+        for reply in collected.replies:
+            member = self.roster.of(reply.metadata.src_node_id)
+            self.roster.seeds[member.partition] = from_record(reply.content.array_records[ARRAYS])
+        self.roster.seeds = dict(sorted(self.roster.seeds.items()))
+        result.add(collected)
+
+    def _distribute(self, result: Exchange) -> None:
+        lacking = {member.node: self._lacks(member) for member in self.roster}
+        records: dict[frozenset[int], ArrayRecord] = {}
+
+        def record(partitions: frozenset[int]) -> ArrayRecord:
+            if partitions not in records:
+                records[partitions] = to_record(
+                    {
+                        f"{name}.{partition}": array
+                        for partition in sorted(partitions)
+                        for name, array in self.roster.seeds[partition].items()
+                    }
+                )
+            return records[partitions]
+
+        calls = [
+            Message(RecordDict({ARRAYS: record(frozenset(partitions))}), node, POOL)
+            for node, partitions in lacking.items()
+            if partitions
+        ]
+        brought = self.exchange(calls)
+        for reply in brought.replies:
+            node = reply.metadata.src_node_id
+            self._holds[node] = self._holds.get(node, set()) | lacking[node]
+        result.add(brought)
+
+    def _lacks(self, member: Member) -> set[int]:
+        return set(self.roster.seeds) - {member.partition} - self._holds.get(member.node, set())
 
     def draw(self, round: int) -> list[Member]:
         """Draw the clients of a round: ``fraction`` of them, rounded up, by the run's own generator."""
@@ -299,36 +479,59 @@ class Federation:
             What each client is to upload. None: no arrays are looked at.
         """
         result = Exchange()
-        sent = sorted(messages, key=lambda message: self.roster.of(message.metadata.dst_node_id).partition)
-        down = {
-            message.metadata.dst_node_id: Traffic(bytes_down=payload_bytes(message), wire_down=wire_bytes(message))
-            for message in sent
+        sent = {
+            message.metadata.dst_node_id: Sent.of(message)
+            for message in sorted(messages, key=lambda message: self.roster.of(message.metadata.dst_node_id).partition)
         }
-        for node, reply in self._answers(sent).items():
-            member, traffic = self.roster.of(node), down[node]
-            stage = sent[0].metadata.message_type
-            if isinstance(reply, str):
-                result.failures.append(Failure(member.partition, stage, f"{member}: {reply}"))
-                if reply != BUSY:
-                    result.traffic[member.partition] = traffic
-                continue
-            traffic.bytes_up, traffic.wire_up = payload_bytes(reply), wire_bytes(reply)
-            result.traffic[member.partition] = traffic
-            try:
-                _check_reply(reply, member, uploads)
-            except PayloadError as error:
-                result.failures.append(Failure(member.partition, stage, str(error)))
-            else:
-                result.replies.append(reply)
+        for node, reply in self._answers([one.message for one in sent.values()]).items():
+            self.judge(reply, sent[node], result, uploads)
         return result
+
+    def judge(
+        self,
+        reply: Message | str,
+        sent: "Sent",
+        result: Exchange,
+        uploads: Callable[[Member], PayloadSpec] | None = None,
+    ) -> bool:
+        """Count a reply's cost, and put it with the good ones or the failures. A text says why there is none.
+
+        Returns
+        -------
+        bool
+            Whether it may be used.
+        """
+        member = self.roster.of(sent.node)
+        if reply != BUSY:
+            result.traffic.setdefault(member.partition, Traffic()).add(sent.traffic)
+        if isinstance(reply, str):
+            result.failures.append(Failure(member.partition, sent.stage, f"{member}: {reply}"))
+            return False
+        result.traffic[member.partition].add(Traffic(bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply)))
+        try:
+            _check_reply(reply, member, uploads)
+        except PayloadError as error:
+            result.failures.append(Failure(member.partition, sent.stage, str(error)))
+            return False
+        result.replies.append(reply)
+        return True
+
+    def give_up(self, sent: Sent, result: Exchange) -> None:
+        """Count a message as not answered in time; its node is busy until the late reply is in."""
+        self.judge(f"no reply within {self.config.round_timeout:g} s", sent, result)
+        self._late[sent.message.metadata.message_id] = sent.node
+
+    def busy(self) -> set[int]:
+        """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
+        self._take_late()
+        return set(self._late.values())
 
     def _answers(self, messages: Sequence[Message]) -> dict[int, Message | str]:
         """Return each node's reply, in the order of the messages, or why there is none.
 
         A node that has not answered in time is sent nothing more until its late reply is in: one message at a time.
         """
-        self._take_late()
-        busy = set(self._late.values())
+        busy = self.busy()
         answers: dict[int, Message | str] = {message.metadata.dst_node_id: BUSY for message in messages}
         free = [message for message in messages if message.metadata.dst_node_id not in busy]
         for message in free:
@@ -345,8 +548,8 @@ class Federation:
                     answers[node] = reply
             if time.monotonic() > deadline:
                 break
-            if waiting and self._poll:
-                time.sleep(self._poll)
+            if waiting and self.poll:
+                time.sleep(self.poll)
         self._late |= waiting
         return answers
 

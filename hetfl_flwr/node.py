@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context
 
 from hetfl_flwr.algorithms import models_of
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.models import SplitModel, build_model, deal
+from hetfl_flwr.payloads import Arrays
+from hetfl_flwr.pool import Pool, SeedStore
 from hetfl_flwr.state import ClientState, ContextStore, FileStore, Stamp, StateStore, decode, encode
 
 
@@ -30,7 +33,9 @@ class Node:
     model : SplitModel
         The model with its initial weights, the same in each round; `KnowledgeClient` puts the saved ones in.
     data : ClientData
-        Training, validation and test samples.
+        Training, validation and test samples; which of the training samples are public.
+    seeds : SeedStore
+        Where the public rows of others lie.
     """
 
     config: RunConfig
@@ -41,6 +46,7 @@ class Node:
     data: ClientData
     store: StateStore
     stamp: Stamp
+    seeds: SeedStore
 
     @classmethod
     def from_context(cls, context: Context) -> "Node":
@@ -55,32 +61,60 @@ class Node:
         config = for_node(RunConfig.from_flat(context.run_config), context.node_config)
         torch.set_num_threads(config.threads)
         device = _device(config.device)
-        data = _on(
-            device,
-            load_client_data(
-                dataset=config.dataset,
-                data_dir=config.data_dir,
-                image_column=config.image_column,
-                label_column=config.label_column,
-                partition=config.partition,
-                partition_id=partition,
-                num_partitions=partitions,
-                seed=config.seed,
-                test=config.test_set,
-                validation_fraction=config.validation_fraction,
-                test_fraction=config.test_fraction,
-                normalize=config.normalize,
-            ),
-        )
+        data = load_client_data(
+            dataset=config.dataset,
+            data_dir=config.data_dir,
+            image_column=config.image_column,
+            label_column=config.label_column,
+            partition=config.partition,
+            features=config.features,
+            partition_id=partition,
+            num_partitions=partitions,
+            seed=config.seed,
+            test=config.test_set,
+            validation_fraction=config.validation_fraction,
+            test_fraction=config.test_fraction,
+            public_fraction=config.public_fraction,
+            shared_split=config.shared_split,
+            normalize=config.normalize,
+        ).to(device)
         name = deal(models_of(config), partition)
         model = build_model(name, data.spec, seed=config.seed, scope=(partition,)).to(device)
         stamp = Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition)
-        return cls(config, partition, partitions, name, model, data, state_store(config, context), stamp)
+        store = state_store(config, context)
+        return cls(config, partition, partitions, name, model, data, store, stamp, SeedStore(context))
 
     @property
     def device(self) -> torch.device:
         """Where the model lies."""
         return self.model.head.weight.device
+
+    @property
+    def dtype(self) -> str:
+        """What the inputs are stored as, such as ``"uint8"``."""
+        return str(self.data.public.stored()[0].dtype).removeprefix("torch.")
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The public rows of all clients that have shared theirs, this one's among them."""
+        return self.seeds.pool(self.partition, self.data.public)
+
+    def own_seeds(self, *, labelled: bool) -> Arrays:
+        """Return this client's public rows as they are stored, to be shared."""
+        inputs, labels = self.data.public.stored()
+        arrays = {"inputs": inputs.numpy()}
+        return {**arrays, "labels": labels.numpy()} if labelled else arrays
+
+    def keep_seeds(self, record: ArrayRecord) -> int:
+        """Check and keep public rows of others; return how many came.
+
+        Raises
+        ------
+        PayloadError
+            They do not fit this client's own.
+        """
+        spec = self.data.spec
+        return self.seeds.keep(record, spec.shape, self.dtype, spec.classes)
 
     def read_state(self) -> ClientState | None:
         """Return what was saved after the last round, or None before the first."""
@@ -117,10 +151,6 @@ def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:
             f"partition-id = {partition} is outside 0 .. {partitions - 1} (num-partitions = {partitions})"
         )
     return partition, partitions
-
-
-def _on(device: torch.device, data: ClientData) -> ClientData:
-    return ClientData(data.spec, data.train.to(device), data.validation.to(device), data.test.to(device))
 
 
 def _device(name: str) -> torch.device:

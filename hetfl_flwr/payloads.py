@@ -2,7 +2,7 @@
 
 A payload is a set of named arrays with declared shapes and dtypes. A receiver checks names, count, shape, dtype,
 range and finiteness before use; nothing is ever unpickled. Shape letters: B batch, C classes, D feature width, K
-clients.
+clients, R alignment samples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +25,29 @@ Arrays = Mapping[str, NDArray[Any]]
 NPY_HEADER = 4096
 """More bytes than the header of any array declared here takes in the .npy format."""
 
+SIMPLEX_TOLERANCE = 1e-4
+"""How far from 1 the sum of a distribution may be: the rounding of float32 over thousands of classes stays below."""
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A size that only the sender knows.
+
+    Parameters
+    ----------
+    letter : str
+        Its name. In one payload, equal letters are equal sizes.
+    most : int
+        Largest size that is accepted; 0 is always accepted.
+    """
+
+    letter: str
+    most: int
+
+    def __repr__(self) -> str:
+        """Return how errors call it."""
+        return f"{self.letter} <= {self.most}"
+
 
 @dataclass(frozen=True)
 class ArraySpec:
@@ -34,18 +57,25 @@ class ArraySpec:
     ----------
     name : str
         Its key on the wire.
-    shape : tuple of int
-        Its exact shape; ``()`` is a scalar.
+    shape : tuple of int or Dim
+        Its exact shape, save for sizes that only the sender knows; ``()`` is a scalar.
     dtype : str
         Its exact NumPy dtype, such as ``"float32"``.
-    minimum : float, optional
-        Smallest value allowed, such as 0 for counts. None: any finite value.
+    minimum, maximum : float, optional
+        Smallest and largest value allowed, such as 0 for counts. None: any finite value.
+    sums_to_one : bool
+        Each row is a probability distribution: no value below 0, and a sum of 1 within `SIMPLEX_TOLERANCE`.
+    nonzero : bool
+        Not all of its values may be 0.
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | Dim, ...]
     dtype: str
     minimum: float | None = None
+    maximum: float | None = None
+    sums_to_one: bool = False
+    nonzero: bool = False
 
     def check(self, array: NDArray[Any], where: str) -> None:
         """Raise `PayloadError` if an array is not what is declared here."""
@@ -54,17 +84,38 @@ class ArraySpec:
             raise PayloadError(f"{named} is no array but {type(array).__name__}")
         if array.dtype != np.dtype(self.dtype):
             raise PayloadError(f"{named} has dtype {array.dtype}, expected {self.dtype}")
-        if array.shape != self.shape:
+        if not self._fits(array.shape):
             raise PayloadError(f"{named} has shape {array.shape}, expected {self.shape}")
         if not np.isfinite(array).all():
             raise PayloadError(f"{named} has values that are not finite")
-        if self.minimum is not None and array.size and array.min() < self.minimum:
+        if array.size:
+            self._check_values(array, named)
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        return len(shape) == len(self.shape) and all(
+            size <= expected.most if isinstance(expected, Dim) else size == expected
+            for size, expected in zip(shape, self.shape, strict=True)
+        )
+
+    def _check_values(self, array: NDArray[Any], named: str) -> None:
+        if self.minimum is not None and array.min() < self.minimum:
             raise PayloadError(f"{named} has values below {self.minimum:g}")
+        if self.maximum is not None and array.max() > self.maximum:
+            raise PayloadError(f"{named} has values above {self.maximum:g}")
+        if self.sums_to_one:
+            if array.min() < 0:
+                raise PayloadError(f"{named} has values below 0")
+            furthest = float(np.abs(array.sum(-1, dtype=np.float64) - 1).max())
+            if furthest > SIMPLEX_TOLERANCE:
+                raise PayloadError(f"{named} has rows that do not sum to 1 (off by {furthest:.2g})")
+        if self.nonzero and not array.any():
+            raise PayloadError(f"{named} is all zero")
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes, without any header."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+        """Size in bytes, without any header; with a `Dim` in the shape, the largest size that is accepted."""
+        sizes = (size.most if isinstance(size, Dim) else size for size in self.shape)
+        return prod(sizes) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -80,8 +131,12 @@ class PayloadSpec:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the arrays alone: what the papers count."""
+        """Size in bytes of the arrays alone: what the papers count. With a `Dim` in a shape, the largest accepted."""
         return sum(spec.nbytes for spec in self.arrays)
+
+    def __add__(self, other: "PayloadSpec") -> "PayloadSpec":
+        """Return the payload that has the arrays of both, these first."""
+        return PayloadSpec(self.arrays + other.arrays)
 
     def check(self, arrays: Sequence[NDArray[Any]], where: str) -> dict[str, NDArray[Any]]:
         """Return the arrays by name after checking each.
@@ -104,7 +159,22 @@ class PayloadSpec:
             )
         for spec, array in zip(self.arrays, arrays, strict=True):
             spec.check(array, where)
+        self._check_sizes(arrays, where)
         return dict(zip(self.names, arrays, strict=True))
+
+    def _check_sizes(self, arrays: Sequence[NDArray[Any]], where: str) -> None:
+        """Refuse sizes of the same letter that differ."""
+        known: dict[str, tuple[str, int]] = {}
+        for spec, array in zip(self.arrays, arrays, strict=True):
+            for expected, size in zip(spec.shape, array.shape, strict=True):
+                if not isinstance(expected, Dim):
+                    continue
+                first, other = known.setdefault(expected.letter, (spec.name, size))
+                if size != other:
+                    raise PayloadError(
+                        f"{where}: array '{spec.name}' has {expected.letter} = {size}, "
+                        f"array '{first}' has {expected.letter} = {other}"
+                    )
 
     def decode(self, record: ArrayRecord, where: str) -> dict[str, NDArray[Any]]:
         """Check a received record, first by what it declares and by its size, then by its content.
@@ -143,6 +213,13 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
 
 EMPTY = PayloadSpec()
 """The payload of whoever has nothing to say."""
+
+
+def seeds(rows: int | Dim, shape: tuple[int, ...], dtype: str, classes: int, *, labelled: bool) -> PayloadSpec:
+    """Public rows as they are stored, (N, *shape), and with `labelled` their labels (N,)."""
+    inputs = ArraySpec("inputs", (rows, *shape), dtype)
+    labels = ArraySpec("labels", (rows,), "int64", minimum=0, maximum=classes - 1)
+    return PayloadSpec((inputs, labels) if labelled else (inputs,))
 
 
 def class_logits(classes: int) -> PayloadSpec:

@@ -13,9 +13,10 @@ from flwr.app import ArrayRecord, Message
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE, Checkpoint, pack
 from hetfl_flwr.config import RunConfig, to_toml
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Failure, Member, Roster, Traffic
+from hetfl_flwr.federation import EXAMPLES, METRICS, Federation, Member, Roster, Traffic
 from hetfl_flwr.metrics import mean, weighted_mean
 from hetfl_flwr.payloads import from_record, to_record
+from hetfl_flwr.rounds import Played
 from hetfl_flwr.state import replace_file
 
 CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
@@ -28,12 +29,22 @@ CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
 
 @dataclass
 class Round:
-    """One line of ``rounds.jsonl``. Round 0 is the evaluation before any training."""
+    """One line of ``rounds.jsonl``. Round 0 is the sharing of seeds, if any, and the evaluation before any training.
+
+    Accuracies are means over the clients: on their own test and validation samples; of the model all share
+    (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
+    (`fwt`). ``clock`` is simulated time in seconds, where ``client-seconds`` is set.
+    """
 
     round: int
     seconds: float
     accuracy: float | None = None
     global_accuracy: float | None = None
+    validation_accuracy: float | None = None
+    acc: float | None = None
+    bwt: float | None = None
+    fwt: float | None = None
+    clock: float | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     wire_up: int = 0
@@ -67,6 +78,8 @@ class Results:
         self.engine = engine
         self.rounds: list[Round] = []
         self._traffic: dict[int, Traffic] = {}
+        self._latest: dict[int, dict[str, float]] = {}
+        self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
         holds_run = (folder / ROUNDS_FILE).exists() and (folder / ROUNDS_FILE).stat().st_size > 0
         if holds_run and not config.resume:
@@ -81,24 +94,19 @@ class Results:
             replace_file(folder / CONFIG_FILE, to_toml(kept.to_flat()).encode())
             (folder / ROUNDS_FILE).touch()
 
-    def add(
-        self,
-        round: int,
-        seconds: float,
-        trained: Exchange,
-        evaluated: Exchange,
-        roster: Roster,
-        left_out: Iterable[Failure] = (),
-    ) -> Round:
+    def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
         """Write a round down."""
+        roster, trained, evaluated = federation.roster, played.trained, played.evaluated
         self._members |= {member.partition: member for member in roster}
         entry = Round(round, round_seconds(seconds))
+        if self.config.client_seconds:
+            entry.clock = getattr(federation.grid, "clock", None)
         measured = {roster.of(reply.metadata.src_node_id).partition: _metrics(reply) for reply in evaluated.replies}
-        samples = {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
-        entry.clients = {str(client): values for client, values in measured.items()}
-        entry.accuracy = mean(values["accuracy"] for values in measured.values() if "accuracy" in values)
-        globally = {client: v["global-accuracy"] for client, v in measured.items() if "global-accuracy" in v}
-        entry.global_accuracy = weighted_mean(globally, samples)
+        self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
+        entry.clients = {str(client): dict(values) for client, values in measured.items()}
+        if measured:
+            self._latest = {**self._latest, **measured} if played.carry else measured
+            self._average(entry)
         for reply in trained.replies:
             client = str(roster.of(reply.metadata.src_node_id).partition)
             entry.clients.setdefault(client, {}).update(
@@ -111,11 +119,24 @@ class Results:
         entry.wire_up, entry.wire_down = total.wire_up, total.wire_down
         evaluation = _total(evaluated.traffic.values())
         entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
-        entry.failures = [asdict(failure) for failure in [*left_out, *trained.failures, *evaluated.failures]]
+        failures = [*played.left_out, *trained.failures, *evaluated.failures]
+        entry.failures = [asdict(failure) for failure in failures]
         self.rounds.append(entry)
         with self._writing(), (self.folder / ROUNDS_FILE).open("a") as file:
             file.write(json.dumps(asdict(entry)) + "\n")
         return entry
+
+    def _average(self, entry: Round) -> None:
+        """Fill in the means over clients of what was measured last."""
+        for name in ("accuracy", "validation_accuracy", "acc", "fwt"):
+            setattr(entry, name, mean(self._measured(name).values()))
+        if entry.fwt is not None:
+            entry.bwt = entry.accuracy  # the accuracy on each client's own domain
+        entry.global_accuracy = weighted_mean(self._measured("global_accuracy"), self._samples)
+
+    def _measured(self, name: str) -> dict[int, float]:
+        key = name.replace("_", "-")
+        return {client: values[key] for client, values in self._latest.items() if key in values}
 
     def checkpoint(self, round: int, arrays: ArrayRecord, run: int, grid: object) -> None:
         """Write what ``--resume`` needs."""
@@ -138,6 +159,8 @@ class Results:
         kept = "".join(json.dumps(asdict(entry)) + "\n" for entry in self.rounds)
         with self._writing():
             replace_file(self.folder / ROUNDS_FILE, kept.encode())
+        if self.rounds and self.rounds[-1].clock is not None:
+            grid.clock = self.rounds[-1].clock  # type: ignore[attr-defined]
         return checkpoint.round, to_record(checkpoint.arrays)
 
     def finish(self, arrays: ArrayRecord) -> None:
@@ -158,6 +181,7 @@ class Results:
         """Return the run in one object. Keys that mean nothing here are None."""
         last = self._last_evaluated
         latest = _values(last, "accuracy")
+        validated = [entry.validation_accuracy for entry in self.rounds if entry.validation_accuracy is not None]
         return {
             "algorithm": self.config.algorithm,
             "dataset": self.config.dataset,
@@ -167,10 +191,11 @@ class Results:
             "engine": self.engine,
             "accuracy": last.accuracy if last else None,
             "accuracy_per_client": [latest.get(client) for client in sorted(self._members)],
-            "acc": None,
-            "bwt": None,
-            "fwt": None,
+            "acc": last.acc if last else None,
+            "bwt": last.bwt if last else None,
+            "fwt": last.fwt if last else None,
             "global_accuracy": last.global_accuracy if last else None,
+            "best_validation_accuracy": max(validated, default=None),
             "bytes_up": sum(entry.bytes_up for entry in self.rounds),
             "bytes_down": sum(entry.bytes_down for entry in self.rounds),
             "wire_up": sum(entry.wire_up for entry in self.rounds),

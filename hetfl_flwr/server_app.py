@@ -1,10 +1,11 @@
 """The ServerApp: run config in, strategy built, rounds run, results on disk. The same in every engine."""
 
+from collections.abc import Callable
+from functools import partial
 from logging import ERROR, INFO
 from time import perf_counter
-from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
@@ -12,9 +13,10 @@ from hetfl_flwr.algorithms import build_strategy, find, resolve
 from hetfl_flwr.checkpoint import KeepsClients
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, TooFewClients
-from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Federation
+from hetfl_flwr.federation import Federation
 from hetfl_flwr.progress import Watch
-from hetfl_flwr.results import Results, new_folder
+from hetfl_flwr.results import Results, Round, new_folder
+from hetfl_flwr.rounds import AsyncRounds, Played, Rounds, SyncRounds
 
 app = ServerApp()
 
@@ -33,10 +35,14 @@ def main(grid: Grid, context: Context) -> None:
             done, arrays = 0, strategy.prepare(federation.roster, config)
             if config.resume:
                 done, arrays = results.resume(grid, federation.roster)
+            rounds = (AsyncRounds if getattr(strategy, "asynchronous", False) else SyncRounds)(
+                config, strategy, federation
+            )
         except BaseException:
             results.discard()
             raise
-        _federate(config, strategy, federation, results, context.run_id, done, arrays)
+        strategy.summary()
+        _federate(config, rounds, federation, results, context.run_id, done, arrays)
     except HetflError as error:
         log(ERROR, "%s", error)
         raise
@@ -44,22 +50,23 @@ def main(grid: Grid, context: Context) -> None:
 
 def _federate(
     config: RunConfig,
-    strategy: Any,
+    rounds: Rounds,
     federation: Federation,
     results: Results,
     run: int,
     done: int,
     arrays: ArrayRecord,
 ) -> None:
-    strategy.summary()
     with Watch(config.rounds, f"{config.algorithm} on {config.dataset}") as watch:
         try:
-            if not results.rounds:
-                watch.show(_evaluate_first(strategy, federation, results, arrays))
+            if results.rounds:
+                rounds.resume()
+            else:
+                watch.show(_timed(0, lambda: rounds.start(arrays), federation, results)[0])
             while done < config.rounds:
-                arrays = _round(done + 1, config, strategy, federation, results, arrays)
+                entry, arrays = _timed(done + 1, partial(rounds.play, done + 1, arrays), federation, results)
                 done += 1
-                watch.show(results.rounds[-1])
+                watch.show(entry)
                 if done == config.rounds or (config.checkpoint_every and done % config.checkpoint_every == 0):
                     results.checkpoint(done, arrays, run, federation.grid)
         except Interrupted:
@@ -76,47 +83,26 @@ def _federate(
     log(INFO, "results in %s", results.folder)
 
 
-def _evaluate_first(strategy: Any, federation: Federation, results: Results, arrays: ArrayRecord) -> Any:
-    started = perf_counter()
-    view = federation.view(list(federation.roster))
-    evaluated = federation.exchange(strategy.configure_evaluate(0, arrays, ConfigRecord(), view))
-    return results.add(0, perf_counter() - started, Exchange(), evaluated, federation.roster)
+def _timed(
+    number: int, play: Callable[[], Played], federation: Federation, results: Results
+) -> tuple[Round, ArrayRecord]:
+    """Run a round and write it down.
 
-
-def _round(
-    number: int,
-    config: RunConfig,
-    strategy: Any,
-    federation: Federation,
-    results: Results,
-    arrays: ArrayRecord,
-) -> ArrayRecord:
+    Raises
+    ------
+    TooFewClients
+        Fewer good replies than ``min-clients``.
+    """
     started = perf_counter()
-    left_out = federation.welcome() if number > 1 else []
-    view = federation.view(federation.draw(number))
-    trained = federation.exchange(strategy.configure_train(number, arrays, ConfigRecord(), view), strategy.upload_spec)
-    evaluated = Exchange()
-    enough = len(trained.replies) >= config.min_clients
-    if enough:
-        learnt, _ = strategy.aggregate_train(number, _with_samples(trained))
-        arrays = arrays if learnt is None else learnt
-        if number % config.evaluate_every == 0 or number == config.rounds:
-            everyone = federation.view(list(federation.roster))
-            evaluated = federation.exchange(strategy.configure_evaluate(number, arrays, ConfigRecord(), everyone))
-            strategy.aggregate_evaluate(number, _with_samples(evaluated))
-    results.add(number, perf_counter() - started, trained, evaluated, federation.roster, left_out)
-    if not enough:
-        reasons = "; ".join(failure.reason for failure in trained.failures[:3]) or "no client took part"
+    played = play()
+    entry = results.add(number, perf_counter() - started, played, federation)
+    wanted = results.config.min_clients
+    if number and len(played.trained.replies) < wanted:
+        reasons = "; ".join(failure.reason for failure in played.trained.failures[:3]) or "no client took part"
         raise TooFewClients(
-            f"round {number}: {len(trained.replies)} good replies, fewer than "
-            f"min-clients = {config.min_clients}: {reasons}"
+            f"round {number}: {len(played.trained.replies)} good replies, fewer than min-clients = {wanted}: {reasons}"
         )
-    return arrays
-
-
-def _with_samples(exchange: Exchange) -> list[Message]:
-    """Return the replies that weigh anything: no mean is taken over no samples."""
-    return [reply for reply in exchange.replies if reply.content.metric_records[METRICS][EXAMPLES]]
+    return entry, played.arrays
 
 
 def _check_resumable(config: RunConfig, grid: Grid) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -32,8 +33,10 @@ def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> tor
             return torch.optim.SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay, fused=True)
 
 
-def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int) -> Iterator[Tensor]:
-    """Yield the positions of each mini-batch of a round.
+def draw_epochs(
+    rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int
+) -> Iterator[list[Tensor]]:
+    """Yield the positions of each mini-batch of a round, pass by pass over the data.
 
     Parameters
     ----------
@@ -51,8 +54,8 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
 
     Yields
     ------
-    Tensor
-        Positions (B,), int64.
+    list of Tensor
+        The batches of one pass: positions (B,), int64.
     """
     left = batches
     passes = 0
@@ -62,8 +65,13 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
         if size > 1 and len(cuts) > 1 and len(cuts[-1]) == 1:
             cuts[-2:] = [torch.cat(cuts[-2:])]
         passes += 1
-        yield from cuts[:left] if batches else cuts
+        yield cuts[:left] if batches else cuts
         left -= len(cuts)
+
+
+def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int) -> Iterator[Tensor]:
+    """Yield the same mini-batches as `draw_epochs`, one after the other."""
+    return chain.from_iterable(draw_epochs(rng, samples, size, epochs=epochs, batches=batches))
 
 
 def train(

@@ -25,9 +25,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config import RunConfig, Value, simulated_seconds
 from hetfl_flwr.errors import FederationError, Interrupted
 from hetfl_flwr.node import state_store
+from hetfl_flwr.seeding import generator
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
 """The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
@@ -98,6 +99,10 @@ class Clients:
 class LocalGrid(Grid):
     """Delivers messages to clients on this machine, without Ray and without a network.
 
+    Replies are handed out one by one, in the order of simulated time: a client takes its ``client-seconds`` for a
+    round, give or take a tenth, drawn by the run's seed, and no time for anything else. So what a server that answers
+    each client as it comes sends next is the same for any number of workers.
+
     Use it in a ``with``: leaving it ends the worker processes.
 
     Parameters
@@ -112,6 +117,11 @@ class LocalGrid(Grid):
         Worker processes. 1: everything in this process.
     app : str
         The ClientApp as ``module:attribute``.
+
+    Attributes
+    ----------
+    clock : float
+        Simulated seconds since the run began: when the last reply that was handed out came in.
     """
 
     engine = "local"
@@ -125,6 +135,10 @@ class LocalGrid(Grid):
         self._run = run
         self._sent = 0
         self._replies: dict[str, Message] = {}
+        self.clock = 0.0
+        self._due: dict[str, float] = {}
+        self._config = RunConfig.from_flat(run_config)
+        self._seconds = simulated_seconds(self._config.client_seconds)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
         if workers == 1:
             self._host: Host = InProcess(Clients(app, run, run_config, range(clients), clients))
@@ -180,18 +194,30 @@ class LocalGrid(Grid):
             self._sent += 1
             # as long as the ids of Flower's simulation
             message.metadata.__dict__["_message_id"] = str(UUID(int=self._sent))
+            self._due[message.metadata.message_id] = self.clock + self._duration(message)
             self._host.send(message)
         return [message.metadata.message_id for message in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that are there; with none there yet, wait for the next one."""
+        """Return the reply that comes in next in simulated time, if any is on its way."""
         wanted = message_ids if isinstance(message_ids, Set) else set(message_ids)
-        while not (ready := [message for message in self._replies if message in wanted]):
+        first = min((message for message in self._due if message in wanted), key=self._due.__getitem__, default=None)
+        if first is None:
+            return []
+        while first not in self._replies:
             reply = self._host.receive()
             if reply is None:
                 return []
             self._replies[reply.metadata.reply_to_message_id] = reply
-        return [self._replies.pop(message) for message in ready]
+        self.clock = max(self.clock, self._due.pop(first))
+        return [self._replies.pop(first)]
+
+    def _duration(self, message: Message) -> float:
+        if message.metadata.message_type != MessageType.TRAIN:
+            return 0.0
+        partition = message.metadata.dst_node_id - FIRST_NODE
+        jitter = generator(self._config.seed, partition, self._sent, "seconds").uniform(0.9, 1.1)
+        return self._seconds[partition % len(self._seconds)] * jitter
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages and return all replies. There is no timeout: clients here answer or raise."""
@@ -255,6 +281,7 @@ class Workers:
             self._processes.append(process)
         self._queues: list[deque[Message]] = [deque() for _ in range(workers)]
         self._busy = [False] * workers
+        self._settled: deque[Message] = deque()
 
     def send(self, message: Message) -> None:
         """Queue a message for the worker that has the client."""
@@ -264,6 +291,8 @@ class Workers:
 
     def receive(self) -> Message | None:
         """Wait for the next reply of any worker."""
+        if self._settled:
+            return self._settled.popleft()
         waiting = [pipe for pipe, busy in zip(self._pipes, self._busy, strict=True) if busy]
         if not waiting:
             return None
@@ -297,12 +326,17 @@ class Workers:
             self._busy[worker] = True
 
     def _tell_all(self, command: tuple[str, Path]) -> None:
+        for worker, busy in enumerate(self._busy):
+            if busy:  # a message is under way: its reply comes before the command's
+                self._settled.append(_unpacked(self._received(worker)))
+                self._busy[worker] = False
         for worker in range(len(self._pipes)):
             self._tell(worker, command)
         for worker in range(len(self._pipes)):
             error = self._received(worker)
             if error is not None:
                 raise FederationError(f"worker {worker} could not {command[0]} its clients: {error}")
+            self._feed(worker)
 
     def _tell(self, worker: int, what: object) -> None:
         try:

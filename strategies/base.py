@@ -13,7 +13,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, Member, Roster
+from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, Member, Roster, Sharing
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, to_record
 
 
@@ -47,11 +47,19 @@ class KnowledgeStrategy(Strategy, ABC):
     unlike_models = True
     """Whether clients may have different architectures."""
 
+    sharing: Sharing | None = None
+    """What is needed of the clients' public rows: they are in ``roster.seeds`` from before round 1. None: nothing."""
+
+    asynchronous = False
+    """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
+
     roster: Roster
     config: RunConfig
 
     def check(self, roster: Roster) -> None:
         """Refuse a federation in which the algorithm makes no sense. By default: clients must agree on the classes.
+
+        Called before round 1, and again with each client that joins later.
 
         Raises
         ------
@@ -65,8 +73,8 @@ class KnowledgeStrategy(Strategy, ABC):
         """Return what the server knows before round 1."""
 
     @abstractmethod
-    def download_for(self, member: Member, knowledge: Arrays) -> Arrays:
-        """Return what a client is sent, as its own half declares it."""
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+        """Return what a client is sent in a round, as its own half declares it."""
 
     @abstractmethod
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -75,6 +83,10 @@ class KnowledgeStrategy(Strategy, ABC):
     @abstractmethod
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Return what the server knows after a round. The uploads, at least one, are ordered by partition."""
+
+    def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+        """Return what a client is sent along when it is asked to measure its model: by default nothing."""
+        return {}
 
     @final
     def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
@@ -93,12 +105,9 @@ class KnowledgeStrategy(Strategy, ABC):
         knowledge = from_record(arrays)
         config[ROUND] = server_round
         return [
-            Message(
-                RecordDict({ARRAYS: to_record(self.download_for(self.roster.of(node), knowledge)), CONFIG: config}),
-                node,
-                MessageType.TRAIN,
-            )
+            Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.TRAIN)
             for node in grid.get_node_ids()
+            for download in [self.download_for(self.roster.of(node), knowledge, server_round)]
         ]
 
     @final
@@ -117,18 +126,20 @@ class KnowledgeStrategy(Strategy, ABC):
             )
             for reply in replies
         ]
-        knowledge = to_record(self.absorb(from_record(self._knowledge), uploads))
-        return knowledge, aggregate_metricrecords([reply.content for reply in replies], EXAMPLES)
+        self._knowledge = to_record(self.absorb(from_record(self._knowledge), uploads))
+        return self._knowledge, aggregate_metricrecords([reply.content for reply in replies], EXAMPLES)
 
     @final
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask each client to measure the model that it keeps."""
+        knowledge = from_record(arrays)
         config[ROUND] = server_round
         return [
-            Message(RecordDict({ARRAYS: ArrayRecord(), CONFIG: config}), node, MessageType.EVALUATE)
+            Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.EVALUATE)
             for node in grid.get_node_ids()
+            for download in [self.assess_download_for(self.roster.of(node), knowledge)]
         ]
 
     @final
@@ -140,5 +151,5 @@ class KnowledgeStrategy(Strategy, ABC):
     def summary(self) -> None:
         """Log the hyper-parameters."""
         for name, value in sorted(vars(self).items()):
-            if not name.startswith("_") and name not in ("roster", "config"):
+            if not name.startswith("_") and name not in ("roster", "config", "sharing"):
                 log(INFO, "\t├── %s = %s", name, value)

@@ -28,8 +28,8 @@ class FedAvg(FlowerFedAvg):
     def __init__(self) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
 
-    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
-        """Refuse unlike models; draw the global model's initial weights.
+    def check(self, roster: Roster) -> None:
+        """Refuse unlike models.
 
         Raises
         ------
@@ -37,6 +37,10 @@ class FedAvg(FlowerFedAvg):
             Names the clients that differ and the algorithms for unlike models.
         """
         roster.check_same_weights("fedavg", for_unlike_models())
+
+    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+        """Check the federation; draw the global model's initial weights."""
+        self.check(roster)
         first = next(iter(roster))
         model = build_model(first.model, DataSpec(first.shape, first.classes), seed=config.seed, scope=("global",))
         self._uploads = weights(model)

@@ -59,7 +59,7 @@ class FedHe(KnowledgeStrategy):
             count[seen] += 1
         return {"sums": sums, "uploads": count}
 
-    def download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Average what is stored for each class: Eq. (10). A class that no client has seen is marked as not known."""
         if self.store == "latest":
             sums, count = _totals(knowledge, member.classes)

@@ -21,7 +21,7 @@ class Local(KnowledgeStrategy):
         """Know nothing."""
         return {}
 
-    def download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Send nothing."""
         return {}
 

@@ -1,14 +1,39 @@
-from math import log
+from math import exp, inf, log, nan
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional
 
-from hetfl_flwr.distillation import kl_divergence
+from hetfl_flwr.distillation import cosine_temperature, decoupled_kd, kl_divergence
+
+LABELS = torch.tensor([3, 0, 1, 1, 2])
 
 
 def logits(seed):
     return torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def softmax(values):
+    powers = [exp(value) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def divergence(teacher, student):
+    return sum(p * log(p / q) for p, q in zip(teacher, student, strict=True))
+
+
+def slow_decoupled_kd(student_logits, teacher_logits, labels, temperature):
+    """Sample by sample, by the definition of CHFL's Eq. (6)-(7)."""
+    target_term = non_target_term = 0.0
+    for student, teacher, label in zip(student_logits.tolist(), teacher_logits.tolist(), labels.tolist(), strict=True):
+        own, taught = softmax(student)[label], softmax(teacher)[label]
+        target_term += divergence([taught, 1 - taught], [own, 1 - own])
+        student_rest = [value for place, value in enumerate(student) if place != label]
+        teacher_rest = [value / temperature for place, value in enumerate(teacher) if place != label]
+        non_target_term += divergence(softmax(teacher_rest), softmax(student_rest))
+    return target_term / len(labels), non_target_term / len(labels)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
@@ -49,3 +74,163 @@ def test_logits_far_apart_stay_finite():
     """Probabilities of 0 in float32: p log p must be 0 there, not NaN. KL is the gap of the logits, 1000."""
     found = kl_divergence(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.0, 1000.0]]))
     assert float(found) == pytest.approx(1000.0)
+
+
+def test_decoupled_terms_by_hand():
+    """Three classes, true class 0, T = 2. The teacher's logits (log 4, log 9, log 1) are the probabilities
+    (4, 9, 1) / 14: pair (4, 10) / 14; the rest, softened, (3, 1) / 4. The student's (log 2, 0, 0) are (2, 1, 1) / 4:
+    pair (1, 1) / 2; the rest, not softened, (1, 1) / 2.
+
+    Target: 4/14 log(8/14) + 10/14 log(20/14) = 0.0949. Rest: 3/4 log(3/2) + 1/4 log(1/2) = 0.1308. The second sample,
+    true class 2, has a student equal to the teacher and logits alike among the rest: 0 and 0. Means: half of each.
+    """
+    teacher = torch.tensor([[log(4), log(9), 0.0], [1.0, 1.0, 3.0]])
+    student = torch.tensor([[log(2), 0.0, 0.0], [1.0, 1.0, 3.0]])
+    target_term, non_target_term = decoupled_kd(student, teacher, torch.tensor([0, 2]), 2.0)
+    assert target_term.shape == non_target_term.shape == ()
+    assert target_term.item() == pytest.approx((4 / 14 * log(8 / 14) + 10 / 14 * log(20 / 14)) / 2, rel=1e-5)
+    assert non_target_term.item() == pytest.approx((0.75 * log(3) - log(2)) / 2, rel=1e-5)
+    assert target_term.item() == pytest.approx(0.0949 / 2, abs=1e-4)
+    assert non_target_term.item() == pytest.approx(0.1308 / 2, abs=1e-4)
+
+
+@given(st.integers(1, 6), st.integers(2, 7), st.floats(0.3, 20), st.floats(0.1, 6), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_decoupled_terms_are_the_slow_ones(batch, classes, temperature, spread, seed):
+    rng = torch.Generator().manual_seed(seed)
+    student, teacher = (torch.randn(batch, classes, generator=rng, dtype=torch.float64) * spread for _ in range(2))
+    labels = torch.randint(classes, (batch,), generator=rng)
+    expected = slow_decoupled_kd(student, teacher, labels, temperature)
+    found = decoupled_kd(student, teacher, labels, temperature)
+    assert [term.item() for term in found] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_decoupled_terms_add_up_to_the_divergence_of_the_whole():
+    """KL(teacher || student) = target + (1 - b_t) * non-target for each sample at temperature 1."""
+    teacher, student = logits(0), logits(1)
+    for row in range(5):
+        target_term, non_target_term = decoupled_kd(student[[row]], teacher[[row]], LABELS[[row]], 1.0)
+        whole = functional.kl_div(
+            functional.log_softmax(student[[row]], 1), functional.softmax(teacher[[row]], 1), reduction="batchmean"
+        )
+        others = 1 - functional.softmax(teacher[row], 0)[LABELS[row]]
+        assert torch.allclose(target_term + others * non_target_term, whole, rtol=1e-5)
+
+
+@pytest.mark.parametrize("term", [0, 1])
+def test_decoupled_gradients_are_those_of_the_definition(term):
+    """Written out in probabilities, with masks: right where nothing is saturated."""
+    teacher, student = logits(0).double(), logits(1).double().requires_grad_()
+    true = functional.one_hot(LABELS, 4).bool()
+    taught, own = ((functional.softmax(part, 1) * true).sum(1) for part in (teacher, student))
+    rest_taught = functional.softmax((teacher / 3)[~true].view(5, 3), 1)
+    rest_own = functional.softmax(student[~true].view(5, 3), 1)
+    expected = (
+        (taught * (taught / own).log() + (1 - taught) * ((1 - taught) / (1 - own)).log()).mean(),
+        (rest_taught * (rest_taught / rest_own).log()).sum(1).mean(),
+    )
+    found = decoupled_kd(student, teacher, LABELS, 3.0)
+    assert found[term].item() == pytest.approx(expected[term].item())
+    gradients = [torch.autograd.grad(terms[term], student, retain_graph=True)[0] for terms in (found, expected)]
+    assert torch.allclose(*gradients, rtol=1e-9, atol=1e-12)
+    assert gradients[0].abs().max() > 0.01
+
+
+def test_temperature_softens_the_teacher_s_non_target_classes_alone():
+    teacher, student = logits(0), logits(1)
+    cold, hot = decoupled_kd(student, teacher, LABELS, 1.0), decoupled_kd(student, teacher, LABELS, 11.0)
+    assert torch.equal(cold[0], hot[0])
+    assert not torch.allclose(cold[1], hot[1], rtol=0.01)
+    uniform = decoupled_kd(student, torch.zeros(5, 4), LABELS, 1.0)[1]
+    assert torch.allclose(decoupled_kd(student, teacher, LABELS, 1e6)[1], uniform, rtol=1e-4)
+
+
+def test_the_decoupled_teacher_is_detached_and_the_student_learns():
+    teacher, student = logits(0).requires_grad_(), logits(1).requires_grad_()
+    sum(decoupled_kd(student, teacher, LABELS, 2.0)).backward()
+    assert teacher.grad is None
+    assert student.grad is not None
+    assert student.grad.abs().sum() > 0
+
+
+def test_two_classes_have_no_non_target_term():
+    teacher, student = logits(0)[:, :2], logits(1)[:, :2].requires_grad_()
+    target_term, non_target_term = decoupled_kd(student, teacher, LABELS % 2, 2.0)
+    assert torch.allclose(target_term, kl_divergence(teacher, student), rtol=1e-5)
+    non_target_term.backward()
+    assert non_target_term.item() == 0
+    assert not student.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [1.0, 11.0])
+def test_saturated_logits_leave_terms_and_gradients_finite(dtype, temperature):
+    """Each of teacher and student is sure of class 0, of class 1, of all but one or of none, up to 10,000."""
+    sure = [[1e4, 0, 0], [0, 1e4, 0], [-1e4, 0, 0], [1e4, 1e4, -1e4], [-1e4, -1e4, 1e4], [0, 0, 0], [1e4, -1e4, 0]]
+    rows = torch.tensor(sure, dtype=dtype)
+    teacher = rows.repeat_interleave(len(sure), 0).repeat(3, 1)
+    student = rows.repeat(3 * len(sure), 1).requires_grad_()
+    labels = torch.arange(3).repeat_interleave(len(sure) ** 2)
+    terms = decoupled_kd(student, teacher, labels, temperature)
+    sum(terms).backward()
+    for term in terms:
+        assert term.dtype == dtype
+        assert 100 < term.item() < 2e4
+    assert student.grad.isfinite().all()
+    assert student.grad.any()
+
+
+def test_two_opposite_certainties_are_as_far_apart_as_their_logits():
+    """The teacher is sure of class 0; the student of class 1, by 10,000: target term 10,000. Among classes 1 and 2,
+    the teacher, at T = 2, is undecided; the student's log-probabilities are 0 and -10,000: 5,000 - log 2.
+    """
+    teacher, student = torch.tensor([[1e4, 0.0, 0.0]]), torch.tensor([[0.0, 1e4, 0.0]])
+    target_term, non_target_term = decoupled_kd(student, teacher, torch.tensor([0]), 2.0)
+    assert target_term.item() == pytest.approx(1e4)
+    assert non_target_term.item() == pytest.approx(5e3 - log(2))
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "labels"),
+    [((5, 4), (1, 4), (5,)), ((5, 4), (5, 4), (5, 1)), ((5, 4), (5, 4), (1,)), ((4,), (4,), (4,))],
+)
+def test_shapes_that_would_broadcast_are_refused(student, teacher, labels):
+    with pytest.raises(ValueError, match=r"shapes student \(.*\), teacher \(.*\), labels \(.*\); expected \(B, C\)"):
+        decoupled_kd(torch.zeros(student), torch.zeros(teacher), torch.zeros(labels, dtype=torch.int64), 1.0)
+
+
+def test_one_class_is_refused():
+    with pytest.raises(ValueError, match="decoupled distillation of 1 class, expected at least 2"):
+        decoupled_kd(torch.zeros(2, 1), torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64), 1.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, inf, nan])
+def test_a_temperature_that_is_none_is_refused(temperature):
+    with pytest.raises(ValueError, match=f"temperature = {temperature}, expected a number above 0"):
+        decoupled_kd(logits(1), logits(0), LABELS, temperature)
+
+
+@pytest.mark.parametrize(("epoch", "expected"), [(0, 11), (1, 8.5), (2, 3.5), (3, 1)])
+def test_the_temperature_falls_as_a_cosine_by_hand(epoch, expected):
+    """beta = 5, 3 epochs: the cosines are 1, 1/2, -1/2, -1; 5 (1 + cosine) + 1 is 11, 8.5, 3.5, 1."""
+    assert cosine_temperature(epoch, 3, 5.0) == pytest.approx(expected)
+
+
+def test_without_beta_the_temperature_is_1():
+    assert [cosine_temperature(epoch, 4, 0.0) for epoch in range(5)] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("epoch", "max_epochs", "beta", "line"),
+    [
+        (-1, 3, 5.0, "epoch = -1, expected 0 to max_epochs = 3"),
+        (4, 3, 5.0, "epoch = 4, expected 0 to max_epochs = 3"),
+        (0, 0, 5.0, "max_epochs = 0, expected 1 or more"),
+        (0, 3, -0.1, "beta = -0.1, expected 0 or more"),
+        (0, 3, nan, "beta = nan, expected 0 or more"),
+        (0, 3, inf, "beta = inf, expected 0 or more"),
+    ],
+)
+def test_a_schedule_out_of_range_is_refused(epoch, max_epochs, beta, line):
+    with pytest.raises(ValueError, match=f"^{line}$"):
+        cosine_temperature(epoch, max_epochs, beta)

@@ -26,7 +26,9 @@ def member(partition, node=None, **fields):
         "classes": 2,
         "shape": (1, 8, 8),
         "weights": "same",
+        "dtype": "uint8",
         "train": 5,
+        "public": 1,
         "validation": 0,
         "test": 2,
     }
@@ -379,8 +381,8 @@ def test_a_message_lives_as_long_as_the_round_may_take():
 
 
 def test_the_server_polls_at_flower_s_pace_where_the_grid_names_none():
-    assert Federation(Post([]), RunConfig())._poll == 0.0
-    assert Federation(object(), RunConfig())._poll == federation_module.DEPLOYMENT_POLL
+    assert Federation(Post([]), RunConfig()).poll == 0.0
+    assert Federation(object(), RunConfig()).poll == federation_module.DEPLOYMENT_POLL
 
 
 def test_a_slow_node_is_sent_nothing_more_until_its_late_reply_is_in():

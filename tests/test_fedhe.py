@@ -8,48 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from fixtures.members import member, roster
+from fixtures.nodes import linear_node
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as some_arrays
 from safetensors.torch import load_file
-from torch import nn
 
 from clients.fedhe import FedHeClient
 from clients.local import LocalClient
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data.samples import Arrays, ClientData, DataSpec, Samples
-from hetfl_flwr.federation import ARRAYS, EXAMPLES, METRICS, ROUND, Member, Roster
-from hetfl_flwr.models import SplitModel
+from hetfl_flwr.federation import ARRAYS, EXAMPLES, METRICS, ROUND, Member
 from hetfl_flwr.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.state import ContextStore, Stamp
 from hetfl_flwr.training import draw_batches
 from strategies.base import Upload
 from strategies.fedhe import FedHe
 
 STORES = ["all", "latest"]
-
-
-def member(partition: int, classes: int) -> Member:
-    return Member(
-        node=100 + partition,
-        partition=partition,
-        partitions=3,
-        model="linear",
-        parameters=6,
-        width=2,
-        classes=classes,
-        shape=(2,),
-        weights="",
-        train=2,
-        validation=0,
-        test=0,
-    )
-
-
-def roster(clients: int, classes: int) -> Roster:
-    return Roster(member(partition, classes) for partition in range(clients))
 
 
 def upload(partition: int, logits: Any, counts: list[int]) -> Upload:
@@ -58,7 +35,7 @@ def upload(partition: int, logits: Any, counts: list[int]) -> Upload:
 
 def downloaded(strategy: FedHe, knowledge: Any) -> tuple[list[list[float]], list[bool]]:
     """What client 0 is sent: the logits of all classes, and which of them are known."""
-    sent = strategy.download_for(member(0, len(next(iter(knowledge.values())))), knowledge)
+    sent = strategy.download_for(member(0, classes=len(next(iter(knowledge.values())))), knowledge, 1)
     assert sent["logits"].dtype == np.float32
     assert sent["known"].dtype == np.bool_
     return sent["logits"].tolist(), sent["known"].tolist()
@@ -71,15 +48,15 @@ def test_the_server_averages_class_by_class_over_those_that_saw_the_class(store)
     """
     strategy = FedHe(store=store)
     uploads = [upload(0, [[1, 2], [9, 9]], [3, 0]), upload(1, [[3, 6], [5, 7]], [1, 40])]
-    knowledge = strategy.absorb(strategy.initial(roster(2, 2)), uploads)
+    knowledge = strategy.absorb(strategy.initial(roster(2, classes=2)), uploads)
     assert downloaded(strategy, knowledge) == ([[2, 4], [5, 7]], [True, True])
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_a_class_that_nobody_saw_stays_unknown(store):
     strategy = FedHe(store=store)
-    start = strategy.initial(roster(1, 2))
-    sent = strategy.download_for(member(0, 2), start)
+    start = strategy.initial(roster(1, classes=2))
+    sent = strategy.download_for(member(0, classes=2), start, 1)
     assert (sent["logits"].tolist(), sent["known"].tolist()) == ([[0, 0], [0, 0]], [False, False])
     knowledge = strategy.absorb(start, [upload(0, [[1, 2], [0, 0]], [3, 0])])
     assert downloaded(strategy, knowledge) == ([[1, 2], [0, 0]], [True, False])
@@ -97,7 +74,7 @@ def test_a_class_that_nobody_saw_stays_unknown(store):
 )
 def test_three_rounds_of_what_is_stored(store, expected):
     strategy = FedHe(store=store)
-    knowledge = strategy.initial(roster(2, 2))
+    knowledge = strategy.initial(roster(2, classes=2))
     for uploads in (
         [upload(0, [[0, 2], [3, 3]], [1, 1]), upload(1, [[2, 0], [0, 0]], [1, 0])],
         [upload(0, [[0, 0], [5, 1]], [0, 1]), upload(1, [[6, 6], [0, 0]], [1, 0])],
@@ -111,7 +88,7 @@ def test_three_rounds_of_what_is_stored(store, expected):
 def test_what_the_server_keeps_does_not_grow_with_the_rounds(store, most):
     """At C = 10: 8 (C^2 + C) bytes of sums and counts; or 4 C^2 + C bytes for each of the three clients."""
     strategy = FedHe(store=store)
-    knowledge = strategy.initial(roster(3, 10))
+    knowledge = strategy.initial(roster(3, classes=10))
     sizes = []
     for number in range(12):
         knowledge = strategy.absorb(knowledge, [upload(number % 3, np.ones((10, 10)), [1] * 10)])
@@ -123,7 +100,7 @@ def test_what_the_server_keeps_does_not_grow_with_the_rounds(store, most):
 def test_taking_uploads_in_changes_neither_them_nor_what_was_known(store):
     strategy = FedHe(store=store)
     uploads = [upload(0, [[1, 2], [0, 0]], [3, 0]), upload(1, [[3, 6], [5, 7]], [1, 4])]
-    known = strategy.absorb(strategy.initial(roster(2, 2)), uploads)
+    known = strategy.absorb(strategy.initial(roster(2, classes=2)), uploads)
     before = {name: array.copy() for name, array in known.items()}
     strategy.absorb(known, [upload(0, [[7, 7], [7, 7]], [1, 1])])
     for name, array in known.items():
@@ -139,7 +116,7 @@ def test_the_latest_of_each_client_give_the_same_bits_whoever_came_first():
     sent = []
     for order in ((0, 1, 2), (2, 0, 1)):
         strategy = FedHe(store="latest")
-        knowledge = strategy.initial(roster(3, 2))
+        knowledge = strategy.initial(roster(3, classes=2))
         for partition in order:
             knowledge = strategy.absorb(knowledge, [upload(partition, np.full((2, 2), VALUES[partition]), [1, 1])])
         sent.append(downloaded(strategy, knowledge))
@@ -147,7 +124,7 @@ def test_the_latest_of_each_client_give_the_same_bits_whoever_came_first():
 
 
 def test_the_sum_over_all_has_the_same_bits_in_any_order_of_replies():
-    members, learnt = roster(3, 2), []
+    members, learnt = roster(3, classes=2), []
     for order in ((0, 1, 2), (2, 0, 1)):
         strategy = FedHe(store="all")
         strategy.prepare(members, RunConfig())
@@ -171,7 +148,7 @@ uploads_of_all = st.lists(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_class_is_the_mean_of_its_uploads_in_any_order_of_clients(store, first, second, order):
     """Two rounds in any order of replies; and each class is the mean over its uploads that have samples behind them."""
-    members = roster(K, C)
+    members = roster(K, classes=C)
     outcomes = []
     for sequence in (range(K), order):
         strategy = FedHe(store=store)
@@ -182,7 +159,7 @@ def test_each_class_is_the_mean_of_its_uploads_in_any_order_of_clients(store, fi
             arrays, _ = strategy.aggregate_train(1, replies)
         outcomes.append({name: array.numpy().tobytes() for name, array in arrays.items()})
     assert outcomes[0] == outcomes[1]
-    sent = strategy.download_for(member(0, C), {name: array.numpy() for name, array in arrays.items()})
+    sent = strategy.download_for(member(0, classes=C), {name: array.numpy() for name, array in arrays.items()}, 1)
     for label in range(C):
         expected = _stored(store, first, second, label)
         assert bool(sent["known"][label]) == bool(expected)
@@ -216,24 +193,7 @@ def _stored(store: str, first: Any, second: Any, label: int) -> list[np.ndarray]
 
 def tiny(client: type, inputs: Any, labels: list[int], rate: float = 0.1, **hyper_parameters: Any) -> Any:
     """A client whose model is ``logits = W x`` with W = [[1, 0], [0, 2]], whose round is one batch of all it has."""
-    config = RunConfig.from_flat(
-        {"local-batches": 1, "batch-size": len(labels), "optimizer": "sgd", "learning-rate": rate}
-    )
-    arrays = Arrays(DataSpec((2,), 2), torch.tensor(inputs), torch.tensor(labels), len(labels), 1.0, torch.zeros(2))
-    samples = Samples(arrays, torch.arange(len(labels)))
-    model = SplitModel(nn.Identity(), nn.Linear(2, 2, bias=False))
-    model.head.weight.data = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    store = ContextStore(Context(1, 1, {}, RecordDict(), {}), "1")
-    node = Node(
-        config,
-        0,
-        1,
-        "tiny",
-        model,
-        ClientData(arrays.spec, samples, samples, samples),
-        store,
-        Stamp("1", "", "tiny", 0),
-    )
+    node = linear_node(inputs, labels, [[1.0, 0.0], [0.0, 2.0]], learning_rate=rate)
     return client(node, **hyper_parameters)
 
 
@@ -344,11 +304,11 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
     for round in (1, 2):
         uploads = []
         for client, one in zip(clients, members, strict=True):
-            sent = strategy.download_for(one, knowledge)
+            sent = strategy.download_for(one, knowledge, 1)
             (logits, counts), _, _ = client.fit(list(sent.values()), {ROUND: round})
             uploads.append(Upload(one.partition, {"logits": logits, "counts": counts}, int(counts.sum())))
         knowledge = strategy.absorb(knowledge, uploads)
-    sent = strategy.download_for(one, knowledge)
+    sent = strategy.download_for(one, knowledge, 1)
     assert sent["known"].tolist() == [label in expected for label in range(10)]
     assert 3 <= len(expected) < 10
     for label, logits in expected.items():

@@ -3,10 +3,11 @@
 import json
 
 import torch
+from fixtures.members import member
 from torch.nn import functional
 
 from clients.local import LocalClient
-from hetfl_flwr.federation import ROUND, Member, Roster
+from hetfl_flwr.federation import ROUND, Roster
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.training import draw_batches
 from strategies.local import Local
@@ -42,7 +43,5 @@ def test_nothing_crosses_the_wire(make_config, run_federation):
 
 
 def test_clients_need_not_even_agree_on_the_classes():
-    shared = {"partitions": 2, "model": "m", "parameters": 1, "width": 1, "shape": (1,), "weights": ""}
-    counts = {"train": 1, "validation": 0, "test": 0}
-    members = [Member(node=k, partition=k, classes=2 + k, **shared, **counts) for k in (0, 1)]
+    members = [member(k, classes=2 + k) for k in (0, 1)]
     Local().check(Roster(members))

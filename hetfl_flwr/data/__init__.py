@@ -1,20 +1,25 @@
-"""Data sets, and each client's share of one: samples, partitions, private train, validation and test rows."""
+"""Data sets and their domains, and each client's share of one: its training, validation, test and public rows."""
 
 from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
-from hetfl_flwr.data.clients import data_spec, load_client_data
+from hetfl_flwr.data.clients import load_client_data
+from hetfl_flwr.data.domains import data_spec
 from hetfl_flwr.data.partitions import Partition, parse_partition
-from hetfl_flwr.data.samples import ClientData, DataSpec, Samples
+from hetfl_flwr.data.samples import Batches, ClientData, DataSpec, Joined, Samples
+from hetfl_flwr.data.tables import parse_features
 
 __all__ = [
     "CATALOGUE",
+    "Batches",
     "CatalogueRow",
     "ClientData",
     "DataSpec",
     "DatasetEntry",
+    "Joined",
     "Partition",
     "Samples",
     "catalogue_rows",
     "data_spec",
     "load_client_data",
+    "parse_features",
     "parse_partition",
 ]

@@ -1,9 +1,15 @@
-"""Data sets that come with scikit-learn: nothing to download."""
+"""Data sets made of those that come with scikit-learn: nothing to download."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch.nn import functional
 
 from hetfl_flwr.data.samples import Arrays, DataSpec
+from hetfl_flwr.seeding import generator
+
+_SIDE = 16  # of a coloured digit, in pixels
+_BRIGHTEST = 160  # of a coloured ground: a ground near white would swallow the digit's strokes
 
 
 def read_digits() -> Arrays:
@@ -11,17 +17,62 @@ def read_digits() -> Arrays:
 
     A fixed stratified fifth of them (360) is the test split, the same for every seed.
     """
+    images, labels = _digits()
+    return _arrays(images.astype(np.uint8)[:, None], labels, classes=10, peak=16.0)
+
+
+def read_digits_colour() -> Arrays:
+    """Return the same 1,797 digits in the same order, 3x16x16 pixels of 0..255, on coloured grounds.
+
+    What MNIST-M is to MNIST: each digit is enlarged to twice its size and blended onto a ground of its own by
+    the absolute difference. A ground runs smoothly between four corners whose colours are drawn by a fixed seed.
+    Coloured digit i is digit i of `read_digits`, and the test split is the same.
+    """
+    images, labels = _digits()
+    digits = functional.interpolate(torch.from_numpy(images)[:, None], scale_factor=2, mode="bilinear").numpy()
+    grounds = _grounds(len(labels))
+    return _arrays(np.abs(grounds - np.rint(digits * 255 / 16)).astype(np.uint8), labels, classes=10, peak=255.0)
+
+
+def read_breast_cancer() -> Arrays:
+    """Return the 569 tumours of the Wisconsin diagnostic table: 30 features, malignant (0) or benign (1).
+
+    A fixed stratified fifth of them (114) is the test split, the same for every seed.
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    return _arrays(bunch.data.astype(np.float32), bunch.target, classes=2, peak=1.0)
+
+
+def _digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
 
     bunch = load_digits()
-    train, test = train_test_split(np.arange(len(bunch.target)), test_size=0.2, random_state=0, stratify=bunch.target)
+    return bunch.images, bunch.target
+
+
+def _grounds(count: int) -> npt.NDArray[np.int64]:
+    """Return coloured grounds (count, 3, 16, 16), each between four corners; whole numbers all the way."""
+    corners = generator(0, "digits-colour").integers(_BRIGHTEST, size=(count, 3, 2, 2))
+    ramp = np.arange(_SIDE)
+    weights = np.stack([_SIDE - 1 - ramp, ramp])
+    grounds: npt.NDArray[np.int64] = np.einsum("ncij,iy,jx->ncyx", corners, weights, weights) // (_SIDE - 1) ** 2
+    return grounds
+
+
+def _arrays(inputs: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], *, classes: int, peak: float) -> Arrays:
+    """Put a stratified fifth of the rows last, as the test split."""
+    from sklearn.model_selection import train_test_split
+
+    train, test = train_test_split(np.arange(len(labels)), test_size=0.2, random_state=0, stratify=labels)
     order = np.concatenate([train, test])
+    shape = inputs.shape[1:]
     return Arrays(
-        spec=DataSpec(shape=(1, 8, 8), classes=10),
-        inputs=torch.from_numpy(bunch.images[order].astype(np.uint8)[:, None]),
-        labels=torch.from_numpy(bunch.target[order].astype(np.int64)),
+        spec=DataSpec(shape, classes),
+        inputs=torch.from_numpy(inputs[order]),
+        labels=torch.from_numpy(labels[order].astype(np.int64)),
         train_rows=len(train),
-        peak=16.0,
-        centre=torch.zeros(1, 8, 8),
+        peak=peak,
+        centre=torch.zeros(shape),
     )

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hetfl_flwr.data.bundled import read_digits
+from hetfl_flwr.data.bundled import read_breast_cancer, read_digits, read_digits_colour
 from hetfl_flwr.data.hub import local_folder
+from hetfl_flwr.data.rotation import ANGLES, IMAGES_A_CLASS
 from hetfl_flwr.data.samples import Arrays, DataSpec
 
 
@@ -40,12 +41,26 @@ class DatasetEntry:
 
 
 CATALOGUE: Mapping[str, DatasetEntry] = {
+    "breast-cancer": DatasetEntry(
+        spec=DataSpec(shape=(30,), classes=2),
+        train_rows=455,
+        test_rows=114,
+        licence="CC BY 4.0 (UCI)",
+        bundled=read_breast_cancer,
+    ),
     "digits": DatasetEntry(
         spec=DataSpec(shape=(1, 8, 8), classes=10),
         train_rows=1437,
         test_rows=360,
         licence="CC BY 4.0 (UCI)",
         bundled=read_digits,
+    ),
+    "digits-colour": DatasetEntry(
+        spec=DataSpec(shape=(3, 16, 16), classes=10),
+        train_rows=1437,
+        test_rows=360,
+        licence="CC BY 4.0 (UCI)",
+        bundled=read_digits_colour,
     ),
     "mnist": DatasetEntry(
         spec=DataSpec(shape=(1, 28, 28), classes=10),
@@ -56,13 +71,21 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
     ),
 }
 
+ROTATED: Mapping[str, str] = {"rotated-digits": "digits", "rotated-mnist": "mnist"}
+"""Rotated families that are listed, and the data set that each turns; any other ``rotated-NAME`` will do as well."""
+
 
 class CatalogueRow(NamedTuple):
-    """One line of ``hetfl list datasets``; ``where`` is "bundled", "local" or "hub"."""
+    """One line of ``hetfl list datasets``.
+
+    ``domains`` is how many of them the name stands for, ``samples`` what is shared out over the clients of all of them
+    with ``test-set = "client"``; ``where`` is "bundled", "local" or "hub".
+    """
 
     name: str
     shape: tuple[int, ...]
     classes: int
+    domains: int
     samples: int
     source: str
     where: str
@@ -84,21 +107,31 @@ def catalogue_rows(data_dir: str = "") -> list[CatalogueRow]:
 
     Examples
     --------
-    >>> [(row.name, row.samples, row.where) for row in catalogue_rows()]
-    [('digits', 1797, 'bundled'), ('mnist', 70000, 'hub')]
+    >>> [(row.name, row.samples, row.where) for row in catalogue_rows()][1:4]
+    [('digits', 1797, 'bundled'), ('digits-colour', 1797, 'bundled'), ('mnist', 70000, 'hub')]
     """
-    return [
-        CatalogueRow(
-            name=name,
-            shape=entry.spec.shape,
-            classes=entry.spec.classes,
-            samples=entry.train_rows + entry.test_rows,
-            source=entry.hub_id or "scikit-learn",
-            where=_where(entry, data_dir),
-            licence=entry.licence,
-        )
-        for name, entry in sorted(CATALOGUE.items())
+    rows = [
+        _row(name, entry, domains=1, samples=entry.train_rows + entry.test_rows, data_dir=data_dir)
+        for name, entry in CATALOGUE.items()
     ]
+    for name, base in ROTATED.items():
+        entry = CATALOGUE[base]
+        samples = len(ANGLES) * IMAGES_A_CLASS * entry.spec.classes
+        rows.append(_row(name, entry, domains=len(ANGLES), samples=samples, data_dir=data_dir))
+    return sorted(rows)
+
+
+def _row(name: str, entry: DatasetEntry, *, domains: int, samples: int, data_dir: str) -> CatalogueRow:
+    return CatalogueRow(
+        name=name,
+        shape=entry.spec.shape,
+        classes=entry.spec.classes,
+        domains=domains,
+        samples=samples,
+        source=entry.hub_id or "scikit-learn",
+        where=_where(entry, data_dir),
+        licence=entry.licence,
+    )
 
 
 def _where(entry: DatasetEntry, data_dir: str) -> str:

@@ -1,43 +1,19 @@
 """One client's share of a data set."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from hetfl_flwr.data.catalogue import CATALOGUE
-from hetfl_flwr.data.hub import HubTable, open_table, read_table, table_spec
+from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families, place_of
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition, split
-from hetfl_flwr.data.samples import Arrays, ClientData, DataSpec, Samples
-from hetfl_flwr.errors import ConfigError, unknown
-
-
-def data_spec(dataset: str, data_dir: str = "", image_column: str = "", label_column: str = "") -> DataSpec:
-    """Return what a model must fit, without decoding the data set.
-
-    Parameters
-    ----------
-    dataset : str
-        A name of the catalogue, or a hub id ``owner/name``.
-    data_dir, image_column, label_column : str
-        As in `load_client_data`.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such data set.
-    DataError
-        If it is not in the catalogue, and cannot be opened.
-
-    Examples
-    --------
-    >>> data_spec("digits")
-    DataSpec(shape=(1, 8, 8), classes=10)
-    """
-    if dataset in CATALOGUE:
-        return CATALOGUE[dataset].spec
-    return table_spec(_table(dataset, data_dir, image_column, label_column))
+from hetfl_flwr.data.samples import Arrays, ClientData, Samples
+from hetfl_flwr.data.tables import feature_slice, parse_features, sliced, standardised
+from hetfl_flwr.errors import ConfigError
 
 
 def load_client_data(
@@ -47,15 +23,22 @@ def load_client_data(
     image_column: str = "",
     label_column: str = "",
     partition: str = "iid",
+    features: str = "all",
     partition_id: int,
     num_partitions: int,
     seed: int,
     test: Literal["client", "global"] = "client",
     validation_fraction: float = 0.1,
     test_fraction: float = 0.2,
+    public_fraction: float = 0.1,
+    shared_split: bool = False,
     normalize: Literal["mean-image", "none"] = "mean-image",
 ) -> ClientData:
     """Return one client's training, validation and test samples.
+
+    A data set stands for one domain, a rotated family for four, a list for all of those of its names. Client k
+    is of domain k modulo their number; the clients of a domain share its rows out. With fewer clients than
+    domains, the last domains have none.
 
     The data set is decoded, and all partitions are made, once a process; every client shares them.
     Equal arguments give equal rows in every process.
@@ -63,14 +46,18 @@ def load_client_data(
     Parameters
     ----------
     dataset : str
-        A name of the catalogue, or a hub id ``owner/name``.
+        A name of the catalogue, or a hub id ``owner/name``; ``rotated-`` and either of them, for images; or a
+        comma list of such names, which may differ in shape and classes.
     data_dir : str
         Folder that holds ``<hub id>`` in the hub's layout, or that folder itself; empty: the hub.
     image_column, label_column : str
         Columns on the hub; empty: the catalogue's, else the only image and the only class-label column.
+        For a list of data sets, one for all, or a comma list of one each.
         Bundled data sets have none and ignore them.
     partition : str
-        How the pool is shared out over clients; see `parse_partition`.
+        How a domain's pool is shared out over its clients; see `parse_partition`.
+    features : str
+        Which columns of a table the client has: "all" or "slices:OVERLAP"; see `parse_features`.
     partition_id : int
         Which client, 0..num_partitions-1.
     num_partitions : int
@@ -78,13 +65,23 @@ def load_client_data(
     seed : int
         The run's seed, 0 or more.
     test : {"client", "global"}
-        "client": the pool is all rows of the data set, and each client tests on a part of its own.
-        "global": the pool is the training split, and every client tests on the data set's whole test split.
+        "client": the pool is all rows of the data set, and each client tests on a part of its own. The pool of a
+        rotated family is drawn from the training split alone.
+        "global": the pool is the training split, and every client tests on the data set's whole test split,
+        turned as the client's domain is.
     validation_fraction, test_fraction : float
         Parts of the client's own rows, each in [0, 1), their sum below 1. Above 0, a client of 3 rows or
         more gets at least one. ``test_fraction`` has no meaning with "global".
+    public_fraction : float
+        Part of the client's own rows, in [0, 1), that its algorithm may show to others; they are training rows
+        all the same, and at most all of these. Above 0, a client of 3 rows or more has at least one.
+    shared_split : bool
+        Whether all domains share out and cut their rows by the same draw: then an image that one domain of a rotated
+        family tests on is a training image in none. By default each domain draws its own split.
     normalize : {"mean-image", "none"}
-        "mean-image": inputs in [0, 1] less the mean of the training split; "none": in [0, 1].
+        "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
+        together; the columns of a table with mean 0 and deviation 1 over the client's own training rows.
+        "none": images in [0, 1], tables as they are.
 
     Raises
     ------
@@ -97,33 +94,137 @@ def load_client_data(
     Examples
     --------
     >>> data = load_client_data(dataset="digits", partition_id=0, num_partitions=10, seed=0)
-    >>> len(data.train), len(data.validation), len(data.test)
-    (126, 18, 36)
+    >>> len(data.train), len(data.validation), len(data.test), len(data.public)
+    (126, 18, 36, 18)
     """
-    form = parse_partition(partition)
-    own_test = test_fraction if test == "client" else 0.0
+    form, overlap, families = parse_partition(partition), parse_features(features), parse_families(dataset)
+    own_test = test_fraction if test == "client" else None
     _check_position(partition_id, num_partitions)
-    _check_fractions(validation_fraction, own_test)
-    arrays = _arrays(dataset, _absolute(data_dir), image_column, label_column)
-    pool = len(arrays.labels) if test == "client" else arrays.train_rows
-    if test == "global" and pool == len(arrays.labels):
-        raise ConfigError(f"dataset '{dataset}' has no test split of its own: set test-set to client")
-    rows = torch.from_numpy(_split(arrays, pool, form, num_partitions, seed)[partition_id])
-    tests, validations = _held_out(len(rows), own_test), _held_out(len(rows), validation_fraction)
-    if tests + validations >= len(rows):
+    _check_fractions(validation_fraction, own_test or 0.0, public_fraction)
+    seats = _Seats(sum(family.domains for family in families), num_partitions)
+    if shared_split:
+        seats.check_even()
+    index, position = seats.of(partition_id)
+    number, first = _family_of(families, index)
+    place = place_of(families, number, data_dir=data_dir, image_column=image_column, label_column=label_column)
+    family = family_arrays(families[number], place, seed, test == "global")
+    _check_family(families[number].name, family[0], test, features)
+    domains = {
+        other: _Domain(
+            arrays=arrays,
+            partition=form,
+            clients=seats.in_domain(other),
+            draw=(seed,) if shared_split or other == 0 else (seed, other),
+            test=own_test,
+            validation=validation_fraction,
+        )
+        for other, arrays in enumerate(family, first)
+        if seats.in_domain(other)
+    }
+
+    share = domains[index].share(position)
+    tests, validation, train = domains[index].cut(share)
+    if not len(train):
         raise ConfigError(
-            f"partition {partition_id} of {num_partitions} ('{form}') has {len(rows)} samples and none left "
-            f"to train on: lower validation-fraction {validation_fraction:g} or test-fraction {own_test:g}, "
+            f"partition {partition_id} of {num_partitions} ('{form}') has {len(share)} samples and none left "
+            f"to train on: lower validation-fraction {validation_fraction:g} or test-fraction {own_test or 0.0:g}, "
             "use fewer clients, or a more even partition"
         )
-    source = _centred(arrays) if normalize == "mean-image" else arrays
-    own, validation, train = rows.tensor_split((tests, tests + validations))
+    if family[0].spec.is_table:
+        columns = feature_slice(family[0].spec.shape[0], seats.in_domain(index), position, overlap, seed)
+        family = (_own_table(family[0], columns, train, normalize),)
+    elif normalize == "mean-image":
+        family = centred(family)
+    source = family[index - first]
+    others = [other for other in domains if other != index and len(families) == 1]
     return ClientData(
-        spec=arrays.spec,
+        spec=source.spec,
         train=Samples(source, train),
         validation=Samples(source, validation),
-        test=Samples(source, own if test == "client" else torch.arange(pool, len(arrays.labels))),
+        test=Samples(source, tests),
+        public_rows=min(_held_out(len(share), public_fraction), len(train)),
+        domain=index,
+        others=tuple(Samples(family[other], domains[other].tests()) for other in others),
     )
+
+
+@dataclass(frozen=True)
+class _Seats:
+    """Which client is of which domain, and which of its clients."""
+
+    domains: int
+    clients: int
+
+    def of(self, client: int) -> tuple[int, int]:
+        position, domain = divmod(client, self.domains)
+        return domain, position
+
+    def in_domain(self, domain: int) -> int:
+        return len(range(domain, self.clients, self.domains))
+
+    def check_even(self) -> None:
+        """Domains that are cut into unlike numbers of shares have no split in common."""
+        if self.clients > self.domains and self.clients % self.domains:
+            fewer = self.clients - self.clients % self.domains
+            raise ConfigError(
+                f"shared-split with {self.clients} clients in {self.domains} domains: each domain needs as many "
+                f"clients as the others: use {fewer} or {fewer + self.domains} clients"
+            )
+
+
+@dataclass(frozen=True)
+class _Domain:
+    """The rows of one domain, and how its clients share them out and cut them."""
+
+    arrays: Arrays
+    partition: Partition
+    clients: int
+    draw: tuple[int, ...]  # seed and scope
+    test: float | None  # part of a client's rows; None: all clients have the data set's own test split
+    validation: float
+
+    @property
+    def _pool(self) -> int:
+        return self.arrays.train_rows if self.test is None else len(self.arrays.labels)
+
+    def share(self, position: int) -> Tensor:
+        """Return the rows of one of the domain's clients."""
+        return torch.from_numpy(_split(self.arrays, self._pool, self.partition, self.clients, self.draw)[position])
+
+    def cut(self, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the test, validation and training rows of a client's share."""
+        tests, validations = _held_out(len(share), self.test or 0.0), _held_out(len(share), self.validation)
+        own, validation, train = share.tensor_split((tests, tests + validations))
+        return torch.arange(self._pool, len(self.arrays.labels)) if self.test is None else own, validation, train
+
+    def tests(self) -> Tensor:
+        """Return the test rows of all clients of the domain, ascending."""
+        rows = [self.cut(self.share(position))[0].numpy() for position in range(self.clients)]
+        return torch.from_numpy(np.unique(np.concatenate(rows)))
+
+
+def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:
+    """Return which family a domain is of, and the family's first domain."""
+    first = 0
+    for number, family in enumerate(families):
+        if domain < first + family.domains:
+            return number, first
+        first += family.domains
+    raise IndexError(domain)
+
+
+def _own_table(
+    table: Arrays, columns: tuple[int, ...], train: Tensor, normalize: Literal["mean-image", "none"]
+) -> Arrays:
+    own = sliced(table, columns)
+    return own if normalize == "none" else standardised(own, tuple(train.tolist()))
+
+
+def _check_family(name: str, arrays: Arrays, test: str, features: str) -> None:
+    if test == "global" and arrays.train_rows == len(arrays.labels):
+        raise ConfigError(f"dataset '{name}' has no test split of its own: set test-set to client")
+    if features != "all" and not arrays.spec.is_table:
+        raise ConfigError(f"features '{features}': '{name}' holds images, and only tables are sliced: set it to all")
 
 
 def _check_position(partition_id: int, num_partitions: int) -> None:
@@ -133,8 +234,8 @@ def _check_position(partition_id: int, num_partitions: int) -> None:
         )
 
 
-def _check_fractions(validation: float, test: float) -> None:
-    for name, fraction in (("validation-fraction", validation), ("test-fraction", test)):
+def _check_fractions(validation: float, test: float, public: float) -> None:
+    for name, fraction in (("validation-fraction", validation), ("test-fraction", test), ("public-fraction", public)):
         if not 0 <= fraction < 1:
             raise ConfigError(f"{name} is {fraction:g}: it must be at least 0 and below 1")
     if validation + test >= 1:
@@ -148,35 +249,8 @@ def _held_out(samples: int, fraction: float) -> int:
     return max(round(samples * fraction), int(samples >= 3 and fraction > 0))
 
 
-def _absolute(data_dir: str) -> str:
-    return str(Path(data_dir).expanduser().absolute()) if data_dir else ""
-
-
-def _table(dataset: str, data_dir: str, image_column: str, label_column: str) -> HubTable:
-    entry = CATALOGUE.get(dataset)
-    if entry:
-        return open_table(
-            entry.hub_id, data_dir, image_column or entry.image_column, label_column or entry.label_column
-        )
-    if "/" not in dataset:
-        raise ConfigError(f"{unknown('dataset', dataset, CATALOGUE)}, or a hub id such as owner/name")
-    return open_table(dataset, data_dir, image_column, label_column)
-
-
 @cache
-def _arrays(dataset: str, data_dir: str, image_column: str, label_column: str) -> Arrays:
-    entry = CATALOGUE.get(dataset)
-    if entry and entry.bundled:
-        return entry.bundled()
-    table = _table(dataset, data_dir, image_column, label_column)
-    return read_table(table, entry.spec if entry else table_spec(table))
-
-
-@cache
-def _centred(arrays: Arrays) -> Arrays:
-    return arrays.centred()
-
-
-@cache
-def _split(arrays: Arrays, pool: int, partition: Partition, clients: int, seed: int) -> tuple[IntArray, ...]:
-    return split(arrays.labels[:pool].numpy(), partition, clients, seed)
+def _split(
+    arrays: Arrays, pool: int, partition: Partition, clients: int, draw: tuple[int, ...]
+) -> tuple[IntArray, ...]:
+    return split(arrays.labels[:pool].numpy(), partition, clients, *draw)

@@ -76,7 +76,7 @@ def parse_partition(text: str) -> Partition:
         ) from None
 
 
-def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int) -> tuple[IntArray, ...]:
+def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int, *scope: int) -> tuple[IntArray, ...]:
     """Return the rows of every partition, each in random order; no row is in two of them, save with "all".
 
     Parameters
@@ -90,6 +90,8 @@ def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int
         K, the number of clients, 1 or more.
     seed : int
         The run's seed, 0 or more.
+    *scope : int
+        What else the draw is for: another scope is another draw.
 
     Returns
     -------
@@ -103,12 +105,12 @@ def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int
     """
     build = _FORMS[partition.form].build
     if build is None:
-        return (generator(seed, "partition").permutation(len(labels)),) * num_partitions
+        return (generator(seed, "partition", *scope).permutation(len(labels)),) * num_partitions
     if num_partitions > len(labels):
         raise ConfigError(
             f"{num_partitions} clients cannot share {len(labels)} samples: use {len(labels)} clients or fewer"
         )
-    parts = _assign(build, labels, partition, num_partitions, seed)
+    parts = _assign(build, labels, partition, num_partitions, generator(seed, "partition", *scope))
     unused = len(labels) - sum(map(len, parts))
     if unused:
         _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, len(labels))
@@ -116,11 +118,10 @@ def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int
 
 
 def _assign(
-    build: "Build", labels: IntArray, partition: Partition, num_partitions: int, seed: int
+    build: "Build", labels: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator
 ) -> tuple[IntArray, ...]:
     from datasets.arrow_dataset import Dataset
 
-    draw = generator(seed, "partition")
     order = draw.permutation(len(labels))
     partitioner = build(labels, partition, num_partitions, int(draw.integers(2**32)))
     partitioner.dataset = Dataset.from_dict({"label": labels[order], "row": order})

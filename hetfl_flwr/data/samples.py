@@ -1,11 +1,13 @@
 """Samples in memory: one array a data set and process, of which every client holds row numbers only."""
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from hetfl_flwr.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -15,13 +17,18 @@ class DataSpec:
     Parameters
     ----------
     shape : tuple of int
-        One input: (channels, height, width) or (features,).
+        One input: (channels, height, width) of an image, (features,) of a table's row.
     classes : int
         C, the number of classes; labels are 0..C-1.
     """
 
     shape: tuple[int, ...]
     classes: int
+
+    @property
+    def is_table(self) -> bool:
+        """Whether an input is a row of a table, not an image."""
+        return len(self.shape) == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +40,14 @@ class Arrays:
     spec : DataSpec
         Shape of one input and number of classes.
     inputs : Tensor
-        (N, *shape), in the type it is stored in, such as uint8.
+        (N, *shape), in the type it is stored in: uint8 for images, float32 for tables.
     labels : Tensor
         (N,) int64, 0..C-1.
     train_rows : int
         How many of the N rows are the training split, 1 or more.
-    peak : float
-        The stored value that stands for 1.0, above 0.
+    peak : float or Tensor
+        The stored value that stands for 1.0, above 0; or (features,) float32, one a column of a table.
+        A column whose peak is infinite is 0 throughout.
     centre : Tensor
         (*shape) float32, subtracted from each scaled input.
     """
@@ -48,13 +56,8 @@ class Arrays:
     inputs: Tensor
     labels: Tensor
     train_rows: int
-    peak: float
+    peak: float | Tensor
     centre: Tensor
-
-    def centred(self) -> "Arrays":
-        """Return the same rows, not copied, with the mean training input as centre."""
-        mean = self.inputs[: self.train_rows].numpy().mean(axis=0, dtype=np.float64) / self.peak
-        return replace(self, centre=torch.from_numpy(mean.astype(np.float32)))
 
 
 @cache
@@ -64,8 +67,30 @@ def _placed(arrays: Arrays, device: torch.device) -> Arrays:
         arrays,
         inputs=arrays.inputs.to(device),
         labels=arrays.labels.to(device),
+        peak=arrays.peak.to(device) if isinstance(arrays.peak, Tensor) else arrays.peak,
         centre=arrays.centre.to(device),
     )
+
+
+class Batches(Protocol):
+    """What training and evaluation ask of samples: `Samples` and `Joined` both answer."""
+
+    def __len__(self) -> int:
+        """Return N, the number of samples."""
+        ...
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of all N samples: (N,) int64."""
+        ...
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs (B, *shape) float32 and labels (B,) of the samples at positions (B,)."""
+        ...
+
+    def class_counts(self, classes: int) -> Tensor:
+        """Return how many samples there are of each class: (C,) int64."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +138,7 @@ class Samples:
         Returns
         -------
         inputs : Tensor
-            (B, *shape) float32, scaled to [0, 1], less the centre.
+            (B, *shape) float32, scaled by the peak, less the centre.
         labels : Tensor
             (B,) int64.
 
@@ -130,16 +155,176 @@ class Samples:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""
         return torch.bincount(self.labels, minlength=classes)
 
+    def first(self, count: int) -> "Samples":
+        """Return the first ``count`` of these samples, or all of them where there are fewer."""
+        return Samples(self.arrays, self.rows[:count])
+
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """Return copies of the rows as they are stored, to show to others: what `like` takes.
+
+        Returns
+        -------
+        inputs : Tensor
+            (N, *shape) on the CPU, uint8 for images, float32 for tables; neither scaled nor centred.
+        labels : Tensor
+            (N,) int64, on the CPU.
+        """
+        return self.arrays.inputs[self.rows].cpu(), self.labels.cpu()
+
+    def like(self, inputs: Tensor, labels: Tensor) -> "Samples":
+        """Return rows of others as samples, scaled and centred as these are, on the same device.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            (R, *shape), as `stored` gives them. Their stored values must mean what they mean here, which holds
+            among the clients of one data set or one rotated family.
+        labels : Tensor
+            (R,) int64, 0..C-1.
+
+        Raises
+        ------
+        DataError
+            If the rows are not of this data set's shape and type, or a label is none of its classes.
+        """
+        mine = self.arrays.inputs
+        if inputs.shape[1:] != mine.shape[1:] or inputs.dtype != mine.dtype:
+            raise DataError(
+                f"rows of others are {inputs.dtype} of shape {tuple(inputs.shape[1:])}, this client's are {mine.dtype} "
+                f"of shape {tuple(mine.shape[1:])}: rows can be shared among clients of one data set or family only"
+            )
+        classes = self.arrays.spec.classes
+        if labels.shape != inputs.shape[:1] or not bool(((labels >= 0) & (labels < classes)).all()):
+            raise DataError(f"{len(inputs)} rows of others need as many labels 0..{classes - 1}, got {labels}")
+        theirs = replace(
+            self.arrays, inputs=inputs.to(mine.device), labels=labels.to(mine.device), train_rows=len(labels)
+        )
+        return Samples(theirs, torch.arange(len(labels), device=mine.device))
+
     def to(self, device: torch.device | str) -> "Samples":
         """Return these samples on a device; one copy of the data set is kept there for all clients."""
         return Samples(_placed(self.arrays, torch.device(device)), self.rows.to(device))
 
 
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Several samples as one, one after the other, without a copy of them.
+
+    Parameters
+    ----------
+    parts : tuple of Samples
+        One or more, of one shape and on one device; each may be empty.
+
+    Raises
+    ------
+    ValueError
+        If there is no part, or the parts differ in shape.
+
+    Examples
+    --------
+    >>> arrays = Arrays(DataSpec((1,), 2), torch.tensor([[0], [1], [2]]), torch.tensor([0, 1, 1]), 3, 1.0,
+    ...                 torch.zeros(1))
+    >>> joined = Joined((Samples(arrays, torch.tensor([2])), Samples(arrays, torch.tensor([0, 1]))))
+    >>> joined.batch(torch.tensor([1, 0, 2]))
+    (tensor([[0.],
+            [2.],
+            [1.]]), tensor([0, 1, 1]))
+    """
+
+    parts: tuple[Samples, ...]
+
+    def __post_init__(self) -> None:
+        """Check that the parts can be one."""
+        shapes = {part.arrays.spec.shape for part in self.parts}
+        if len(shapes) != 1:
+            raise ValueError(f"samples can be joined where all have one shape, got: {sorted(shapes) or 'no samples'}")
+
+    def __len__(self) -> int:
+        """Return N, the number of samples."""
+        return sum(map(len, self.parts))
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The labels of all N samples: (N,) int64."""
+        return torch.cat([part.labels for part in self.parts])
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return some samples, ready for a model, in the order asked for.
+
+        Parameters
+        ----------
+        rows : Tensor
+            (B,) int64, positions 0..N-1 among all the samples, on any device.
+
+        Returns
+        -------
+        inputs : Tensor
+            (B, *shape) float32, each scaled and centred as its own part is.
+        labels : Tensor
+            (B,) int64.
+
+        Raises
+        ------
+        IndexError
+            If a position is outside the samples.
+        """
+        rows = rows.cpu()
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
+            raise IndexError(f"positions {int(rows.min())}..{int(rows.max())} of {len(self)} samples")
+        places, inputs, labels, start = [], [], [], 0
+        for part in self.parts:
+            place = torch.nonzero((rows >= start) & (rows < start + len(part)))[:, 0]
+            some = part.batch(rows[place] - start)
+            places.append(place)
+            inputs.append(some[0])
+            labels.append(some[1])
+            start += len(part)
+        back = torch.argsort(torch.cat(places)).to(labels[0].device)
+        return torch.cat(inputs)[back], torch.cat(labels)[back]
+
+    def class_counts(self, classes: int) -> Tensor:
+        """Return how many samples there are of each class: (C,) int64, C the number of classes."""
+        return torch.bincount(self.labels, minlength=classes)
+
+
 @dataclass(frozen=True)
 class ClientData:
-    """What one client holds; no row is in two of its three sets."""
+    """What one client holds; no row is in two of its three sets.
+
+    Parameters
+    ----------
+    spec : DataSpec
+        What the client's model must fit.
+    train, validation, test : Samples
+        Its training, validation and test samples.
+    public_rows : int
+        How many of the training samples its algorithm may show to others, 0 to all of them.
+    domain : int
+        Index of the client's own domain, 0 or more.
+    others : tuple of Samples
+        The test samples of each other domain of a rotated family that has a client, by domain index; empty for
+        every other data set. They are scaled and centred as the client's own are.
+    """
 
     spec: DataSpec
     train: Samples
     validation: Samples
     test: Samples
+    public_rows: int = 0
+    domain: int = 0
+    others: tuple[Samples, ...] = ()
+
+    @property
+    def public(self) -> Samples:
+        """The training samples that may be shown to others: the first ``public_rows`` of ``train``."""
+        return self.train.first(self.public_rows)
+
+    def to(self, device: torch.device) -> "ClientData":
+        """Return the same data with all samples on a device."""
+        return replace(
+            self,
+            train=self.train.to(device),
+            validation=self.validation.to(device),
+            test=self.test.to(device),
+            others=tuple(samples.to(device) for samples in self.others),
+        )

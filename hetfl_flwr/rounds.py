@@ -1,0 +1,213 @@
+"""How rounds are run: all clients together, or each as it comes."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, Interrupted
+from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Failure, Federation, Member, Sent
+
+
+@dataclass
+class Played:
+    """What came of a round.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord
+        What the server knows after it.
+    trained, evaluated : Exchange
+        Replies, failures and cost of training (with the sharing of seeds) and of evaluation.
+    left_out : list of Failure
+        Clients that could not take part.
+    carry : bool
+        Whether clients that were not evaluated in this round count with what they had before.
+    """
+
+    arrays: ArrayRecord
+    trained: Exchange = field(default_factory=Exchange)
+    evaluated: Exchange = field(default_factory=Exchange)
+    left_out: list[Failure] = field(default_factory=list)
+    carry: bool = False
+
+
+class Rounds(Protocol):
+    """A way to run rounds."""
+
+    def start(self, arrays: ArrayRecord) -> Played:
+        """Share seeds if the algorithm needs them, and evaluate everyone before any training: round 0."""
+
+    def resume(self) -> None:
+        """Bring clients back to where they were before a round, at no cost to the run's bytes."""
+
+    def play(self, number: int, arrays: ArrayRecord) -> Played:
+        """Run one round. With too few good replies the knowledge stays as it was."""
+
+
+class SyncRounds:
+    """Rounds in which the server waits for all clients that it has drawn, as in Flower's own strategies."""
+
+    def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
+        self._config = config
+        self._strategy = strategy
+        self._federation = federation
+        self._sharing = getattr(strategy, "sharing", None)
+
+    def start(self, arrays: ArrayRecord) -> Played:
+        """Share seeds if the algorithm needs them, and evaluate everyone before any training."""
+        shared = self._federation.share(self._sharing)
+        return Played(arrays, shared, evaluate(self._strategy, self._federation, 0, arrays))
+
+    def resume(self) -> None:
+        """Share seeds again: they were counted when the run began."""
+        self._federation.share(self._sharing)
+
+    def play(self, number: int, arrays: ArrayRecord) -> Played:
+        """Run one round."""
+        federation, strategy = self._federation, self._strategy
+        played = Played(arrays)
+        if number > 1:
+            played.left_out = federation.welcome(getattr(strategy, "check", None))
+            played.trained.add(federation.share(self._sharing))
+        drawn = federation.holding(federation.draw(number), self._sharing)
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
+        trained = federation.exchange(messages, strategy.upload_spec)
+        played.trained.add(trained)
+        played.trained.replies = trained.replies
+        if len(trained.replies) < self._config.min_clients:
+            return played
+        learnt, _ = strategy.aggregate_train(number, with_samples(trained.replies))
+        played.arrays = arrays if learnt is None else learnt
+        if is_due(number, self._config):
+            played.evaluated = evaluate(strategy, federation, number, played.arrays)
+        return played
+
+
+class AsyncRounds:
+    """Rounds without a barrier: each client is sent the newest knowledge as soon as it has uploaded.
+
+    A round is as many uploads as there are clients, whoever they come from. When an evaluation is due, each client is
+    asked for it after its next upload, so that the others go on meanwhile. After the last round everyone's last upload
+    is waited for, and everyone is evaluated.
+    """
+
+    def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
+        self._config = config
+        if strategy.sharing is not None:
+            raise ConfigError(f"{config.algorithm}: public rows cannot be shared in an asynchronous run")
+        self._strategy = strategy
+        self._federation = federation
+        self._waiting: dict[str, tuple[Sent, float]] = {}
+        self._dispatched = 0
+        self._to_evaluate: set[int] = set()
+        self._stopping = False
+
+    def start(self, arrays: ArrayRecord) -> Played:
+        """Evaluate everyone before any training."""
+        return Played(arrays, evaluated=evaluate(self._strategy, self._federation, 0, arrays))
+
+    def resume(self) -> None:
+        """Do nothing: no seeds are shared."""
+
+    def play(self, number: int, arrays: ArrayRecord) -> Played:
+        """Take in as many uploads as there are clients, each answered at once."""
+        federation, last = self._federation, number == self._config.rounds
+        played = Played(arrays, carry=True)
+        if number > 1:
+            played.left_out = federation.welcome(self._strategy.check)
+            self._forget_gone()
+        members = list(federation.roster)
+        # above every number that was dispatched before, also by a run that this one goes on with
+        self._dispatched = max(self._dispatched, (number + 1) * len(members))
+        if is_due(number, self._config) and not last:
+            self._to_evaluate = {member.node for member in members}
+        busy = federation.busy() | {sent.node for sent, _ in self._waiting.values()}
+        for member in members:
+            if member.node not in busy:
+                self._dispatch(member, played.arrays)
+        if self._stopping and not self._waiting:
+            raise Interrupted
+        while self._waiting and (self._stopping or len(played.trained.replies) < len(members)):
+            self._take(played, number, go_on=True)
+        while self._waiting and last:
+            self._take(played, number, go_on=False)
+        if last and len(played.trained.replies) >= self._config.min_clients:
+            played.evaluated = evaluate(self._strategy, federation, number, played.arrays)
+        return played
+
+    def _take(self, played: Played, number: int, *, go_on: bool) -> None:
+        """Wait for a reply, use it, and send its client the next message."""
+        federation, strategy = self._federation, self._strategy
+        for reply in federation.grid.pull_messages(self._waiting.keys()):
+            sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id)
+            member = federation.roster.of(sent.node)
+            if sent.message.metadata.message_type == MessageType.EVALUATE:
+                federation.judge(reply, sent, played.evaluated)
+            elif not federation.judge(reply, sent, played.trained, strategy.upload_spec):
+                continue  # it is asked again in the next round
+            elif taken := with_samples([reply]):
+                learnt, _ = strategy.aggregate_train(number, taken)
+                played.arrays = played.arrays if learnt is None else learnt
+            if go_on and member.node in self._to_evaluate:
+                self._to_evaluate.discard(member.node)
+                view = federation.view([member])
+                self._push(strategy.configure_evaluate(number, played.arrays, ConfigRecord(), view))
+            elif go_on:
+                self._dispatch(member, played.arrays)
+        self._give_up(played)
+        if self._waiting and federation.poll:
+            time.sleep(federation.poll)
+
+    def _dispatch(self, member: Member, arrays: ArrayRecord) -> None:
+        if self._stopping:
+            return
+        self._dispatched += 1
+        view = self._federation.view([member])
+        try:
+            self._push(self._strategy.configure_train(self._dispatched, arrays, ConfigRecord(), view))
+        except Interrupted:
+            self._stopping = True
+
+    def _push(self, messages: Any) -> None:
+        for message in messages:
+            message.metadata.ttl = max(message.metadata.ttl, self._config.round_timeout)
+            sent = Sent.of(message)
+            self._federation.grid.push_messages([message])
+            self._waiting[message.metadata.message_id] = sent, time.monotonic() + self._config.round_timeout
+
+    def _give_up(self, played: Played) -> None:
+        """Count clients that have not answered in time as failures; they are asked again in the next round."""
+        for message, (sent, deadline) in list(self._waiting.items()):
+            if time.monotonic() > deadline:
+                del self._waiting[message]
+                training = sent.message.metadata.message_type == MessageType.TRAIN
+                self._federation.give_up(sent, played.trained if training else played.evaluated)
+
+    def _forget_gone(self) -> None:
+        self._waiting = {
+            message: (sent, deadline)
+            for message, (sent, deadline) in self._waiting.items()
+            if sent.node in self._federation.roster
+        }
+
+
+def evaluate(strategy: Any, federation: Federation, number: int, arrays: ArrayRecord) -> Exchange:
+    """Let every client measure its model."""
+    everyone = federation.view(list(federation.roster))
+    evaluated = federation.exchange(strategy.configure_evaluate(number, arrays, ConfigRecord(), everyone))
+    if number:
+        strategy.aggregate_evaluate(number, with_samples(evaluated.replies))
+    return evaluated
+
+
+def is_due(number: int, config: RunConfig) -> bool:
+    """Say whether clients are evaluated after a round: each ``evaluate-every`` rounds, and after the last."""
+    return number % config.evaluate_every == 0 or number == config.rounds
+
+
+def with_samples(replies: list[Message]) -> list[Message]:
+    """Return the replies that weigh anything: no mean is taken over no samples."""
+    return [reply for reply in replies if reply.content.metric_records[METRICS][EXAMPLES]]

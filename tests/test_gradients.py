@@ -1,0 +1,253 @@
+"""Projection and surgery of conflicting gradients against two solvers of the quadratic programme, and by hand."""
+
+from math import inf, nan
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize, nnls
+from torch import nn
+
+from hetfl_flwr.gradients import flat_gradient, pcgrad, project, set_gradient
+from hetfl_flwr.seeding import generator
+
+VECTORS = st.integers(1, 6).flatmap(
+    lambda length: st.tuples(*[arrays(np.float64, length, elements=st.floats(-3, 3, width=16))] * 2)
+)
+
+
+def pair(length, *scope):
+    rng = generator(0, "gradients", length, *scope)
+    return torch.from_numpy(rng.normal(size=length)), torch.from_numpy(rng.normal(size=length))
+
+
+def conflicting(length):
+    gradient, reference = pair(length)
+    return gradient, reference if torch.dot(gradient, reference) < 0 else -reference
+
+
+def vector(*values):
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def by_the_dual(gradient, reference):
+    """Eq. (15): min over v >= 0 of v^2 <r, r> / 2 + v <g, r>, that is of ||v r - (-g)||^2."""
+    factor, _ = nnls(reference[:, None], -gradient)
+    return gradient + factor[0] * reference
+
+
+def by_the_primal(gradient, reference):
+    """Eq. (8), by sequential quadratic programming."""
+    return minimize(
+        lambda z: 0.5 * ((z - gradient) ** 2).sum(),
+        gradient,
+        jac=lambda z: z - gradient,
+        constraints=[{"type": "ineq", "fun": lambda z: z @ reference, "jac": lambda z: reference}],
+        method="SLSQP",
+        options={"ftol": 1e-14},
+    ).x
+
+
+@given(VECTORS)
+@settings(max_examples=100, deadline=None)
+def test_the_projection_solves_the_quadratic_programme(vectors):
+    gradient, reference = vectors
+    found = project(torch.from_numpy(gradient), torch.from_numpy(reference)).numpy()
+    assert np.allclose(found, by_the_dual(gradient, reference), atol=1e-9)
+    assert found @ reference >= -1e-12
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 30])
+def test_both_forms_of_the_programme_agree(length):
+    gradient, reference = conflicting(length)
+    found = project(gradient, reference)
+    assert np.allclose(found, by_the_primal(gradient.numpy(), reference.numpy()), atol=1e-6)
+    assert np.allclose(found, by_the_dual(gradient.numpy(), reference.numpy()), atol=1e-9)
+    assert not torch.allclose(found, gradient)
+
+
+def test_a_conflict_by_hand():
+    """<g, r> = 3 * 1 - 4 * 2 = -5, ||r||^2 = 5, so v = 1: (3, -4) + (1, 2) = (4, -2), orthogonal to (1, 2)."""
+    found = project(vector(3, -4), vector(1, 2))
+    assert found.tolist() == pytest.approx([4, -2], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "reference"),
+    [
+        (vector(0.3, 0.1, -0.7), vector(0, 0, 0)),
+        (vector(0.3, 0.1, -0.7), vector(0.9, 0.3, -2.1)),
+        (vector(3, 1, -7), vector(1, -3, 0)),
+        (vector(5, 1, -6), vector(0, 7, 1)),
+    ],
+    ids=["zeros", "parallel", "orthogonal", "agreeing"],
+)
+def test_without_conflict_the_gradient_stays_bit_for_bit(gradient, reference):
+    found = project(gradient, reference)
+    assert torch.equal(found, gradient)
+    assert found is not gradient
+
+
+def test_an_opposite_gradient_is_all_conflict():
+    assert project(vector(0.3, 0.1, -0.7), -3 * vector(0.3, 0.1, -0.7)).tolist() == pytest.approx([0, 0, 0], abs=1e-7)
+
+
+def test_a_gradient_of_zeros_stays_zeros():
+    assert project(vector(0, 0), vector(1, -2)).tolist() == [0, 0]
+
+
+def test_twice_projected_is_once_projected():
+    gradient, reference = conflicting(20)
+    once = project(gradient, reference)
+    assert torch.allclose(project(once, reference), once, atol=1e-12)
+
+
+@pytest.mark.parametrize("large", [1e-30, 1e-20, 1.0, 1e20, 1e30])
+@pytest.mark.parametrize("small", [1e-30, 1e-20, 1.0, 1e20, 1e30])
+def test_no_scale_is_too_small_or_too_large_for_float32(large, small):
+    """The projection is as long as the gradient makes it, whatever the length of the reference."""
+    gradient, reference = (part.float() for part in conflicting(50))
+    expected = project(gradient, reference)
+    found = project(gradient * large, reference * small)
+    assert torch.allclose(found / large, expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(expected, gradient, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_dtype_stays_and_half_precision_is_summed_in_float32(dtype):
+    """Each term of the sum is at most 1: 200,000 of them are beyond float16, and beyond the digits of bfloat16."""
+    gradient, reference = torch.ones(200_000, dtype=dtype), -torch.ones(200_000, dtype=dtype)
+    gradient[::2] = 3
+    found = project(gradient, reference)
+    assert found.dtype == dtype
+    assert found[:4].tolist() == pytest.approx([1, -1, 1, -1], abs=1e-2)
+
+
+def test_the_reference_may_have_another_dtype():
+    gradient, reference = conflicting(9)
+    found = project(gradient.float(), reference)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found.double(), project(gradient, reference), atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [nan, inf])
+def test_values_that_are_not_finite_are_passed_on_not_hidden(bad):
+    assert not project(vector(1, bad), vector(1, -1)).isfinite().all()
+    assert not project(vector(1, 1), vector(1, bad)).isfinite().all()
+
+
+@pytest.mark.parametrize("function", [project, pcgrad])
+@pytest.mark.parametrize(
+    ("gradient", "reference"),
+    [(torch.ones(3), torch.ones(2)), (torch.ones(2, 2), torch.ones(2, 2)), (torch.ones(0), torch.ones(0))],
+)
+def test_vectors_that_do_not_fit_are_refused(function, gradient, reference):
+    with pytest.raises(ValueError, match=r"gradients of shapes \(.*\) and \(.*\), expected \(P,\) twice"):
+        function(gradient, reference)
+
+
+def test_inputs_are_not_changed():
+    gradient, reference = conflicting(5)
+    before = gradient.clone(), reference.clone()
+    project(gradient, reference).add_(1)
+    pcgrad(gradient, reference).add_(1)
+    project(gradient, -reference).add_(1)
+    assert torch.equal(gradient, before[0])
+    assert torch.equal(reference, before[1])
+
+
+def test_pcgrad_by_hand():
+    """g = (3, -4), r = (1, 2): g against r is (4, -2), as above. <r, g> = -5, ||g||^2 = 25, so r + g / 5 = (1.6, 1.2),
+    orthogonal to (3, -4). Sum: (5.6, -0.8).
+    """
+    assert pcgrad(vector(3, -4), vector(1, 2)).tolist() == pytest.approx([5.6, -0.8], rel=1e-6)
+
+
+def test_pcgrad_without_conflict_is_the_sum():
+    assert pcgrad(vector(3, 1), vector(1, 2)).tolist() == [4, 3]
+    assert pcgrad(vector(3, 1), vector(0, 0)).tolist() == [3, 1]
+    assert pcgrad(vector(0, 0), vector(3, 1)).tolist() == [3, 1]
+
+
+@given(VECTORS)
+@settings(max_examples=50, deadline=None)
+def test_pcgrad_is_symmetric_and_conflicts_with_neither(vectors):
+    gradient, reference = (torch.from_numpy(part) for part in vectors)
+    found = pcgrad(gradient, reference)
+    assert torch.equal(found, pcgrad(reference, gradient))
+    assert torch.dot(found, gradient) >= -1e-9
+    assert torch.dot(found, reference) >= -1e-9
+
+
+def model():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(2, 3))
+
+
+def test_the_flat_gradient_is_every_parameter_s_in_order():
+    network = model()
+    network(torch.ones(4, 1, 2, 2)).square().mean().backward()
+    found = flat_gradient(network.parameters())
+    expected = [number for part in network.parameters() for number in part.grad.flatten().tolist()]
+    assert found.tolist() == expected
+    assert len(expected) == 8 + 2 + 6 + 3
+    assert found.abs().sum() > 0
+
+
+def test_a_missing_gradient_counts_as_zeros_and_a_frozen_parameter_does_not_count():
+    network = model()
+    network[0].weight.requires_grad_(False)
+    network[2].bias.grad = torch.tensor([1.0, 2.0, 3.0])
+    assert flat_gradient(network.parameters()).tolist() == [0.0] * 2 + [0.0] * 6 + [1.0, 2.0, 3.0]
+    set_gradient(network.parameters(), torch.arange(11.0))
+    assert network[0].weight.grad is None
+    assert network[0].bias.grad.tolist() == [0, 1]
+    assert network[2].weight.grad.tolist() == [[2, 3], [4, 5], [6, 7]]
+    assert network[2].bias.grad.tolist() == [8, 9, 10]
+
+
+def test_setting_undoes_flattening_for_every_layout_of_memory():
+    network = model()
+    network[0].weight.data = torch.arange(8.0).reshape(2, 1, 2, 2).to(memory_format=torch.channels_last)
+    network(torch.ones(4, 1, 2, 2)).square().mean().backward()
+    before = [part.grad.clone() for part in network.parameters()]
+    flat = flat_gradient(network.parameters())
+    network.zero_grad()
+    set_gradient(network.parameters(), flat)
+    for part, gradient in zip(network.parameters(), before, strict=True):
+        assert torch.equal(part.grad, gradient)
+
+
+def test_gradients_and_the_vector_share_no_memory():
+    network = nn.Linear(2, 1, bias=False)
+    given = torch.tensor([1.0, 2.0])
+    set_gradient(network.parameters(), given)
+    flat = flat_gradient(network.parameters())
+    network.weight.grad.zero_()
+    assert given.tolist() == [1, 2]
+    assert flat.tolist() == [1, 2]
+
+
+def test_a_gradient_takes_its_parameter_s_dtype():
+    network = nn.Linear(2, 1).to(torch.bfloat16)
+    set_gradient(network.parameters(), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True))
+    assert network.bias.grad.dtype == torch.bfloat16
+    assert network.bias.grad.tolist() == [3]
+    assert not network.bias.grad.requires_grad
+
+
+@pytest.mark.parametrize("given", [torch.ones(18), torch.ones(20), torch.ones(19, 1)])
+def test_a_vector_of_another_length_is_refused(given):
+    with pytest.raises(ValueError, match=r"gradient of shape \(.*\), expected \(19,\) for 4 parameters"):
+        set_gradient(model().parameters(), given)
+
+
+def test_nothing_to_train_is_refused():
+    frozen = model().requires_grad_(False)
+    for call in (lambda: flat_gradient(frozen.parameters()), lambda: set_gradient([], torch.ones(0))):
+        with pytest.raises(ValueError, match="none of the parameters is trainable"):
+            call()
