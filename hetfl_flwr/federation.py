@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from logging import INFO
 from math import ceil, isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -22,6 +22,8 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, payload_bytes, seeds, to_record, wire_bytes
 from hetfl_flwr.seeding import generator
+
+T = TypeVar("T")
 
 ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-examples", "server-round"
 """Names of records and keys in messages: those of Flower's own strategies."""
@@ -188,7 +190,7 @@ class Roster:
         FederationError
             They do not share one, or there is no client.
         """
-        values = {member.classes: member for member in reversed(list(self))}
+        values = self._first_with(lambda member: member.classes)
         if len(values) != 1:
             said = ", ".join(f"{member} has {value}" for value, member in values.items()) or "no client is here"
             raise FederationError(f"the clients must have the same number of classes: {said}")
@@ -203,11 +205,17 @@ class Roster:
         FederationError
             They do not share one, or there is no client.
         """
-        values = {(member.shape, member.dtype): member for member in reversed(list(self))}
+        values = self._first_with(lambda member: (member.shape, member.dtype))
         if len(values) != 1:
             said = ", ".join(f"{member} has {shape} {dtype}" for (shape, dtype), member in values.items())
             raise FederationError(f"the clients must have inputs of the same shape: {said or 'no client is here'}")
         return next(iter(values))[0]
+
+    def _first_with(self, value: Callable[[Member], T]) -> dict[T, Member]:
+        first: dict[T, Member] = {}
+        for member in self:
+            first.setdefault(value(member), member)
+        return first
 
     def check_sharing(self, algorithm: str) -> None:
         """Refuse clients whose public rows cannot be shared: none there, or inputs of another shape or class count.

@@ -90,8 +90,10 @@ class AsyncRounds:
     """Rounds without a barrier: each client is sent the newest knowledge as soon as it has uploaded.
 
     A round is as many uploads as there are clients, whoever they come from. When an evaluation is due, each client is
-    asked for it after its next upload, so that the others go on meanwhile. After the last round everyone's last upload
-    is waited for, and everyone is evaluated.
+    asked for it after its next upload, so that the others go on meanwhile. In the last round nobody is asked for more
+    than is still wanted; what is under way is waited for, and everyone is evaluated.
+
+    Clients are told the number of their message in place of the round: each is another, also in a run that is resumed.
     """
 
     def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
@@ -101,7 +103,8 @@ class AsyncRounds:
         self._strategy = strategy
         self._federation = federation
         self._waiting: dict[str, tuple[Sent, float]] = {}
-        self._dispatched = 0
+        self._sent = 0
+        self._wanted, self._last = 0, False
         self._to_evaluate: set[int] = set()
         self._stopping = False
 
@@ -114,60 +117,59 @@ class AsyncRounds:
 
     def play(self, number: int, arrays: ArrayRecord) -> Played:
         """Take in as many uploads as there are clients, each answered at once."""
-        federation, last = self._federation, number == self._config.rounds
+        federation = self._federation
         played = Played(arrays, carry=True)
         if number > 1:
             played.left_out = federation.welcome(self._strategy.check)
             self._forget_gone()
         members = list(federation.roster)
-        # above every number that was dispatched before, also by a run that this one goes on with
-        self._dispatched = max(self._dispatched, (number + 1) * len(members))
-        if is_due(number, self._config) and not last:
+        self._wanted, self._last = len(members), number == self._config.rounds
+        if number > 1 and self._sent == 0:
+            self._sent = (number + 1) * len(members)  # the run that this one goes on with may have come as far
+        if is_due(number, self._config) and not self._last:
             self._to_evaluate = {member.node for member in members}
         busy = federation.busy() | {sent.node for sent, _ in self._waiting.values()}
         for member in members:
             if member.node not in busy:
-                self._dispatch(member, played.arrays)
+                self._ask(member, number, played)
         if self._stopping and not self._waiting:
             raise Interrupted
-        while self._waiting and (self._stopping or len(played.trained.replies) < len(members)):
-            self._take(played, number, go_on=True)
-        while self._waiting and last:
-            self._take(played, number, go_on=False)
-        if last and len(played.trained.replies) >= self._config.min_clients:
+        while self._waiting and (self._last or self._stopping or len(played.trained.replies) < self._wanted):
+            self._take(number, played)
+        if self._last and len(played.trained.replies) >= self._config.min_clients:
             played.evaluated = evaluate(self._strategy, federation, number, played.arrays)
         return played
 
-    def _take(self, played: Played, number: int, *, go_on: bool) -> None:
-        """Wait for a reply, use it, and send its client the next message."""
+    def _take(self, number: int, played: Played) -> None:
+        """Wait for the next reply, use it, and ask its client for more."""
         federation, strategy = self._federation, self._strategy
         for reply in federation.grid.pull_messages(self._waiting.keys()):
             sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id)
-            member = federation.roster.of(sent.node)
-            if sent.message.metadata.message_type == MessageType.EVALUATE:
+            if not _is_training(sent):
                 federation.judge(reply, sent, played.evaluated)
             elif not federation.judge(reply, sent, played.trained, strategy.upload_spec):
-                continue  # it is asked again in the next round
+                continue  # asked again in the next round, lest one that fails at once uses the rounds up
             elif taken := with_samples([reply]):
                 learnt, _ = strategy.aggregate_train(number, taken)
                 played.arrays = played.arrays if learnt is None else learnt
-            if go_on and member.node in self._to_evaluate:
-                self._to_evaluate.discard(member.node)
-                view = federation.view([member])
-                self._push(strategy.configure_evaluate(number, played.arrays, ConfigRecord(), view))
-            elif go_on:
-                self._dispatch(member, played.arrays)
+            self._ask(federation.roster.of(sent.node), number, played)
         self._give_up(played)
         if self._waiting and federation.poll:
             time.sleep(federation.poll)
 
-    def _dispatch(self, member: Member, arrays: ArrayRecord) -> None:
-        if self._stopping:
+    def _ask(self, member: Member, number: int, played: Played) -> None:
+        """Send a client that has nothing to do its next message: to evaluate where that is due, else to train."""
+        strategy, view = self._strategy, self._federation.view([member])
+        if member.node in self._to_evaluate and played.trained.replies:
+            self._to_evaluate.discard(member.node)
+            self._push(strategy.configure_evaluate(number, played.arrays, ConfigRecord(), view))
             return
-        self._dispatched += 1
-        view = self._federation.view([member])
+        under_way = sum(_is_training(sent) for sent, _ in self._waiting.values())
+        if self._stopping or (self._last and len(played.trained.replies) + under_way >= self._wanted):
+            return
+        self._sent += 1
         try:
-            self._push(self._strategy.configure_train(self._dispatched, arrays, ConfigRecord(), view))
+            self._push(strategy.configure_train(self._sent, played.arrays, ConfigRecord(), view))
         except Interrupted:
             self._stopping = True
 
@@ -183,8 +185,7 @@ class AsyncRounds:
         for message, (sent, deadline) in list(self._waiting.items()):
             if time.monotonic() > deadline:
                 del self._waiting[message]
-                training = sent.message.metadata.message_type == MessageType.TRAIN
-                self._federation.give_up(sent, played.trained if training else played.evaluated)
+                self._federation.give_up(sent, played.trained if _is_training(sent) else played.evaluated)
 
     def _forget_gone(self) -> None:
         self._waiting = {
@@ -192,6 +193,10 @@ class AsyncRounds:
             for message, (sent, deadline) in self._waiting.items()
             if sent.node in self._federation.roster
         }
+
+
+def _is_training(sent: Sent) -> bool:
+    return sent.message.metadata.message_type == MessageType.TRAIN
 
 
 def evaluate(strategy: Any, federation: Federation, number: int, arrays: ArrayRecord) -> Exchange:

@@ -23,19 +23,25 @@ class FedHe(KnowledgeStrategy):
            up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)
     State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, known.K (C,) bool of
            each client K.
-    Departs from the paper: rounds are synchronous, all clients of a round are answered with the same averages (the
-    paper's server answers one client at a time, as it comes). A class that a client did not see in a round is not
-    averaged in (the paper's Eq. 8 would send zeros for it).
+    Departs from the paper: by default rounds are synchronous, all clients of a round are answered with the same
+    averages (``mode = "async"`` is the paper's way). A class that a client did not see in a round is not averaged in
+    (the paper's Eq. 8 would send zeros for it).
 
     Parameters
     ----------
+    mode : {"sync", "async"}
+        "sync": the server waits for all clients of a round. "async": it answers one client at a time, as it comes, with
+        what it knows by then; no client waits for another. A round is then as many uploads as there are clients.
     store : {"all", "latest"}
         What Eq. (10) averages for a class: every upload ever received, each with weight one ("all", the paper's); or
         the newest upload of each client that has that class in it ("latest", which forgets outdated logits).
     """
 
-    def __init__(self, *, store: Literal["all", "latest"] = "all") -> None:
+    def __init__(
+        self, *, mode: Literal["sync", "async"] = "sync", store: Literal["all", "latest"] = "all"
+    ) -> None:
         self.store = store
+        self.asynchronous = mode == "async"
 
     def initial(self, roster: Roster) -> Arrays:
         """Know nothing of any class: the cold start."""

@@ -122,3 +122,27 @@ def test_a_mistake_ends_a_deployed_run_with_one_line(
     assert any("ERROR" in printed and line in printed for printed in said.splitlines()), said
     assert deployed.statuses()[0] == "finished:failed"
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 2 does not finish its first batch before the server has written down rounds 0, 1 and 2. Of the nine uploads
+    of three rounds it has sent one; the others went on meanwhile."""
+    run = tmp_path / "run"
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("WAIT_FOR", str(run / ROUNDS_FILE))
+    monkeypatch.setenv("LINES", "3")
+    with flower(tmp_path / "flower") as started:
+        started.superlink()
+        for partition, model in enumerate(["mlp", "mlp", "fixtures.models:waiting"]):
+            started.supernode(partition, 3, model=model)
+        settings: dict[str, Value] = {"algorithm": "fedhe", "fedhe.mode": "async", "rounds": 3, "local-batches": 1}
+        said = started.run({**settings, "evaluate-every": 3, "output-dir": str(run)})
+        assert started.statuses()[0] == "finished:completed", said + started.logs()
+    clients = json.loads((run / "clients.json").read_text())
+    sent = [client["bytes_up"] // 480 for client in clients]
+    assert sum(sent) == 9
+    assert sent[2] == 1
+    assert sum(len(entry["failures"]) for entry in rounds(run)) == 0
+    seconds = [entry["seconds"] for entry in rounds(run)]
+    assert sum(seconds[:3]) < 120

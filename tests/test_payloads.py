@@ -13,6 +13,7 @@ from torch import nn
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.payloads import (
     ArraySpec,
+    Dim,
     PayloadSpec,
     class_logits,
     from_record,
@@ -317,3 +318,75 @@ def test_loading_weights_leaves_the_integer_buffers_and_copies_the_rest():
         target[0].weight += 1
         source[0].weight += 1
     assert all(np.array_equal(array, before[name]) for name, array in sent.items())
+
+
+ROWS = Dim("R", 4)
+FREE = PayloadSpec((ArraySpec("indices", (ROWS,), "int32", 0, 9), ArraySpec("values", (ROWS, 2), "float32")))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_a_size_that_only_the_sender_knows_may_be_any_up_to_its_limit(rows):
+    arrays = [np.zeros(rows, np.int32), np.zeros((rows, 2), np.float32)]
+    assert [len(array) for array in FREE.check(arrays, "x").values()] == [rows, rows]
+    assert [
+        len(array) for array in FREE.decode(to_record(dict(zip(FREE.names, arrays, strict=True))), "x").values()
+    ] == [
+        rows,
+        rows,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "said"),
+    [
+        (np.zeros(5, np.int32), np.zeros((5, 2), np.float32), "array 'indices' has shape (5,), expected (R <= 4,)"),
+        (np.zeros(3, np.int32), np.zeros((3, 3), np.float32), "array 'values' has shape (3, 3), expected (R <= 4, 2)"),
+        (np.zeros(3, np.int32), np.zeros((2, 2), np.float32), "array 'values' has R = 2, array 'indices' has R = 3"),
+        (np.zeros((), np.int32), np.zeros((2, 2), np.float32), "array 'indices' has shape (), expected (R <= 4,)"),
+        (np.full(2, 10, np.int32), np.zeros((2, 2), np.float32), "array 'indices' has values above 9"),
+        (np.full(2, -1, np.int32), np.zeros((2, 2), np.float32), "array 'indices' has values below 0"),
+    ],
+)
+def test_sizes_and_values_out_of_bounds_are_named(refusal, indices, values, said):
+    assert refusal(PayloadError, FREE.check, [indices, values], "client 3") == f"client 3: {said}"
+
+
+def test_a_payload_with_a_free_size_is_at_most_its_limit_large():
+    assert FREE.nbytes == 4 * 4 + 4 * 2 * 4
+
+
+def test_two_payloads_make_one():
+    both = SPEC + FREE
+    assert both.names == ("logits", "counts", "indices", "values")
+    assert both.nbytes == SPEC.nbytes + FREE.nbytes
+
+
+POSTERIORS = ArraySpec("posteriors", (2, 2), "float32", sums_to_one=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[0.5, 0.5], [0.6, 0.5]], "has rows that do not sum to 1 (off by 0.1)"),
+        ([[0.5, 0.5], [0.4, 0.5]], "has rows that do not sum to 1 (off by 0.1)"),
+        ([[0.5, 0.5], [1.5, -0.5]], "has values below 0"),
+        ([[0.5, 0.5], [0.5, 0.5 + 2e-4]], "has rows that do not sum to 1 (off by 0.0002)"),
+    ],
+)
+def test_rows_that_are_no_distribution_are_refused(refusal, rows, said):
+    assert (
+        refusal(PayloadError, POSTERIORS.check, np.float32(rows), "client 1") == f"client 1: array 'posteriors' {said}"
+    )
+
+
+def test_rows_that_are_distributions_up_to_rounding_pass():
+    wide = torch.softmax(torch.randn(50, 5000, generator=torch.Generator().manual_seed(0)) * 9, 1).numpy()
+    ArraySpec("posteriors", (50, 5000), "float32", sums_to_one=True).check(wide, "x")
+    POSTERIORS.check(np.float32([[0.0, 1.0], [0.3, 0.7]]), "x")
+
+
+def test_an_array_that_may_not_be_zero_may_have_zeros(refusal):
+    spec = ArraySpec("representations", (2, 2), "float32", nonzero=True)
+    spec.check(np.float32([[0, 0], [0, 1e-30]]), "x")
+    said = refusal(PayloadError, spec.check, np.zeros((2, 2), np.float32), "client 2")
+    assert said == "client 2: array 'representations' is all zero"

@@ -1,0 +1,253 @@
+"""Asynchronous rounds: nobody waits for anybody. What is synchronous about rounds is tested with the contract."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+
+from clients.fedhe import FedHeClient
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
+from hetfl_flwr.federation import ARRAYS, Sharing
+from hetfl_flwr.payloads import from_record
+from hetfl_flwr.rounds import AsyncRounds
+from simulations.cli import _run
+from simulations.engine import FIRST_NODE, LocalGrid
+from strategies.fedhe import FedHe
+
+ASYNC = {"algorithm": "fedhe", "models": "mlp", "fedhe.mode": "async"}
+
+
+class Recording(LocalGrid):
+    """Writes down what is sent to clients, and when in simulated time; a client may be cut off."""
+
+    def __init__(self, config: RunConfig, lost: Iterable[int] = ()) -> None:
+        super().__init__(config.to_flat(), config.clients, run=7)
+        self.log: list[tuple[float, str, int, Message]] = []
+        self._lost = {FIRST_NODE + partition for partition in lost}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        pushed = list(messages)
+        for message in pushed:
+            partition = message.metadata.dst_node_id - FIRST_NODE
+            self.log.append((self.clock, message.metadata.message_type, partition, message))
+        return super().push_messages(pushed)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [reply for reply in super().pull_messages(message_ids) if not self._is_lost(reply)]
+
+    def trained(self) -> list[int]:
+        """Return who was asked to train, in order."""
+        return [partition for _, kind, partition, _ in self.log if kind == MessageType.TRAIN]
+
+    def _is_lost(self, reply: Message) -> bool:
+        return reply.metadata.src_node_id in self._lost and reply.metadata.message_type == MessageType.TRAIN
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return loaded
+
+
+def test_a_client_that_is_20_times_slower_holds_nobody_up(make_config, run_federation, tmp_path):
+    """Ten rounds of three clients are 30 uploads. In step with the slow client they take 10 x 20 simulated seconds; at
+    two uploads a second they take 15, so the slow client is still busy with its first when the others are done with
+    theirs, and is waited for only then: it has sent 1 and each of the others 14 or 15 (a tenth of jitter)."""
+    clocks = {}
+    for mode in ("sync", "async"):
+        keys = ASYNC | {"fedhe.mode": mode, "clients": 3, "rounds": 10, "client_seconds": "1,1,20"}
+        folder = run_federation(make_config(**keys, output_dir=str(tmp_path / mode)))
+        clocks[mode] = [entry["clock"] for entry in entries(folder)]
+        sent = [client["bytes_up"] // 480 for client in json.loads((folder / "clients.json").read_text())]
+        assert sum(sent) == 30
+        assert summary(folder)["failures"] == 0
+        if mode == "async":
+            assert sent[2] == 1
+            assert min(sent[:2]) >= 13
+    assert clocks["sync"][-1] == pytest.approx(200, rel=0.1)
+    assert clocks["async"][-2] < 20 * 0.9  # nine rounds are over before the slow client's first upload can be in
+    assert clocks["async"][-1] == pytest.approx(20, rel=0.11)
+
+
+def test_each_answer_holds_what_the_server_knew_by_then(make_config, run_federation):
+    """Client 0 takes 1 second, client 1 takes 3 (give or take a tenth): 0 uploads at about 1 and 2, then 1 at about 3.
+    So client 0's second and third messages hold averages of its own uploads alone, one and two; client 1's second
+    message holds all uploads that came before it. Jitter decides which of the uploads at about 3 seconds is first."""
+    config = make_config(**ASYNC, rounds=4, client_seconds="1,3", partition="classes:6")
+    grid = Recording(config)
+    uploads: list[tuple[int, dict[str, np.ndarray]]] = []
+    pulled = grid.pull_messages
+
+    def pull(message_ids: Iterable[str]) -> list[Message]:
+        replies = pulled(message_ids)
+        for reply in replies:
+            if reply.metadata.message_type == MessageType.TRAIN:
+                arrays = from_record(reply.content.array_records[ARRAYS])
+                uploads.append((len(grid.log), arrays))
+        return replies
+
+    grid.pull_messages = pull  # type: ignore[method-assign]
+    run_federation(config, grid)
+    assert grid.trained()[:4] == [0, 1, 0, 0]
+    for position, (_, kind, _, message) in enumerate(grid.log):
+        if kind != MessageType.TRAIN:
+            continue
+        before = [arrays for sent, arrays in uploads if sent <= position]
+        got = from_record(message.content.array_records[ARRAYS])
+        for label in range(10):
+            seen = [arrays["logits"][label] for arrays in before if arrays["counts"][label]]
+            assert bool(got["known"][label]) == bool(seen)
+            if seen:
+                np.testing.assert_allclose(got["logits"][label], np.mean(seen, axis=0), rtol=1e-5)
+
+
+def test_a_client_never_has_two_messages_at_a_time(make_config, run_federation):
+    config = make_config(**ASYNC, clients=4, rounds=6, client_seconds="1,2,5,7")
+    grid = Recording(config)
+    under_way: set[int] = set()
+    push, pull = grid.push_messages, grid.pull_messages
+
+    def pushed(messages: Iterable[Message]) -> list[str]:
+        sent = list(messages)
+        for message in sent:
+            assert message.metadata.dst_node_id not in under_way
+            under_way.add(message.metadata.dst_node_id)
+        return push(sent)
+
+    def pulled(message_ids: Iterable[str]) -> list[Message]:
+        replies = pull(message_ids)
+        under_way.difference_update(reply.metadata.src_node_id for reply in replies)
+        return replies
+
+    grid.push_messages, grid.pull_messages = pushed, pulled  # type: ignore[method-assign]
+    run_federation(config, grid)
+    assert not under_way
+    assert len(grid.trained()) == 4 * 6
+
+
+def test_with_one_client_there_is_nothing_to_be_asynchronous_about(make_config, run_federation, tmp_path):
+    """The knowledge and the final metrics are those of the synchronous run, bit for bit."""
+    folders = [
+        run_federation(
+            make_config(**ASYNC | {"fedhe.mode": mode}, clients=1, rounds=3, output_dir=str(tmp_path / mode))
+        )
+        for mode in ("sync", "async")
+    ]
+    assert len({(folder / "knowledge.safetensors").read_bytes() for folder in folders}) == 1
+    sync, asynchronous = (entries(folder)[-1]["clients"] for folder in folders)
+    assert sync == asynchronous
+
+
+def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
+    keys = ASYNC | {"clients": 3, "rounds": 4, "client_seconds": "1,2,3", "evaluate_every": 2}
+    one, two = (
+        run_federation(make_config(**keys, output_dir=str(tmp_path / str(workers))), workers=workers)
+        for workers in (1, 2)
+    )
+    assert (one / "knowledge.safetensors").read_bytes() == (two / "knowledge.safetensors").read_bytes()
+    for first, second in zip(entries(one), entries(two), strict=True):
+        assert {**first, "seconds": 0} == {**second, "seconds": 0}
+
+
+def test_evaluations_come_when_due_and_everyone_is_measured_at_the_end(make_config, run_federation):
+    """Due after round 2 of 5. Client 2 needs 20 seconds, so until the end it counts with what it had before training;
+    that of the others comes in round 2 or, where the round was over before, in round 3."""
+    config = make_config(**ASYNC, clients=3, rounds=5, evaluate_every=2, client_seconds="1,1,20")
+    rounds = entries(run_federation(config))
+    measured = [
+        {client: values["accuracy"] for client, values in entry["clients"].items() if "accuracy" in values}
+        for entry in rounds
+    ]
+    assert [sorted(clients) for clients in (measured[0], measured[1], measured[5])] == [list("012"), [], list("012")]
+    assert sorted([*measured[2], *measured[3]]) == ["0", "1"]
+    assert rounds[1]["accuracy"] is None
+    latest = measured[0]
+    for entry, new in zip(rounds[2:4], measured[2:4], strict=True):
+        latest = {**latest, **new}
+        assert entry["accuracy"] == (pytest.approx(np.mean(list(latest.values()))) if new else None)
+
+
+def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_up(
+    make_config, run_federation, monkeypatch
+):
+    learn = FedHeClient.learn
+
+    def broken(self: FedHeClient, download: Any, round: int) -> Any:
+        if self.node.partition == 1:
+            raise RuntimeError("the disk is full")
+        return learn(self, download, round)
+
+    monkeypatch.setattr(FedHeClient, "learn", broken)
+    config = make_config(**ASYNC, clients=3, rounds=3)
+    grid = Recording(config)
+    rounds = entries(run_federation(config, grid))
+    for entry in rounds[1:]:
+        [failure] = entry["failures"]
+        assert failure["reason"].startswith("client 1, train, round ")
+        assert failure["reason"].endswith("RuntimeError: the disk is full")
+    assert grid.trained().count(1) == 3
+    assert sum(entry["bytes_up"] for entry in rounds) == 9 * 480
+
+
+def test_a_client_that_never_answers_is_named_and_left_alone_while_the_others_go_on(make_config, run_federation):
+    """Of the nine uploads that three rounds are worth, the last is the one that it owes."""
+    config = make_config(**ASYNC, clients=3, rounds=3, round_timeout=0.3)
+    grid = Recording(config, lost=[2])
+    rounds = entries(run_federation(config, grid))
+    failures = [failure for entry in rounds for failure in entry["failures"]]
+    assert failures[0]["reason"] == "client 2 (mlp): no reply within 0.3 s"
+    assert grid.trained().count(2) == 1
+    assert sum(entry["bytes_up"] for entry in rounds) == 8 * 480
+
+
+def test_too_few_good_uploads_end_the_run(make_config, run_federation, monkeypatch, refusal):
+    def broken(self: FedHeClient, download: Any, round: int) -> Any:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(FedHeClient, "learn", broken)
+    said = refusal(TooFewClients, run_federation, make_config(**ASYNC, rounds=3))
+    assert said.startswith("round 1: 0 good replies, fewer than min-clients = 1: client ")
+
+
+def test_a_stop_lets_uploads_under_way_come_in_and_the_run_can_go_on(
+    make_config, run_federation, make_grid: Callable[..., LocalGrid], tmp_path
+):
+    """Stopped in round 2, while both clients are busy: their uploads are taken in, and the run ends in a checkpoint. It
+    goes on to the end with message numbers that no client has seen."""
+    config = make_config(**ASYNC, rounds=5, output_dir=str(tmp_path / "run"))
+    grid = make_grid(config)
+    pull, seen = grid.pull_messages, []
+
+    def pulled(message_ids: Iterable[str]) -> list[Message]:
+        replies = pull(message_ids)
+        seen.extend(reply for reply in replies if reply.metadata.message_type == MessageType.TRAIN)
+        grid.stop_requested = grid.stop_requested or len(seen) == 3
+        return replies
+
+    grid.pull_messages = pulled  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        run_federation(config, grid)
+    stopped = entries(tmp_path / "run")
+    assert [entry["round"] for entry in stopped] == [0, 1, 2]
+    assert sum(entry["bytes_up"] for entry in stopped) == 480 * len(seen) == 480 * 4
+    again = {"algorithm": "fedhe", "output-dir": str(tmp_path / "run")}
+    folder = _run(again, resume=True, workers=1, verbose=True)
+    finished = entries(folder)
+    assert [entry["round"] for entry in finished] == [0, 1, 2, 3, 4, 5]
+    assert all(entry["failures"] == [] for entry in finished)
+
+
+def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, refusal):
+    class Both(FedHe):
+        sharing = Sharing()
+
+    said = refusal(ConfigError, AsyncRounds, make_config(**ASYNC), Both(mode="async"), None)
+    assert said == "fedhe: public rows cannot be shared in an asynchronous run"
