@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, pstdev, stdev
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, NoReturn, NotRequired, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,10 @@ class RoundRecord(TypedDict):
     seconds: float
     accuracy: float | None
     global_accuracy: float | None
+    acc: NotRequired[float | None]
+    bwt: NotRequired[float | None]
+    fwt: NotRequired[float | None]
+    clock: NotRequired[float | None]
     bytes_up: int
     bytes_down: int
     wire_up: int
@@ -323,9 +327,9 @@ def figures(run: Run) -> Summary:
         engine=None,
         accuracy=last["accuracy"] if last else None,
         accuracy_per_client=[scores.get(partition) for partition in range(clients)],
-        acc=None,
-        bwt=None,
-        fwt=None,
+        acc=last.get("acc") if last else None,
+        bwt=last.get("bwt") if last else None,
+        fwt=last.get("fwt") if last else None,
         global_accuracy=last["global_accuracy"] if last else None,
         bytes_up=sum(record["bytes_up"] for record in run.rounds),
         bytes_down=sum(record["bytes_down"] for record in run.rounds),
@@ -355,6 +359,14 @@ def bytes_to(run: Run, target: float) -> int | None:
     points = curve(run)
     reached = points.payload[points.accuracy >= target]
     return int(reached[0]) if reached.size else None
+
+
+def clock_to(run: Run, target: float) -> float | None:
+    """Return the simulated seconds until the mean accuracy reached `target`; None for never, or without a clock."""
+    for record in run.rounds:
+        if record["accuracy"] is not None and record["accuracy"] >= target:
+            return record.get("clock")
+    return None
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
@@ -508,11 +520,13 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         **_differing(groups),
         "accuracy %": lambda group: _accuracy(group.values(lambda run: run)),
         "± seeds %": lambda group: _over_seeds(group.values(lambda run: run["accuracy"])),
+        "ACC / BWT / FWT %": lambda group: _mean_domains(group) or NOTHING,
         "global %": lambda group: _percent(_mean(group.values(lambda run: run["global_accuracy"]))),
         "best %": lambda group: _percent(_mean(best_accuracy(run) for run in group.runs)),
         "payload": lambda group: _bytes(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
         "wire": lambda group: _bytes(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
-        to_goal: lambda group: _reached(group, goal),
+        to_goal: lambda group: _reached(group, goal, bytes_to, _bytes),
+        to_goal.replace("payload", "clock"): lambda group: _reached(group, goal, clock_to, _seconds),
         "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
         "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
     }
@@ -520,6 +534,10 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         del columns["± seeds %"]
     if all(figures(run)["global_accuracy"] is None for run in runs):
         del columns["global %"]
+    if all(figures(run)["fwt"] is None for run in runs):
+        del columns["ACC / BWT / FWT %"]
+    if all(record.get("clock") is None for run in runs for record in run.rounds):
+        del columns[to_goal.replace("payload", "clock")]
     notes = [
         unequal_terms(groups),
         f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",
@@ -540,14 +558,16 @@ def _target(runs: Sequence[Run], target: float | None) -> float | None:
     return 0.95 * min(best) if best else None
 
 
-def _reached(group: Group, target: float | None) -> str:
+def _reached(
+    group: Group, target: float | None, cost: Callable[[Run, float], float | None], shown: Callable[[float], str]
+) -> str:
     if target is None:
         return NOTHING
-    sent = [value for value in (bytes_to(run, target) for run in group.runs) if value is not None]
-    if not sent:
+    paid = [value for value in (cost(run, target) for run in group.runs) if value is not None]
+    if not paid:
         return "never"
-    partly = f" ({len(sent)} of {len(group.runs)} seeds)" if len(sent) < len(group.runs) else ""
-    return _bytes(fmean(sent)) + partly
+    partly = f" ({len(paid)} of {len(group.runs)} seeds)" if len(paid) < len(group.runs) else ""
+    return shown(fmean(paid)) + partly
 
 
 def _frame(title: str, notes: Iterable[str | None]) -> Table:
@@ -605,6 +625,15 @@ def _over_seeds(accuracies: Sequence[float | None]) -> str:
 def _domains(summary: Summary) -> str | None:
     values = summary["acc"], summary["bwt"], summary["fwt"]
     return " / ".join(map(_percent, values)) if _known(values) else None
+
+
+def _mean_domains(group: Group) -> str | None:
+    scores = (
+        group.values(lambda run: run["acc"]),
+        group.values(lambda run: run["bwt"]),
+        group.values(lambda run: run["fwt"]),
+    )
+    return " / ".join(_percent(_mean(values)) for values in scores) if any(map(_known, scores)) else None
 
 
 def _rounds(run: Run) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hetfl_flwr.algorithms import names
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import Value
 from hetfl_flwr.results import ROUNDS_FILE, SUMMARY_FILE
@@ -65,17 +66,35 @@ def test_another_seed_gives_other_bits(tmp_path: Path) -> None:
         assert_same_bits(local(tmp_path / "1", {**DRAWN, "seed": 4}), local(tmp_path / "0", DRAWN))
 
 
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """One SuperLink that simulates nodes by Ray."""
+    with flower(tmp_path_factory.mktemp("ray")) as started:
+        started.superlink("--simulation")
+        yield started
+
+
+EACH: list[dict[str, Value]] = [
+    DRAWN,
+    FEDAVG,
+    *(
+        {"algorithm": name, "rounds": 2, "batch-size": 20, "partition": "classes:6"}
+        for name in names()
+        if name not in ("fedhe", "fedavg")
+    ),
+]
+"""One run of every algorithm, with the models that it takes by itself."""
+
+
 @pytest.mark.slow
-def test_ray_gives_the_bits_of_the_local_engine(tmp_path: Path) -> None:
-    with flower(tmp_path / "flower") as ray:
-        ray.superlink("--simulation")
-        for settings in (DRAWN, FEDAVG):
-            folder = tmp_path / str(settings["algorithm"])
-            nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
-            said = ray.run({**settings, "output-dir": str(folder)}, "--federation-config", nodes)
-            assert ray.statuses()[0] == "finished:completed", said
-            assert engine(folder) == "simulation"
-            assert_same_bits(folder, local(folder.with_suffix(".local"), settings))
+@pytest.mark.parametrize("settings", EACH, ids=lambda settings: settings["algorithm"])
+def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, settings: dict[str, Value]) -> None:
+    folder = tmp_path / "ray"
+    nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
+    said = ray.run({**settings, "output-dir": str(folder)}, "--federation-config", nodes)
+    assert ray.statuses()[0] == "finished:completed", said
+    assert engine(folder) == "simulation"
+    assert_same_bits(folder, local(tmp_path / "local", settings))
 
 
 @pytest.fixture(scope="module")

@@ -289,6 +289,21 @@ def test_settings_and_repeated_seeds_are_told_apart(tmp_path: Path) -> None:
     assert unequal_terms(group_runs([weak, again])) is None
 
 
+def test_compare_shows_domains_and_simulated_time_where_runs_have_them(tmp_path: Path) -> None:
+    """The target of 0.5 is reached by the first run's round 1, at 9 seconds, and never by the others; the mean of the
+    two seeds' ACC of 0.5 and 0.7 is 0.6, and so on. A run without a summary has the figures of its last round."""
+    lines = [{**entry, "clock": 9.0 * entry["round"]} for entry in LINES]
+    first = load_run(finish(make(tmp_path / "0", lines), acc=0.5, bwt=0.8, fwt=0.4))
+    lines[-1] |= {"acc": 0.7, "bwt": 0.8, "fwt": 0.6}
+    second = load_run(make(tmp_path / "1", lines, seed=1))
+    silent = load_run(make(tmp_path / "2", SILENT, algorithm="local"))
+    one, other = rows(compare_table([first, second, silent], target=0.5))
+    assert one["ACC / BWT / FWT %"] == "60.0 / 80.0 / 50.0"
+    assert one["clock to 50.0 %"] == "9.0"
+    assert (other["ACC / BWT / FWT %"], other["clock to 50.0 %"]) == ("-", "never")
+    assert not {"ACC / BWT / FWT %", "clock to 50.0 %"} & rows(compare_table([silent], target=0.5))[0].keys()
+
+
 def test_compare_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no run to compare"):
         compare_table([])
