@@ -13,6 +13,7 @@ from torch import nn
 
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.federation import EXAMPLES, ROUND
+from hetfl_flwr.metrics import domain_scores
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.seeding import generator, seeded
@@ -108,10 +109,8 @@ class KnowledgeClient(NumPyClient, ABC):
         """Check the download, take up the state and measure; with ``keep-best``, keep the best model so far."""
         download = self.assess_spec().check(parameters, "server")
         self._restore()
-        metrics = {**self.assess(download), **self._measure_elsewhere()}
-        if "accuracy" in metrics and "fwt" in metrics:
-            others = len(self.node.data.others)
-            metrics["acc"] = (float(metrics["accuracy"]) + others * float(metrics["fwt"])) / (1 + others)
+        metrics = self.assess(download)
+        metrics = {**metrics, **self._measure_elsewhere(float(metrics["accuracy"]))}
         if self.node.config.keep_best:
             metrics = self._best(metrics)
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
@@ -158,14 +157,19 @@ class KnowledgeClient(NumPyClient, ABC):
         self._optimizers[name] = built
         return built
 
-    def _measure_elsewhere(self) -> Metrics:
-        """Measure the assessed model on the validation samples, and on the test samples of other domains (FWT)."""
+    def _measure_elsewhere(self, accuracy: float) -> Metrics:
+        """Measure the assessed model on the validation samples and, where the data has domains, on all of them."""
         model, data = self.node.model, self.node.data
         metrics: Metrics = {}
         if len(data.validation):
             metrics["validation-accuracy"] = evaluate(model, data.validation).accuracy
         if data.others:
-            metrics["fwt"] = sum(evaluate(model, other).accuracy for other in data.others) / len(data.others)
+            measured = dict(enumerate(evaluate(model, other) for other in data.others))
+            accuracies = {domain: one.accuracy for domain, one in measured.items()}
+            samples = {domain: one.samples for domain, one in measured.items()}
+            own = len(measured)
+            scores = domain_scores({**accuracies, own: accuracy}, own, {**samples, own: len(data.test)})
+            metrics |= {name: value for name in ("acc", "fwt") if (value := getattr(scores, name)) is not None}
         return metrics
 
     def _best(self, metrics: Metrics) -> Metrics:

@@ -161,10 +161,10 @@ def test_a_narrow_rbf_kernel_tells_all_samples_apart_and_stays_finite():
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e7])
 @pytest.mark.parametrize("which", ["first", "second", "both"])
 def test_a_constant_representation_has_cka_0_and_gradient_0(measure, value, which):
-    """Also where the mean of the rows is not quite the row, as for ten times 0.1 in float32."""
-    x, y = tensor(10, 3, "x").float(), tensor(10, 5, "y").float()
-    x = torch.full_like(x, value) if which != "second" else x
-    y = torch.full_like(y, value) if which != "first" else y
+    """Also where the mean of the rows is not quite the row, as for nine times 0.1 in float32."""
+    x, y = tensor(9, 3, "x").float(), tensor(9, 5, "y").float()
+    x = (value * torch.linspace(1, 0.3, 3)).repeat(9, 1) if which != "second" else x
+    y = (value * torch.linspace(1, 0.3, 5)).repeat(9, 1) if which != "first" else y
     x, y = x.requires_grad_(), y.requires_grad_()
     found = measure(x, y)
     found.backward()
@@ -180,6 +180,31 @@ def test_a_kernel_that_is_constant_up_to_rounding_counts_as_constant():
     constant[2, 3] = constant[3, 2] = torch.nextafter(constant[0, 0], torch.tensor(1.0))
     other = tensor(6, 3).float()
     assert float(kernel_cka(constant, other @ other.mT)) == 0
+
+
+def test_a_kernel_that_is_almost_constant_is_not():
+    """1 + y y^T / 1e4: four digits of it are left in float32."""
+    y, other = tensor(6, 2, "y").float(), tensor(6, 3, "x").float()
+    found = kernel_cka(1 + y @ y.mT / 1e4, other @ other.mT)
+    assert float(found) == pytest.approx(float(linear(y, other)), rel=5e-3)
+
+
+def test_repeated_samples_keep_their_kernel_entry_of_1_a_hundred_widths_away():
+    """Between the two of each pair the distance is 0, to all others so large that the kernel is 0."""
+    x, y = torch.cat([tensor(6, 3, "x")] * 2).float(), tensor(12, 2, "y").float()
+    blocks = torch.eye(6).repeat(2, 2)
+    expected = kernel_cka(blocks, torch.exp(-(torch.cdist(y, y) ** 2) / 2))
+    assert float(rbf_cka(100 * x, y, 1.0)) == pytest.approx(float(expected), rel=1e-2)
+
+
+def test_a_distance_that_rounding_makes_negative_does_not_make_the_kernel_infinite():
+    """Half a million widths away, the squares are beyond the digits of float32."""
+    x = (5e5 * torch.cat([tensor(6, 3, "x")] * 2).float()).requires_grad_()
+    found = rbf_cka(x, tensor(12, 2, "y").float(), 1.0)
+    found.backward()
+    assert 0 <= found.item() <= 1
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("measure", [linear, rbf, kernels])
@@ -233,6 +258,16 @@ def test_samples_without_number_need_no_kernel_over_them():
     """A kernel of 300,000 samples would take 360 GB."""
     x = tensor(300_000, 2).float()
     assert float(linear_cka(x, 2 * x)) == pytest.approx(1, abs=1e-4)
+    thin, _ = thin_factor(x.numpy())
+    assert thin.shape == x.shape
+
+
+def test_features_without_number_need_no_product_of_them():
+    """A product of 300,000 features with each other would take 360 GB."""
+    x = tensor(4, 300_000).float()
+    assert 0 < float(linear_cka(x, tensor(4, 2).float())) < 1
+    thin, _ = thin_factor(x.numpy())
+    assert thin.shape == (4, 4)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -266,6 +301,8 @@ def test_kernels_that_are_not_square_are_refused():
         kernel_cka(tensor(5, 4), tensor(5, 5))
     with pytest.raises(ValueError, match=r"kernels of shapes \(5, 5\) and \(5, 4\), expected square ones"):
         kernel_cka(tensor(5, 5), tensor(5, 4))
+    with pytest.raises(ValueError, match=r"kernels of shapes \(5, 4\) and \(5, 4\), expected square ones"):
+        kernel_cka(tensor(5, 4), tensor(5, 4))
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, inf, nan])
@@ -339,6 +376,12 @@ def test_a_mean_of_nothing_but_zeros_is_one_column_of_zeros():
             thin, kept = thin_factor(np.zeros(shape), rank)
             assert thin.tolist() == np.zeros((shape[0], 1)).tolist()
             assert kept == 1
+
+
+def test_what_rounding_leaves_of_a_kernel_of_zeros_is_one_column_of_zeros():
+    thin, kept = thin_factor_of_kernel(-1e-20 * np.eye(4))
+    assert thin.tolist() == [[0]] * 4
+    assert kept == 1
 
 
 def test_float32_from_the_wire_is_averaged_in_float64_and_left_as_it_is():

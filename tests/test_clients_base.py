@@ -1,6 +1,7 @@
 """What every client half gets from its base: a kept best model, validation and domain scores, state by name."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_keep_best_needs_validation_samples(make_config, make_node, refusal):
 
 
 def test_scores_over_domains_are_those_of_each_domain_s_test_samples(make_config, run_federation):
-    """Three clients, three domains: ACC = (BWT + 2 FWT) / 3, and BWT is the accuracy on the own domain."""
+    """Three domains of equal size, a client each: ACC = (BWT + 2 FWT) / 3, and BWT is the accuracy on the own one."""
     run = run_federation(make_config(algorithm="local", dataset="rotated-digits", models="mlp", clients=3))
     last, summary = entries(run)[-1], json.loads((run / "summary.json").read_text())
     for values in last["clients"].values():
@@ -98,6 +99,16 @@ def test_scores_over_domains_are_those_of_each_domain_s_test_samples(make_config
         assert summary[name] == last[name] == pytest.approx(expected)
     assert summary["bwt"] == last["bwt"] == last["accuracy"] == summary["accuracy"]
     assert summary["fwt"] < summary["bwt"]
+
+
+def test_domains_count_by_their_samples():
+    """The own test: 1 of 1 right. Others: 1 of 2 and 0 of 3 right, so FWT = 1 / 5 and ACC = 2 / 6."""
+    node = linear_node([[1.0, 0.0]], [0], HALF_RIGHT)
+    others = [([[1.0, 0.0], [0.0, 1.0]], [0, 0]), ([[1.0, 0.0]] * 3, [1, 1, 1])]
+    samples = tuple(node.data.test.like(torch.tensor(inputs), torch.tensor(labels)) for inputs, labels in others)
+    node = replace(node, data=replace(node.data, others=samples))
+    _, _, metrics = LocalClient(node).evaluate([], {ROUND: 1})
+    assert (metrics["accuracy"], metrics["fwt"], metrics["acc"]) == (1.0, pytest.approx(0.2), pytest.approx(1 / 3))
 
 
 def test_without_domains_the_scores_mean_nothing(make_config, run_federation):
