@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import Samples
+from hetfl_flwr.data import Batches
 
 EVALUATION_BATCH = 1024
 """Samples that the evaluation loop sends through a model at once."""
@@ -75,7 +75,7 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
 
 
 def train(
-    samples: Samples, batches: Iterable[Tensor], optimizer: torch.optim.Optimizer, loss: Loss
+    samples: Batches, batches: Iterable[Tensor], optimizer: torch.optim.Optimizer, loss: Loss
 ) -> tuple[int, float]:
     """Take one optimizer step a batch.
 
@@ -114,7 +114,7 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, samples: Samples) -> Evaluation:
+def evaluate(model: nn.Module, samples: Batches) -> Evaluation:
     """Measure mean cross-entropy and accuracy in evaluation mode; the model's mode is put back."""
     was_training = model.training
     model.eval()

@@ -143,7 +143,8 @@ def test_importing_the_package_loads_no_heavy_library():
     [
         (
             {"dataset": "digit"},
-            "unknown dataset 'digit': did you mean 'digits'? Known: digits, mnist, or a hub id such as owner/name",
+            "unknown dataset 'digit': did you mean 'digits'? Known: breast-cancer, digits, digits-colour, mnist, "
+            "rotated-digits, rotated-mnist, or a hub id such as owner/name",
         ),
         ({"partition_id": 10}, "partition-id 10 with 10 partitions: it must be in 0..num-partitions-1"),
         ({"partition_id": -1}, "partition-id -1 with 10 partitions: it must be in 0..num-partitions-1"),
@@ -191,4 +192,4 @@ def test_mnist_is_read_whole_from_a_local_copy():
         *(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
     ]
     assert arrays.centre.mean().item() == pytest.approx(0.1307, abs=1e-4)  # MNIST's well-known mean pixel
-    assert [row.where for row in catalogue_rows(folder)] == ["bundled", "local"]
+    assert {row.name: row.where for row in catalogue_rows(folder)}["mnist"] == "local"

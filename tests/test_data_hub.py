@@ -15,6 +15,7 @@ from hetfl_flwr.errors import ConfigError, DataError
 LABELS = [0, 1, 2, 0, 1, 2]
 CLASSES = ClassLabel(names=["cat", "cow", "dog"])
 INTEGERS = Value("int64")
+BUNDLED = {"breast-cancer", "digits", "digits-colour", "rotated-digits"}
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,11 @@ def refused(data_dir, **changes):
         load(data_dir, **changes)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def places(data_dir):
+    rows = catalogue_rows(str(data_dir))
+    return {where: {row.name for row in rows if row.where == where} for where in {row.where for row in rows}}
 
 
 def pixels_by_label(samples):
@@ -215,7 +221,7 @@ def test_images_that_make_no_one_array_are_refused(hub, images, problem):
 def test_a_catalogue_name_must_find_the_shape_it_promises(hub):
     root = hub(folder=CATALOGUE["mnist"].hub_id, train=table())
     assert "is 4x5 pixels, expected 28x28" in refused(root, dataset="mnist")
-    assert [row.where for row in catalogue_rows(str(root))] == ["bundled", "local"]
+    assert places(root) == {"bundled": BUNDLED, "local": {"mnist", "rotated-mnist"}}
 
 
 def test_an_image_that_cannot_be_decoded_is_named(hub):
@@ -244,7 +250,7 @@ def test_a_folder_without_data_files_says_what_was_expected_where(hub):
         f"data-dir '{root}' holds no zoo/pets: expected parquet, csv, json or arrow files (the hub's layout, "
         f"or what save_to_disk writes) in '{root}/zoo/pets'; or leave data-dir empty to download it"
     )
-    assert [row.where for row in catalogue_rows(str(root))] == ["bundled", "hub"]
+    assert places(root) == {"bundled": BUNDLED, "hub": {"mnist", "rotated-mnist"}}
 
 
 def test_a_data_dir_that_is_missing_is_named(tmp_path):
@@ -266,6 +272,26 @@ def test_an_empty_data_set_is_told_by_its_folder(hub):
 def test_no_global_test_set_without_a_test_split(hub):
     with pytest.raises(ConfigError, match="'zoo/pets' has no test split of its own: set test-set to client"):
         load(hub(train=table()), test="global")
+
+
+def test_images_of_the_hub_are_turned_as_well(hub):
+    """A bright first row, 4 pixels high and 5 wide, is darkened at both ends by the turn and leaves its place."""
+    picture = np.zeros((4, 5, 3), dtype=np.uint8)
+    picture[0] = (200, 100, 0)
+    root = hub(train=table([Image.fromarray(picture)] * 6), test=table([Image.fromarray(picture)] * 2, [0, 1]))
+    straight, turned = (load(root, dataset="rotated-zoo/pets", num_partitions=4, partition_id=k) for k in (0, 3))
+    assert straight.spec == data_spec("rotated-zoo/pets", str(root)) == DataSpec((3, 4, 5), 3)
+    assert len(straight.train) + len(straight.validation) + len(straight.test) == 6
+    assert torch.equal(straight.train.stored()[0][0], torch.from_numpy(picture).permute(2, 0, 1))
+    assert turned.train.stored()[0][0, 0, :, 4].sum() > 200 > turned.train.stored()[0][0, 0, :, 0].sum()
+
+
+def test_a_list_finds_each_data_set_with_columns_of_its_own(hub):
+    hub(train=table(names=("photo", "kind"), feature=INTEGERS))
+    root = hub(folder="zoo/birds", train=table(images=[colour(1, 2, 3)] * 3, labels=[0, 1, 1], feature=INTEGERS))
+    for partition_id, spec in enumerate([DataSpec((1, 4, 5), 3), DataSpec((3, 4, 5), 2)]):
+        place = {"num_partitions": 2, "partition_id": partition_id, "label_column": "kind, label"}
+        assert load(root, dataset="zoo/pets,zoo/birds", **place).spec == spec
 
 
 def test_a_hub_out_of_reach_is_one_line_with_both_ways_out():

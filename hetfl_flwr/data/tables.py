@@ -114,10 +114,10 @@ def standardised(table: Arrays, rows: tuple[int, ...]) -> Arrays:
         One or more rows: those that a client trains on.
     """
     values = table.inputs[list(rows)].numpy().astype(np.float64)
-    mean, deviation = values.mean(axis=0), values.std(axis=0)
-    deviation[np.ptp(values, axis=0) == 0] = np.inf
+    deviation = values.std(axis=0).astype(np.float32)
+    deviation[deviation == 0] = np.inf
     return replace(
         table,
-        peak=torch.from_numpy(deviation.astype(np.float32)),
-        centre=torch.from_numpy((mean / deviation).astype(np.float32)),
+        peak=torch.from_numpy(deviation),
+        centre=torch.from_numpy((values.mean(axis=0) / deviation).astype(np.float32)),
     )
