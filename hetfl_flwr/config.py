@@ -59,7 +59,7 @@ def simulated_seconds(text: str) -> list[float]:
 
     Raises
     ------
-    ValueError
+    ConfigError
         Not numbers above 0, separated by commas.
 
     Examples
@@ -72,7 +72,7 @@ def simulated_seconds(text: str) -> list[float]:
     except ValueError:
         seconds = []
     if not seconds or not all(0 < value < float("inf") for value in seconds):
-        raise ValueError("expected numbers above 0, separated by commas")
+        raise ConfigError(f"client-seconds = {text!r}: expected numbers above 0, separated by commas")
     return seconds
 
 

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import FederationError
 from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, Member, Roster, Sharing
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, to_record
 
@@ -90,7 +91,18 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @final
     def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
-        """Check the federation and return the knowledge before round 1."""
+        """Check the federation and return the knowledge before round 1.
+
+        Raises
+        ------
+        FederationError
+            As `check`; or public rows are needed of clients that each have columns of their own.
+        """
+        if self.sharing is not None and config.features != "all":
+            raise FederationError(
+                f"{config.algorithm} shares public rows, but with features = '{config.features}' "
+                "each client has columns of its own"
+            )
         self.check(roster)
         self.roster, self.config = roster, config
         self._knowledge = to_record(self.initial(roster))

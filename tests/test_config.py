@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetfl_flwr.algorithms import check_options, find, names
-from hetfl_flwr.config import NODE_KEYS, RunConfig, for_node, parse_setting, read_toml, to_toml
+from hetfl_flwr.config import NODE_KEYS, RunConfig, for_node, parse_setting, read_toml, simulated_seconds, to_toml
 from hetfl_flwr.errors import ConfigError, HetflError
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -248,3 +248,14 @@ def test_a_setting_without_key_or_sign_is_refused(refusal, text):
 @given(st.text(max_size=40))
 def test_no_text_makes_the_reader_of_settings_stumble(text):
     assert isinstance(parse_setting(f"key={text}")[1], bool | int | float | str)
+
+
+@pytest.mark.parametrize("text", ["a", "1,", "0", "1,-2", "nan", "inf", ","])
+def test_simulated_seconds_are_numbers_above_0(refusal, text):
+    said = refusal(ConfigError, RunConfig.from_flat, {"client-seconds": text})
+    assert said == f"client-seconds = {text!r}: expected numbers above 0, separated by commas"
+
+
+def test_without_simulated_seconds_every_client_takes_one():
+    assert simulated_seconds("") == [1.0]
+    assert simulated_seconds("1, 2.5,20") == [1.0, 2.5, 20.0]
