@@ -3,11 +3,15 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
 from hetfl_flwr.training import evaluate, train
 
@@ -17,9 +21,22 @@ class FedAvgClient(KnowledgeClient):
 
     Wire   as in `strategies.fedavg.FedAvg`.
     State  none.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    exchange_every : int
+        How many times the local work of the run config (``local-batches`` or ``local-epochs``) lies between two
+        exchanges, 1 or more. A round stays one exchange: it has the same bytes and so many times the steps, so that
+        bytes a local step can be made to match another method's (Li et al., "FedH2L", Table 2).
     """
 
     keeps_state = False
+
+    def __init__(self, node: Node, *, exchange_every: Annotated[int, Field(ge=1)] = 1) -> None:
+        super().__init__(node)
+        self.exchange_every = exchange_every
 
     def download_spec(self) -> PayloadSpec:
         """Expect the global model."""
@@ -40,16 +57,22 @@ class FedAvgClient(KnowledgeClient):
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return functional.cross_entropy(self.node.model(inputs), labels)
 
-        samples, mean_loss = train(self.node.data.train, self.batches(round), self.optimizer(), loss)
+        batches = self.batches(round, times=self.exchange_every)
+        samples, mean_loss = train(self.node.data.train, batches, self.optimizer(), loss)
         return model_arrays(self.node.model), {EXAMPLES: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model on the own test set."""
-        load_model_arrays(self.node.model, download)
-        measured = evaluate(self.node.model, self.node.data.test)
-        return {
-            "accuracy": measured.accuracy,
-            "global-accuracy": measured.accuracy,
-            "loss": measured.loss,
-            EXAMPLES: measured.samples,
-        }
+        return measured_as_global(self.node, download)
+
+
+def measured_as_global(node: Node, download: Arrays) -> Metrics:
+    """Put the global model in place of the client's own, and measure it on the client's test set."""
+    load_model_arrays(node.model, download)
+    measured = evaluate(node.model, node.data.test)
+    return {
+        "accuracy": measured.accuracy,
+        "global-accuracy": measured.accuracy,
+        "loss": measured.loss,
+        EXAMPLES: measured.samples,
+    }

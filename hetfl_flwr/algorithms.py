@@ -61,8 +61,13 @@ def models_of(config: RunConfig) -> str:
     return UNLIKE_MODELS if build_strategy(config).unlike_models else LIKE_MODEL
 
 
+def width_of(config: RunConfig) -> int:
+    """Return the embedding width of a run's models, as `build_model` takes it: what is asked for, or else needed."""
+    return config.width if config.width > 0 else getattr(build_strategy(config), "width", 0)
+
+
 def resolve(config: RunConfig) -> RunConfig:
-    """Return the config with nothing left to the algorithm: its own keys all there, and ``models`` not ``auto``.
+    """Return the config with nothing left to the algorithm: its own keys, ``models`` and ``width`` are as they hold.
 
     Raises
     ------
@@ -73,7 +78,8 @@ def resolve(config: RunConfig) -> RunConfig:
     algorithm = find(config.algorithm)
     own = {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()}
     given = {key: value for key, value in config.options.items() if key in own}
-    return config.model_copy(update={"options": own | given}).with_values({"models": models_of(config)})
+    settled: dict[str, Value] = {"models": models_of(config), "width": width_of(config)}
+    return config.model_copy(update={"options": own | given}).with_values(settled)
 
 
 @cache

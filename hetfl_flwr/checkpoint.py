@@ -101,7 +101,7 @@ class Checkpoint:
 def pack(arrays: Arrays, metadata: Mapping[str, object]) -> bytes:
     """Write named arrays, in their order, and metadata as one safetensors blob; equal content gives equal bytes."""
     return save(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+        {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()},
         {"knowledge": json.dumps({**metadata, "names": list(arrays)})},
     )
 

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
+from torch.nn import Module
 
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
@@ -59,7 +60,6 @@ def roll_call(message: Message, context: Context) -> Message:
     node = Node.from_context(context)
     build_client(node.config, node)
     node.read_state()  # refuses another run's state before round 1
-    specification = weights(node.model)
     member = Member(
         node=context.node_id,
         partition=node.partition,
@@ -69,7 +69,8 @@ def roll_call(message: Message, context: Context) -> Message:
         width=node.model.width,
         classes=node.data.spec.classes,
         shape=node.data.spec.shape,
-        weights=sha256(repr(specification).encode()).hexdigest()[:16],
+        weights=_fingerprint(node.model),
+        body=_fingerprint(node.model.body),
         dtype=node.dtype,
         train=len(node.data.train),
         public=len(node.data.public),
@@ -123,6 +124,10 @@ def evaluate(message: Message, context: Context) -> Message:
         _received(message, client.assess_spec()), dict(message.content.config_records[CONFIG])
     )
     return Message(RecordDict({METRICS: MetricRecord({**metrics, "loss": loss, EXAMPLES: examples})}), reply_to=message)
+
+
+def _fingerprint(model: Module) -> str:
+    return sha256(repr(weights(model)).encode()).hexdigest()[:16]
 
 
 def _received(message: Message, spec: PayloadSpec) -> list[object]:

@@ -158,6 +158,15 @@ class RunConfig(BaseModel):
         ),
     ] = AUTO
 
+    width: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Embedding width of all models: one whose own is another gets a projection in front of its "
+            "head. 0: each model's own, or what the algorithm needs.",
+        ),
+    ] = 0
+
     clients: Annotated[
         int, Field(ge=0, description="Number of clients. 0: 10 locally; as many as the nodes say elsewhere.")
     ] = 0

@@ -60,8 +60,9 @@ class Member:
         Trainable numbers, embedding width D and classes C.
     shape : tuple of int
         Shape of one input.
-    weights : str
-        Fingerprint of the names, shapes and dtypes of its weights: equal for clients whose weights can be averaged.
+    weights, body : str
+        Fingerprint of the names, shapes and dtypes of the model's weights, and of its body's alone: equal for clients
+        whose weights, or whose bodies', can be averaged.
     dtype : str
         What its inputs are stored as, such as ``"uint8"``: the form in which public rows travel.
     train, public, validation, test : int
@@ -77,6 +78,7 @@ class Member:
     classes: int
     shape: tuple[int, ...]
     weights: str
+    body: str
     dtype: str
     train: int
     public: int
@@ -217,15 +219,22 @@ class Roster:
             first.setdefault(value(member), member)
         return first
 
-    def check_sharing(self, algorithm: str) -> None:
+    def check_sharing(self, algorithm: str, *, labelled: bool = True) -> None:
         """Refuse clients whose public rows cannot be shared: none there, or inputs of another shape or class count.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+        labelled : bool
+            Whether labels are shared. Without them, clients may differ in their classes.
 
         Raises
         ------
         FederationError
             Names the clients.
         """
-        _ = self.classes, self.shape
+        _ = (self.classes if labelled else None), self.shape
         without = [member.partition for member in self if member.public == 0]
         if without:
             raise FederationError(
@@ -233,8 +242,17 @@ class Roster:
                 "raise public-fraction"
             )
 
-    def check_same_weights(self, algorithm: str, instead: Sequence[str]) -> None:
+    def check_same_weights(self, algorithm: str, instead: Sequence[str], *, bodies: bool = False) -> None:
         """Refuse unlike models, for an algorithm that averages weights.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+        instead : sequence of str
+            Names of algorithms for unlike models.
+        bodies : bool
+            Whether it averages the bodies alone: then the heads may differ.
 
         Raises
         ------
@@ -243,14 +261,15 @@ class Roster:
         """
         kinds: dict[str, list[Member]] = {}
         for member in self:
-            kinds.setdefault(member.weights, []).append(member)
+            kinds.setdefault(member.body if bodies else member.weights, []).append(member)
         if len(kinds) > 1:
             said = "; ".join(
                 f"{group[0].model} on client {_listed([member.partition for member in group])}"
                 for group in kinds.values()
             )
+            what, same = ("the weights of bodies", "body") if bodies else ("weights", "model")
             raise FederationError(
-                f"{algorithm} averages weights, so all clients need the same model, but there are {said}. "
+                f"{algorithm} averages {what}, so all clients need the same {same}, but there are {said}. "
                 f"Set one, such as models = '{next(iter(self)).model}', "
                 f"or take an algorithm for unlike models: {', '.join(instead)}"
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, Context
 
-from hetfl_flwr.algorithms import models_of
+from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError
@@ -79,7 +79,7 @@ class Node:
             normalize=config.normalize,
         ).to(device)
         name = deal(models_of(config), partition)
-        model = build_model(name, data.spec, seed=config.seed, scope=(partition,)).to(device)
+        model = build_model(name, data.spec, seed=config.seed, scope=(partition,), width=width_of(config)).to(device)
         stamp = Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition)
         store = state_store(config, context)
         return cls(config, partition, partitions, name, model, data, store, stamp, SeedStore(context))

@@ -29,6 +29,10 @@ SIMPLEX_TOLERANCE = 1e-4
 """How far from 1 the sum of a distribution may be: the rounding of float32 over thousands of classes stays below."""
 
 
+HEAD_LIMIT = 1e6
+"""A head with a larger entry has diverged: it would drown the others in a sum, and their logits may overflow."""
+
+
 @dataclass(frozen=True)
 class Dim:
     """A size that only the sender knows.
@@ -237,6 +241,108 @@ def known_class_logits(classes: int) -> PayloadSpec:
     return PayloadSpec((ArraySpec("logits", (classes, classes), "float32"), ArraySpec("known", (classes,), "bool")))
 
 
+def public_consensus(pool: int, classes: int) -> PayloadSpec:
+    """Mean logits on some rows of a pool, (R, C), the rows' numbers, (R,), and those of the rows to answer, (A,)."""
+    rows, asked = Dim("R", pool), Dim("A", pool)
+    return PayloadSpec(
+        (
+            ArraySpec("digested", (rows,), "int32", minimum=0, maximum=pool - 1),
+            ArraySpec("consensus", (rows, classes), "float32"),
+            ArraySpec("asked", (asked,), "int32", minimum=0, maximum=pool - 1),
+        )
+    )
+
+
+def public_logits(rows: int | Dim, classes: int) -> PayloadSpec:
+    """Logits on public rows, in the order in which they were asked for: (A, C)."""
+    return PayloadSpec((ArraySpec("logits", (rows, classes), "float32"),))
+
+
+def numbered_rows(name: str, rows: int | Dim, pool: int) -> PayloadSpec:
+    """Rows (R,) of a pool of public rows that sender and receiver both hold, by number."""
+    return PayloadSpec((ArraySpec(name, (rows,), "int32", minimum=0, maximum=pool - 1),))
+
+
+def stored_rows(name: str, rows: int | Dim, shape: tuple[int, ...], dtype: str) -> PayloadSpec:
+    """Rows as they are stored, without labels: (R, *shape)."""
+    return PayloadSpec((ArraySpec(name, (rows, *shape), dtype),))
+
+
+def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
+    """Factor F (R, r) of a kernel F F^T over R samples."""
+    return PayloadSpec((ArraySpec("factor", (rows, rank), "float32"),))
+
+
+def representations(rows: int | Dim, width: int) -> PayloadSpec:
+    """Representations of R samples by a body: (R, D), not all zero."""
+    return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True),))
+
+
+def linear_head(classes: int, width: int) -> PayloadSpec:
+    """A linear head: weight (C, D) and bias (C,), no entry of a magnitude above `HEAD_LIMIT`."""
+    return PayloadSpec(
+        (
+            ArraySpec("weight", (classes, width), "float32", minimum=-HEAD_LIMIT, maximum=HEAD_LIMIT),
+            ArraySpec("bias", (classes,), "float32", minimum=-HEAD_LIMIT, maximum=HEAD_LIMIT),
+        )
+    )
+
+
+def summed_heads(classes: int, width: int) -> PayloadSpec:
+    """The sum of linear heads, (C, D) and (C,), and how many they are, (); 0: none yet."""
+    return PayloadSpec(
+        (
+            ArraySpec("weight", (classes, width), "float32"),
+            ArraySpec("bias", (classes,), "float32"),
+            ArraySpec("heads", (), "int32", minimum=0),
+        )
+    )
+
+
+def whole_state(model: torch.nn.Module) -> PayloadSpec:
+    """All entries of a model's state dict: `weights`, and integer buffers such as batch norm's step counters."""
+    return PayloadSpec(
+        tuple(
+            ArraySpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            for name, tensor in model.state_dict().items()
+        )
+    )
+
+
+def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
+    """Return copies of the entries that `whole_state` declares."""
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+
+
+def teaching_signal(rows: int, public: int, classes: int) -> PayloadSpec:
+    """Posteriors on some of a client's public rows, (B, C), the rows' numbers there, (B,), and the accuracy, ()."""
+    return PayloadSpec(
+        (
+            ArraySpec("indices", (rows,), "int32", minimum=0, maximum=public - 1),
+            ArraySpec("posteriors", (rows, classes), "float32", sums_to_one=True),
+            ArraySpec("accuracy", (), "float32", minimum=0, maximum=1),
+        )
+    )
+
+
+def relayed_signals(peers: int, rows: int, classes: int) -> PayloadSpec:
+    """Declare the signals of T teachers, one after the other.
+
+    Who they are, the accuracy and the number of rows of each, (T,); the rows' numbers among each teacher's public
+    rows, (M,), and the posteriors on them, (M, C). M is the sum of the T numbers of rows.
+    """
+    teachers, taught = Dim("T", peers), Dim("M", peers * rows)
+    return PayloadSpec(
+        (
+            ArraySpec("teachers", (teachers,), "int32", minimum=0),
+            ArraySpec("accuracies", (teachers,), "float32", minimum=0, maximum=1),
+            ArraySpec("sizes", (teachers,), "int32", minimum=1, maximum=rows),
+            ArraySpec("indices", (taught,), "int32", minimum=0),
+            ArraySpec("posteriors", (taught, classes), "float32", sums_to_one=True),
+        )
+    )
+
+
 def weights(model: torch.nn.Module) -> PayloadSpec:
     """All floating-point entries of a model's state dict: parameters and running statistics.
 
@@ -258,7 +364,7 @@ def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
 
 
 def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
-    """Put received weights into a model; its integer buffers stay as they are."""
+    """Put received arrays into a model; entries of its state dict that are not among them stay as they are."""
     with torch.no_grad():
         state = model.state_dict()
         for name, array in arrays.items():

@@ -1,25 +1,102 @@
 """The tables of ``hetfl list``."""
 
 import inspect
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import HetflError
 
 
 def algorithms() -> Table:
-    """List the algorithms, whether they take unlike models, and their own keys."""
+    """List the algorithms: paper, what crosses the wire, what is needed of the clients, and the own keys.
+
+    All of it is read off the server half: the citation in its module's docstring, the first line and the ``Wire``
+    paragraph of the class's docstring, the attributes ``unlike_models``, ``sharing`` and ``width``. A need that these
+    do not tell stands in a ``Needs`` paragraph beside ``Wire``.
+    """
     from hetfl_flwr.algorithms import find, names
 
-    table = Table("name", "what it does", "unlike models", "own keys = default", title="algorithms")
+    table = Table(
+        Column("name", no_wrap=True),
+        Column("what it does", ratio=4),
+        Column("paper", ratio=3, min_width=10, overflow="fold"),
+        Column("what crosses the wire", ratio=6),
+        Column("unlike models", width=6),
+        Column("needs", ratio=3, min_width=10, overflow="fold"),
+        Column("own keys = default", no_wrap=True),
+        title="algorithms (in full: the docstrings of strategies/NAME.py and clients/NAME.py)",
+        show_lines=True,
+        expand=True,
+    )
     for name in names():
         algorithm = find(name)
-        summary = (inspect.getdoc(algorithm.strategy) or "").splitlines()[0]
-        keys = "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items())
-        table.add_row(name, summary, "yes" if algorithm.strategy.unlike_models else "no", keys)
+        doc = inspect.getdoc(algorithm.strategy) or ""
+        row = (
+            name,
+            doc.partition("\n")[0],
+            citation(inspect.getdoc(inspect.getmodule(algorithm.strategy)) or "") or "-",
+            "\n".join(wire(doc)),
+            "yes" if algorithm.strategy.unlike_models else "no",
+            "\n".join(_needs(algorithm.strategy(), doc)) or "-",
+            "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items()),
+        )
+        table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+def citation(doc: str) -> str:
+    r"""Return a module docstring's citation, ``Authors, "Title", venue and year``, less the title; "" if none.
+
+    Examples
+    --------
+    >>> citation('FedX, server half.\n\nRoe et al., "FedX: Learning\nApart", ICML 2022 (arXiv 2201.00001).')
+    'Roe et al., ICML 2022 (arXiv 2201.00001)'
+    """
+    found = re.search(r'\n\n([^"]+),\s"[^"]+",\s([^"]*?\d{4}(?:\s\([^)]*\))?)', doc)
+    return " ".join(", ".join(found.groups()).split()) if found else ""
+
+
+def paragraph(label: str, doc: str) -> list[str]:
+    r"""Return the items of a labelled paragraph of a class docstring, each on one line; none if it is not there.
+
+    A line goes on with the item before it unless it begins with a capital letter, a backtick or ``down:`` or ``up:``,
+    which a word and a comma may precede.
+
+    Examples
+    --------
+    >>> paragraph("Wire", "FedX.\n\nWire   down: a (),\n       b ()\n       up:   ``c``\n       Once: d\nState  none.")
+    ['down: a (), b ()', 'up: c', 'Once: d']
+    """
+    found = re.search(rf"^{label:<7}(.*(?:\n {{7}}.*)*)", doc, re.MULTILINE)
+    if found is None:
+        return []
+    items = re.split(r"\n\s++(?=[A-Z`]|(?:\w+, )?(?:down|up):)", found[1])
+    return [" ".join(item.replace("``", "").split()) for item in items]
+
+
+def wire(doc: str) -> list[str]:
+    """Return what the ``Wire`` paragraph says of a round: what goes down and up, or else its first item."""
+    items = [
+        re.sub(r"`(?:strategies|clients)\.(\w+)\.\w+`", r"\1", item).rstrip(".") for item in paragraph("Wire", doc)
+    ]
+    return [item for item in items if re.match(r"(\w+, )?(down|up): ", item)] or items[:1]
+
+
+def _needs(strategy: Any, doc: str) -> Iterator[str]:
+    """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
+    sharing = getattr(strategy, "sharing", None)
+    if sharing is not None:
+        yield "public rows with labels" if sharing.labelled else "public rows"
+    width = getattr(strategy, "width", 0)
+    if width:
+        yield f"one embedding width ({width})"
+    yield from paragraph("Needs", doc)
 
 
 def datasets(data_dir: str) -> Table:

@@ -48,6 +48,9 @@ class KnowledgeStrategy(Strategy, ABC):
     unlike_models = True
     """Whether clients may have different architectures."""
 
+    width = 0
+    """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
+
     sharing: Sharing | None = None
     """What is needed of the clients' public rows: they are in ``roster.seeds`` from before round 1. None: nothing."""
 

@@ -10,16 +10,17 @@ from hetfl_flwr.algorithms import for_unlike_models
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.federation import Member, Roster
-from hetfl_flwr.models import build_model
+from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
 
 
 class FedAvg(FlowerFedAvg):
     """Averages the clients' weights by their numbers of samples. One model for all.
 
+    A round is one exchange, whatever the clients' ``exchange-every``.
+
     Wire   the floating-point entries of the model's state dict, both ways: 4 bytes a parameter and running statistic.
-           When the clients
-           are evaluated they are sent the global model once more, which is counted as evaluation.
+           When the clients are evaluated they are sent the global model once more, which is counted as evaluation.
     State  the global model.
     """
 
@@ -41,11 +42,17 @@ class FedAvg(FlowerFedAvg):
     def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
         """Check the federation; draw the global model's initial weights."""
         self.check(roster)
-        first = next(iter(roster))
-        model = build_model(first.model, DataSpec(first.shape, first.classes), seed=config.seed, scope=("global",))
+        model = first_model(roster, config)
         self._uploads = weights(model)
         return to_record(model_arrays(model))
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect weights like the global model's."""
         return self._uploads
+
+
+def first_model(roster: Roster, config: RunConfig) -> SplitModel:
+    """Return the global model before round 1, of the clients' one kind."""
+    first = next(iter(roster))
+    spec = DataSpec(first.shape, first.classes)
+    return build_model(first.model, spec, seed=config.seed, scope=("global",), width=config.width)

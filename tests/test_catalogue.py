@@ -1,12 +1,15 @@
 """The recipes, and the tables of `hetfl list`."""
 
+from typing import Any
+
 import pytest
 from rich.console import Console
 
-from hetfl_flwr.algorithms import check_options, find
+from hetfl_flwr.algorithms import Algorithm, check_options, find, names
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.errors import DataError, HetflError
+from hetfl_flwr.federation import Sharing
 from hetfl_flwr.models import build_model, deal
 from simulations import catalogue
 from simulations.cli import RECIPES
@@ -53,10 +56,114 @@ def test_every_key_is_listed_with_its_default_and_meaning():
             assert field.description[:40] in row
 
 
-def test_an_algorithm_is_listed_with_the_first_line_of_its_docstring():
-    [row] = [row for row in shown(catalogue.algorithms()).splitlines() if " local " in row]
-    assert "Local training: nothing is exchanged" in row
-    assert " yes " in row
+def listed() -> dict[str, dict[str, str]]:
+    """The table of algorithms: row by name, cell by column."""
+    table = catalogue.algorithms()
+    headers = [str(column.header) for column in table.columns]
+    rows = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
+    return {row[0]: dict(zip(headers, row, strict=True)) for row in rows}
+
+
+def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
+    rows = listed()
+    assert list(rows) == names()
+    for name, row in rows.items():
+        assert row["what it does"].endswith(".")
+        assert (row["paper"] == "-") == (name == "local")
+        assert row["what crosses the wire"]
+        defaults = find(name).defaults
+        assert row["own keys = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
+        assert row["unlike models"] == ("yes" if find(name).strategy.unlike_models else "no")
+
+
+def test_a_row_says_what_the_docstrings_say():
+    rows = listed()
+    assert rows["fedhe"] == {
+        "name": "fedhe",
+        "what it does": "Averages the class-average logits of all clients, class by class.",
+        "paper": "Chan and Ngai, MSN 2021",
+        "what crosses the wire": "down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes\n"
+        "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
+        "unlike models": "yes",
+        "needs": "-",
+        "own keys = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.alpha = 1.0\nfedhe.logit-loss = mse",
+    }
+    assert rows["fedmd"]["needs"] == "public rows with labels"
+    assert rows["fedmd"]["what crosses the wire"].splitlines() == [
+        "down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes",
+        "up: logits (A, C) float32: 4 A C bytes",
+    ]
+    assert rows["local"]["what crosses the wire"] == "nothing either way"
+    assert rows["fedavg"]["unlike models"] == "no"
+
+
+def own(doc: str, **attributes: Any) -> Any:
+    """A server half with this docstring and these attributes; they may be set as late as when it is built."""
+
+    def build(self: Any) -> None:
+        vars(self).update(attributes)
+
+    return type("Own", (), {"__doc__": doc, "__init__": build, "unlike_models": False})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "needs"),
+    [
+        (own("Does."), "-"),
+        (own("Does.", sharing=None, width=0), "-"),
+        (own("Does.", sharing=Sharing()), "public rows with labels"),
+        (own("Does.", sharing=Sharing(labelled=False), width=64), "public rows\none embedding width (64)"),
+        (
+            own("Does.\n\nNeeds  like bodies;\n       heads may differ\nState  x.", width=8),
+            "one embedding width (8)\nlike bodies; heads may differ",
+        ),
+    ],
+)
+def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy, needs, monkeypatch):
+    monkeypatch.setattr("hetfl_flwr.algorithms.names", lambda: ["own"])
+    monkeypatch.setattr("hetfl_flwr.algorithms.find", lambda name: Algorithm(name, strategy, own("Client.")))
+    assert listed()["own"]["needs"] == needs
+    assert listed()["own"]["unlike models"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("doc", "items"),
+    [
+        ("X.\n\nWire   as in `strategies.fedavg.FedAvg`.\nState  y.", ["as in fedavg"]),
+        ("X.\n\nWire   all of it. When asked,\n       again.\n       Once: more.", ["all of it. When asked, again"]),
+        ("X.\n\nWire   down: a\n         and\n       b\n       up: c\n       Once: d.", ["down: a and b", "up: c"]),
+        (
+            "X.\n\nWire   like, down: a; up: b\n       ``mode``: c\n       other, down: d",
+            ["like, down: a; up: b", "other, down: d"],
+        ),
+        ("X.\n\nWire   down: ``a``\n       ``mode``: c\n\n       up: of no paragraph", ["down: a"]),
+        ("X.\n\nWires  down: a", []),
+        ("X.", []),
+    ],
+)
+def test_the_wire_is_what_goes_down_and_up_in_a_round_or_the_first_item(doc, items):
+    assert catalogue.wire(doc) == items
+
+
+@pytest.mark.parametrize(
+    ("doc", "short"),
+    [
+        ('X.\n\nRoe and\nDoe, "A\nTitle, 1999",\nVENUE 2021. More of 2022.', "Roe and Doe, VENUE 2021"),
+        ('X.\n\nRoe et al., "Title", 2020 (arXiv 2006.16765).', "Roe et al., 2020 (arXiv 2006.16765)"),
+        ("X. By Roe, 2021.\n\nNot a citation.", ""),
+        ("X.", ""),
+    ],
+)
+def test_a_citation_is_shortened_by_its_title(doc, short):
+    assert catalogue.citation(doc) == short
+
+
+def test_brackets_in_a_docstring_are_no_markup(monkeypatch):
+    monkeypatch.setattr("hetfl_flwr.algorithms.names", lambda: ["own"])
+    monkeypatch.setattr(
+        "hetfl_flwr.algorithms.find", lambda name: Algorithm(name, own("Sends [bold]."), own("Client."))
+    )
+    assert "Sends [bold]." in shown(catalogue.algorithms())
 
 
 def test_models_are_sized_for_the_data_set():

@@ -201,7 +201,7 @@ def with_first_real_array(change: Callable[[str, np.ndarray], dict[str, np.ndarr
 TAMPERED = {
     "NaN": (lambda name, array: {name: np.full_like(array, np.nan)}, "array '{}' has values that are not finite"),
     "shape": (lambda name, array: {name: array[:-1]}, "array '{}' has shape "),
-    "dtype": (lambda name, array: {name: array.astype("float64")}, "array '{}' has dtype float64, expected float32"),
+    "dtype": (lambda name, array: {name: array.astype("float16")}, "array '{}' has dtype float16, expected float32"),
     "count": (lambda name, array: {}, "arrays "),
 }
 

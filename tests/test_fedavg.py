@@ -10,8 +10,10 @@ import torch
 from safetensors.numpy import load_file
 from torch.nn import functional
 
+from hetfl_flwr.algorithms import build_client, for_unlike_models
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
-from hetfl_flwr.errors import FederationError
+from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.federation import ROUND
 from hetfl_flwr.models import build_model
 from hetfl_flwr.payloads import weights
 from hetfl_flwr.seeding import generator, seeded
@@ -78,7 +80,8 @@ def test_unlike_models_are_refused_with_who_differs_and_what_would_do(make_confi
     line = refusal(FederationError, run_federation, config)
     assert "mlp on client 0, 2; lenet5 on client 1" in line
     assert "models = 'mlp'" in line
-    assert line.endswith("take an algorithm for unlike models: fedhe, local")
+    assert line.endswith(f"take an algorithm for unlike models: {', '.join(for_unlike_models())}")
+    assert not {"fedavg", "fedprox"} & set(for_unlike_models())
 
 
 def test_the_global_accuracy_is_the_accuracy_over_all_test_samples(make_config, run_federation):
@@ -93,6 +96,44 @@ def test_the_global_accuracy_is_the_accuracy_over_all_test_samples(make_config, 
     assert last["global_accuracy"] == pytest.approx(sum(correct) / total)
     assert last["accuracy"] == pytest.approx(sum(one["accuracy"] for one in clients) / 3)
     assert last["accuracy"] != pytest.approx(last["global_accuracy"])
+
+
+LOCAL_WORK = {
+    "batches": ({"local_batches": 2}, {"local_batches": 6}),
+    "epochs": ({"local_epochs": 1}, {"local_epochs": 3}),
+}
+
+
+@pytest.mark.parametrize("unit", LOCAL_WORK)
+def test_exchange_every_3_is_three_times_the_local_work_in_one_round(unit, make_config, run_federation, tmp_path):
+    """The same bits as with the local work written out, and the bytes of one exchange a round."""
+    once, thrice = LOCAL_WORK[unit]
+    runs = {}
+    for name, keys in {
+        "every 3": {**once, "fedavg.exchange-every": 3},
+        "written out": thrice,
+        "every 1": {**once, "fedavg.exchange-every": 1},
+    }.items():
+        flat = {"algorithm": "fedavg", "models": NORMED, "local_batches": 0, "output_dir": str(tmp_path / name)}
+        runs[name] = run_federation(make_config(**{**flat, **keys}))
+    found = {name: load_file(run / KNOWLEDGE_FILE)["head.weight"] for name, run in runs.items()}
+    np.testing.assert_array_equal(found["every 3"], found["written out"])
+    assert (found["every 3"] != found["every 1"]).any()
+    assert {tuple(entry["bytes_up"] for entry in rounds(run)) for run in runs.values()} == {(0, 2 * 2568, 2 * 2568)}
+
+
+def test_a_round_trains_on_as_many_samples_as_exchange_every_says(make_config, make_node):
+    config = make_config(algorithm="fedavg", models=NORMED, local_batches=3, **{"fedavg.exchange-every": 4})
+    client = build_client(config, make_node(config))
+    start = list(floats(client.node.model).values())
+    assert client.fit(start, {ROUND: 1})[1] == 4 * 3 * config.batch_size
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5])
+def test_exchange_every_below_1_is_refused_by_name(value, make_config, make_node, refusal):
+    config = make_config(algorithm="fedavg", **{"fedavg.exchange-every": value})
+    said = refusal(ConfigError, build_client, config, make_node(config))
+    assert said.startswith(f"fedavg.exchange-every = {value!r}: ")
 
 
 def rounds(run: Path) -> list[dict[str, Any]]:

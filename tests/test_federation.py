@@ -26,6 +26,7 @@ def member(partition, node=None, **fields):
         "classes": 2,
         "shape": (1, 8, 8),
         "weights": "same",
+        "body": "same",
         "dtype": "uint8",
         "train": 5,
         "public": 1,

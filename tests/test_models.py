@@ -26,7 +26,9 @@ DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
 MNIST = DataSpec(shape=(1, 28, 28), classes=10)
 CIFAR = DataSpec(shape=(3, 32, 32), classes=10)
 TABLE = DataSpec(shape=(30,), classes=2)
-NAMES = ("mlp", "lenet5", *(f"fedhe:{number}" for number in range(10)))
+TABULAR = tuple(f"tabular:{number}" for number in range(10))
+FEDHE = tuple(f"fedhe:{number}" for number in range(10))
+NAMES = ("mlp", "lenet5", "cnn1", "cnn2", *FEDHE, *TABULAR)
 
 
 def samples(spec: DataSpec, count: int = 2) -> torch.Tensor:
@@ -58,7 +60,7 @@ class TestZoo:
         other.load_state_dict(model.state_dict())
         assert torch.equal(other(samples(spec)), model(samples(spec)))
 
-    @pytest.mark.parametrize("name", ["mlp", "lenet5", "fedhe:0", "fedhe:5"])
+    @pytest.mark.parametrize("name", ["mlp", "lenet5", "cnn1", "cnn2", "fedhe:0", "fedhe:5"])
     @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 1), (3, 7, 30)], ids=str)
     def test_is_sized_by_the_shape(self, name: str, shape: tuple[int, ...]) -> None:
         spec = DataSpec(shape=shape, classes=3)
@@ -74,6 +76,20 @@ class TestZoo:
         assert parameter_count(image) == (784 * 200 + 200) + hidden + (200 * 10 + 10)
         assert parameter_count(table) == (30 * 200 + 200) + hidden + (200 * 2 + 2)
 
+    def test_the_random_perceptrons_are_these_in_every_run(self) -> None:
+        """Ten unlike ones; number 4 on a table of 30 columns: 30 -> 63 -> 2."""
+        layouts = [
+            tuple(layer.out_features for layer in build_model(name, TABLE, seed=0).body if isinstance(layer, nn.Linear))
+            for name in TABULAR
+        ]
+        assert layouts == [
+            *((120, 88, 76, 44), (28, 50), (74, 92, 16, 21), (65, 117), (63,)),
+            *((77, 118), (22,), (60, 65, 120, 72), (43, 112, 117), (41, 114)),
+        ]
+        assert parameter_count(build_model("tabular:4", TABLE, seed=0)) == (30 * 63 + 63) + (63 * 2 + 2)
+        layers = build_model("tabular:1", TABLE, seed=0).body
+        assert [type(layer) for layer in layers] == [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
+
     def test_lenet5_by_hand(self) -> None:
         """28 -> 14 (padding 2, pooling) -> 10 -> 5: 156 + 2,416 + 48,120 + 10,164 + 850 weights.
 
@@ -81,6 +97,23 @@ class TestZoo:
         """
         assert parameter_count(build_model("lenet5", MNIST, seed=0)) == 61_706
         assert parameter_count(build_model("lenet5", DIGITS, seed=0)) == 61_706 - (400 - 64) * 120
+
+    def test_cnn1_and_cnn2_by_hand(self) -> None:
+        """CNN1 on 32x32: 32 -> 30 -> 15 -> 13 -> 6, so 16 * 36 values and 120 units. CNN2: 6 -> 4 -> 2, 128 * 4 values.
+
+        On 8x8 images 8 -> 6 -> 3 -> 1, where CNN1 leaves its last pooling out, and CNN2 pads its last convolution.
+        """
+        cnn1 = (27 * 6 + 6) + (54 * 16 + 16) + (576 * 120 + 120) + (120 * 10 + 10)
+        cnn2 = (27 * 128 + 128) + 2 * (9 * 128 * 128 + 128) + (512 * 10 + 10)
+        assert [parameter_count(build_model(name, CIFAR, seed=0)) for name in ("cnn1", "cnn2")] == [cnn1, cnn2]
+        small = build_model("cnn1", DIGITS, seed=0), build_model("cnn2", DIGITS, seed=0)
+        assert [parameter_count(model.head) for model in small] == [120 * 10 + 10, 128 * 10 + 10]
+        assert sum(isinstance(layer, nn.MaxPool2d) for layer in small[0].body) == 1
+
+    def test_each_convolution_of_cnn1_and_cnn2_is_pooled_and_rectified(self) -> None:
+        kinds = [[type(layer) for layer in build_model(name, CIFAR, seed=0).body] for name in ("cnn1", "cnn2")]
+        block = [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
+        assert kinds == [2 * block + [nn.Flatten, nn.Linear, nn.ReLU], 3 * block + [nn.Flatten]]
 
     @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
     def test_fedhe_9_has_the_weights_of_tables_iii_and_iv(self, shape: tuple[int, ...], published: int) -> None:
@@ -139,14 +172,15 @@ class TestZoo:
         for row in rows[:3]:
             model = build_model(row.name, MNIST, seed=0)
             assert (row.parameters, row.width) == (parameter_count(model), model.width)
-        assert [row.name for row in catalogue_rows(TABLE) if not row.problem] == ["mlp"]
+        assert [row.name for row in catalogue_rows(TABLE) if not row.problem] == ["mlp", *TABULAR]
         assert torch.equal(torch.get_rng_state(), before)
 
 
 class TestNames:
     def test_parse(self) -> None:
         assert parse_models(" lenet5 ,mlp,\nfedhe:5, a.b:c") == ("lenet5", "mlp", "fedhe:5", "a.b:c")
-        assert parse_models("fedhe,mlp") == (*NAMES[2:], "mlp")
+        assert parse_models("fedhe,mlp") == (*FEDHE, "mlp")
+        assert parse_models("mlp,tabular") == ("mlp", *TABULAR)
 
     def test_deal_goes_round(self) -> None:
         assert [deal("mlp,lenet5,fedhe:2", partition) for partition in (0, 1, 2, 3, 7)] == [
@@ -159,6 +193,7 @@ class TestNames:
             ("lenet", "lenet5"),
             ("fedhe:10", "fedhe:1"),
             ("fedhe:x", "fedhe:"),
+            ("tabular:10", "tabular:1"),
             ("mlp\nx", "mlp"),
             ("a b:c", ""),
         ],
@@ -174,9 +209,43 @@ class TestNames:
             parse_models(text)
         one_line(error)
 
-    def test_build_refuses_the_name_of_a_family(self) -> None:
-        with pytest.raises(ModelError, match="unknown model 'fedhe'"):
-            build_model("fedhe", MNIST, seed=0)
+    @pytest.mark.parametrize("family", ["fedhe", "tabular"])
+    def test_build_refuses_the_name_of_a_family(self, family: str) -> None:
+        with pytest.raises(ModelError, match=f"unknown model '{family}'"):
+            build_model(family, MNIST, seed=0)
+
+
+class TestWidth:
+    @pytest.mark.parametrize("name", ["mlp", "lenet5", "fedhe:5", "tabular:3"])
+    def test_a_model_of_another_width_gets_a_projection(self, name: str) -> None:
+        """Linear from the own width and ReLU; the body's weights are those of the model with its own width."""
+        own, model = build_model(name, DIGITS, seed=3), build_model(name, DIGITS, seed=3, width=12)
+        assert (model.width, model.head.weight.shape, model.training) == (12, (10, 12), True)
+        body, linear, relu = model.body
+        assert isinstance(relu, nn.ReLU)
+        assert (linear.in_features, linear.out_features) == (own.width, 12)
+        for key, weight in own.body.state_dict().items():
+            assert torch.equal(body.state_dict()[key], weight)
+        features = own.eval().body(samples(DIGITS))
+        expected = functional.relu(functional.linear(features, linear.weight, linear.bias))
+        assert torch.equal(model.eval().body(samples(DIGITS)), expected)
+        assert (expected > 0).any()
+        assert parameter_count(model) == parameter_count(own.body) + (own.width * 12 + 12) + (12 * 10 + 10)
+
+    @pytest.mark.parametrize("width", [0, 84])
+    def test_0_and_the_own_width_leave_a_model_as_it_is(self, width: int) -> None:
+        own, model = build_model("lenet5", DIGITS, seed=3), build_model("lenet5", DIGITS, seed=3, width=width)
+        assert model.state_dict().keys() == own.state_dict().keys()
+        assert torch.equal(model(samples(DIGITS)), own(samples(DIGITS)))
+
+    def test_the_projection_is_drawn_by_seed_and_scope(self) -> None:
+        before = torch.get_rng_state()
+        first, again, other = (
+            build_model("mlp", DIGITS, seed=0, scope=(scope,), width=12).body[1].weight for scope in (1, 1, 2)
+        )
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 class Net(nn.Module):
@@ -286,6 +355,11 @@ class TestOwnModel:
         assert (model.width, model.classes, model.training) == (width, 10, True)
         assert torch.equal(model(samples(DIGITS)), again(samples(DIGITS)))
         assert torch.equal(torch.get_rng_state(), before)
+
+    @pytest.mark.parametrize("function", ["plain", "ready"])
+    def test_is_projected_to_a_width_as_those_of_the_zoo_are(self, function: str) -> None:
+        model = build_model(f"own_models:{function}", DIGITS, seed=4, width=7)
+        assert (model.width, model(samples(DIGITS)).shape) == (7, (2, 10))
 
     @pytest.mark.parametrize(
         ("name", "reason"),

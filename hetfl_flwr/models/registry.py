@@ -11,8 +11,8 @@ import torch
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, unknown
-from hetfl_flwr.models.split_model import SplitModel, cause, checked, parameter_count
-from hetfl_flwr.models.zoo import FEDHE_TABLE, fedhe, lenet5, mlp
+from hetfl_flwr.models.split_model import SplitModel, cause, checked, parameter_count, projected
+from hetfl_flwr.models.zoo import FEDHE_TABLE, TABULAR_TABLE, cnn1, cnn2, fedhe, lenet5, mlp, tabular
 from hetfl_flwr.seeding import seeded
 
 OWN_MODEL = "package.module:function"
@@ -37,11 +37,29 @@ def _fedhe_models() -> dict[str, ZooModel]:
     }
 
 
+def _tabular_models() -> dict[str, ZooModel]:
+    return {
+        f"tabular:{number}": ZooModel(
+            f"random perceptron {number}: {'-'.join(map(str, units))} hidden units; tables and images",
+            partial(tabular, number),
+        )
+        for number, units in enumerate(TABULAR_TABLE)
+    }
+
+
+FAMILIES: Mapping[str, Mapping[str, ZooModel]] = MappingProxyType(
+    {"fedhe": _fedhe_models(), "tabular": _tabular_models()}
+)
+"""Names that stand for several models of the zoo, for all of theirs."""
+
 ZOO: Mapping[str, ZooModel] = MappingProxyType(
     {
         "mlp": ZooModel("perceptron with two hidden layers of 200 units; images and tables", mlp),
         "lenet5": ZooModel("LeNet-5: two convolutions and two hidden layers", lenet5),
-        **_fedhe_models(),
+        "cnn1": ZooModel("FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", cnn1),
+        "cnn2": ZooModel("FML's CNN2: three convolutions with 128 filters", cnn2),
+        **FAMILIES["fedhe"],
+        **FAMILIES["tabular"],
     }
 )
 """Every model that has a name of its own."""
@@ -63,7 +81,8 @@ def parse_models(text: str) -> tuple[str, ...]:
     Parameters
     ----------
     text : str
-        Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``.
+        Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``, ``tabular``
+        for ``tabular:0`` to ``tabular:9``.
 
     Raises
     ------
@@ -81,7 +100,7 @@ def parse_models(text: str) -> tuple[str, ...]:
     for name in (" ".join(part.split()) for part in text.split(",")):
         if not name:
             raise ConfigError(f"models: an empty name in {text!r}; write names separated by single commas")
-        names += _fedhe_models() if name == "fedhe" else [name]
+        names += FAMILIES.get(name, [name])
     for name in names:
         _require_known(name)
     return tuple(names)
@@ -106,7 +125,9 @@ def deal(models: str, partition: int) -> str:
     return names[partition % len(names)]
 
 
-def build_model(name: str, spec: DataSpec, *, seed: int, scope: tuple[int | str, ...] = ()) -> SplitModel:
+def build_model(
+    name: str, spec: DataSpec, *, seed: int, scope: tuple[int | str, ...] = (), width: int = 0
+) -> SplitModel:
     """Build a model for the data, in training mode, on the CPU.
 
     Parameters
@@ -121,6 +142,9 @@ def build_model(name: str, spec: DataSpec, *, seed: int, scope: tuple[int | str,
     scope : tuple of int or str
         What the weights are for, such as ``(partition,)``. Equal seed and scope give equal initial weights;
         torch's global generator is left as it was.
+    width : int
+        Embedding width D, 0 or more. A model of another width is `projected` to it; the body's own weights are the
+        same either way. 0: the model's own.
 
     Raises
     ------
@@ -131,11 +155,14 @@ def build_model(name: str, spec: DataSpec, *, seed: int, scope: tuple[int | str,
     --------
     >>> build_model("mlp", DataSpec(shape=(1, 8, 8), classes=10), seed=0).width
     200
+    >>> build_model("mlp", DataSpec(shape=(1, 8, 8), classes=10), seed=0, width=64).width
+    64
     """
     _require_known(name)
     build = ZOO[name].build if name in ZOO else partial(_build_own, name)
     with seeded(seed, *scope, "weights"):
-        return _build(name, build, spec)
+        model = _build(name, build, spec)
+        return model if width in (0, model.width) else projected(model, width)
 
 
 def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
@@ -161,7 +188,7 @@ def _row(name: str, model: ZooModel, spec: DataSpec) -> CatalogueRow:
 
 def _require_known(name: str) -> None:
     module, _, function = name.partition(":")
-    own = module != "fedhe" and all(part.isidentifier() for part in (*module.split("."), function))
+    own = module not in FAMILIES and all(part.isidentifier() for part in (*module.split("."), function))
     if name not in ZOO and not own:
         raise ModelError(unknown("model", name, [*ZOO, OWN_MODEL]))
 

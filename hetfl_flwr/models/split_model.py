@@ -103,6 +103,29 @@ def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None =
     return model
 
 
+def projected(model: SplitModel, width: int) -> SplitModel:
+    """Return a model of another width: the body, a Linear and a ReLU behind it, and a new head with bias.
+
+    Parameters
+    ----------
+    model : SplitModel
+        Its body is used, not copied; its head is not used.
+    width : int
+        Embedding width D of the result, 1 or more.
+
+    Examples
+    --------
+    >>> projected(SplitModel(nn.Flatten(), nn.Linear(64, 10)), 3).body
+    Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=64, out_features=3, bias=True)
+      (2): ReLU()
+    )
+    """
+    body = nn.Sequential(model.body, nn.Linear(model.width, width), nn.ReLU())
+    return SplitModel(body, nn.Linear(width, model.classes))
+
+
 def checked(model: object, spec: DataSpec) -> SplitModel:
     """Return what a user's function gave as a SplitModel that fits the data, or raise ModelError."""
     if not isinstance(model, nn.Module):

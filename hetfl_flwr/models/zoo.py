@@ -9,6 +9,7 @@ from torch import nn
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel
+from hetfl_flwr.seeding import generator
 
 FEDHE_TABLE: tuple[tuple[tuple[int, ...], float], ...] = (
     ((128, 256), 0.2),
@@ -24,6 +25,12 @@ FEDHE_TABLE: tuple[tuple[tuple[int, ...], float], ...] = (
 )
 """Filters of each convolution and dropout rate of the ten networks (FedHe, Table II)."""
 
+TABULAR_TABLE: tuple[tuple[int, ...], ...] = tuple(
+    tuple(rng.integers(16, 128, size=rng.integers(1, 4, endpoint=True), endpoint=True).tolist())
+    for rng in (generator(number, "perceptron") for number in range(10))
+)
+"""Hidden units, layer by layer, of the ten random perceptrons: 1 to 4 layers of 16 to 128 units."""
+
 
 def mlp(spec: DataSpec) -> SplitModel:
     """Multi-layer perceptron: two hidden layers of 200 units with ReLU, for tables and images alike.
@@ -35,6 +42,31 @@ def mlp(spec: DataSpec) -> SplitModel:
     """
     body = nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU())
     return SplitModel(body, nn.Linear(200, spec.classes))
+
+
+def tabular(number: int, spec: DataSpec) -> SplitModel:
+    """One of ten multi-layer perceptrons with ReLU whose depth and widths were drawn at random; for tables and images.
+
+    Liu et al., "Completely Heterogeneous Federated Learning" (CHFL), section 5.2, gives each client a random one and
+    does not say from which range. Here the ten are drawn once for all: they are the same in every run.
+
+    Parameters
+    ----------
+    number : int
+        Row of `TABULAR_TABLE`, 0 to 9.
+    spec : DataSpec
+        Shape of one input and number of classes.
+
+    Examples
+    --------
+    >>> tabular(0, DataSpec(shape=(30,), classes=2)).width == TABULAR_TABLE[0][-1]
+    True
+    """
+    layers, width = nn.Sequential(nn.Flatten()), prod(spec.shape)
+    for units in TABULAR_TABLE[number]:
+        layers.extend((nn.Linear(width, units), nn.ReLU()))
+        width = units
+    return SplitModel(layers, nn.Linear(width, spec.classes))
 
 
 def lenet5(spec: DataSpec) -> SplitModel:
@@ -63,6 +95,55 @@ def lenet5(spec: DataSpec) -> SplitModel:
     )
     body = nn.Sequential(*convolutions, nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
     return SplitModel(body, nn.Linear(84, spec.classes))
+
+
+def cnn1(spec: DataSpec) -> SplitModel:
+    """CNN1 of FML: two convolutions and two linear layers, the second of which is the head.
+
+    Shen et al., "Federated Mutual Learning", section 5.1: convolutions 3x3 with 6 and 16 filters, each followed by
+    max pooling 2x2 and ReLU. The paper says neither how wide the hidden layer is nor whether convolutions are padded:
+    here it has 120 units, and they are not. Small images: see `trunk`.
+
+    Raises
+    ------
+    ModelError
+        If the data are not images.
+
+    Examples
+    --------
+    >>> cnn1(DataSpec(shape=(3, 32, 32), classes=10)).width
+    120
+    """
+    convolutions, features = _pooled_convolutions(spec, (6, 16))
+    return SplitModel(nn.Sequential(*convolutions, nn.Linear(features, 120), nn.ReLU()), nn.Linear(120, spec.classes))
+
+
+def cnn2(spec: DataSpec) -> SplitModel:
+    """CNN2 of FML: three convolutions with 128 filters each, and one linear layer, the head.
+
+    Shen et al., "Federated Mutual Learning", section 5.1: as in `cnn1`. Its body is its convolutions alone.
+
+    Raises
+    ------
+    ModelError
+        If the data are not images.
+
+    Examples
+    --------
+    >>> cnn2(DataSpec(shape=(3, 32, 32), classes=10)).width
+    512
+    """
+    convolutions, features = _pooled_convolutions(spec, (128, 128, 128))
+    return SplitModel(convolutions, nn.Linear(features, spec.classes))
+
+
+def _pooled_convolutions(spec: DataSpec, filters: Iterable[int]) -> tuple[nn.Sequential, int]:
+    """Return convolutions 3x3, each followed by max pooling 2x2 and ReLU, and the number of features they give."""
+    channels, layers = image_channels(spec), list[nn.Module]()
+    for count in filters:
+        layers += nn.Conv2d(channels, count, 3), nn.MaxPool2d(2), nn.ReLU()
+        channels = count
+    return trunk(spec.shape, layers)
 
 
 def fedhe(number: int, spec: DataSpec) -> SplitModel:

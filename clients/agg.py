@@ -1,0 +1,42 @@
+"""AGG, client half: local training on the own data and the public rows of all others.
+
+A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
+"""
+
+from torch import Tensor
+from torch.nn import functional
+
+from clients.base import KnowledgeClient, Metrics
+from hetfl_flwr.data import Joined
+from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr.training import train
+
+
+class AGGClient(KnowledgeClient):
+    """Trains on its own data and all public rows with cross-entropy, with one continuing optimizer.
+
+    Each sample counts alike, whoever it is of. A client that is alone trains as `clients.local.LocalClient` does.
+
+    Wire   as in `strategies.agg.AGG`.
+    State  the model, the optimizer's moments.
+    """
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect nothing."""
+        return EMPTY
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send nothing."""
+        return EMPTY
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train for one round."""
+        everything = Joined((self.node.data.train, *self.node.pool.others))
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return functional.cross_entropy(self.node.model(inputs), labels)
+
+        batches = self.batches(round, samples=len(everything))
+        samples, mean_loss = train(everything, batches, self.optimizer(), loss)
+        return {}, {EXAMPLES: samples, "train-loss": mean_loss}

@@ -1,0 +1,151 @@
+"""CHFL, client half: the own head learns from the sum of all heads, on the client's own features.
+
+Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from clients.base import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.distillation import cosine_temperature, decoupled_kd
+from hetfl_flwr.errors import ModelError
+from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.node import Node
+from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head, summed_heads
+from hetfl_flwr.training import EVALUATION_BATCH, train
+
+Head = tuple[Tensor, Tensor]
+"""Weight (C, D) and bias (C,)."""
+
+
+class CHFLClient(KnowledgeClient):
+    """Trains on ``CE + alpha * (target term + non-target term)``, the teacher being the global head on own features.
+
+    Eq. (5)-(7), Algorithm 1, with the losses of `hetfl_flwr.distillation.decoupled_kd`. From round 2 on. The teacher's
+    logits are fixed within an epoch: computed once at its start, in evaluation mode (no dropout, batch norm by its
+    running statistics), so that they depend on no other sample of the batch and training consumes the same random
+    numbers as without them. That is one more forward pass an epoch.
+
+    The temperature falls with the epochs of the whole run, from 1 to ``rounds * local-epochs``; with ``local-batches``
+    above 0 a round counts as one epoch. It acts on the non-target term alone, so with 2 classes it does nothing.
+
+    Wire   as in `strategies.chfl.CHFL`.
+    State  the model, the optimizer's moments.
+    Departs from the paper: the length of a round is the run config's (the paper's is one epoch: ``local-batches = 0``).
+    A client is measured with its own head as it has trained it, also where the next round begins with the mean.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    mode : {"kd", "solo", "avg", "avgkd"}
+        "kd": the paper's method. "avg": the mean of all heads replaces the own one at the start of each round, whose
+        optimizer's moments stay; with one client this is local training. "avgkd": both at once. "solo": local training.
+    reduce : {"sum", "mean"}
+        What the teacher is: the sum of the heads (Eq. 4 as printed, which sharpens the teacher's softmax as clients
+        become more) or their mean. No meaning where nothing is distilled.
+    alpha : float
+        Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg".
+    beta : float
+        Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more. 0: a
+        temperature of 1 throughout.
+
+    Raises
+    ------
+    ModelError
+        The model's head has no bias.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
+        reduce: Literal["sum", "mean"] = "sum",
+        alpha: Annotated[float, Field(ge=0)] = 0.5,
+        beta: Annotated[float, Field(ge=0)] = 5.0,
+    ) -> None:
+        super().__init__(node)
+        if mode != "solo" and node.model.head.bias is None:
+            raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: build it with bias=True")
+        self.mode = mode
+        self.reduce = reduce
+        self.alpha = alpha
+        self.beta = beta
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the sum of all heads, and their number."""
+        return EMPTY if self.mode == "solo" else summed_heads(self.node.model.classes, self.node.model.width)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the own head."""
+        return EMPTY if self.mode == "solo" else linear_head(self.node.model.classes, self.node.model.width)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train, epoch by epoch, each beginning with the teacher's logits on its samples."""
+        teacher = self._take_up(download)
+        lessons: deque[tuple[Tensor, float]] = deque()
+        distances, right = [], []
+
+        def batches() -> Iterator[Tensor]:
+            for number, rows in enumerate(self.epochs(round)):
+                if teacher is not None:
+                    temperature = self._temperature(round, number)
+                    lessons.extend((logits, temperature) for logits in self._taught(teacher, rows))
+                yield from rows
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            logits = self.node.model(inputs)
+            private = functional.cross_entropy(logits, labels)
+            if teacher is None:
+                return private
+            target, temperature = lessons.popleft()
+            on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
+            distances.append((on_target + among_rest).detach() * len(labels))
+            right.append((target.argmax(1) == labels).sum())
+            return private + self.alpha * (on_target + among_rest)
+
+        samples, mean_loss = train(self.node.data.train, batches(), self.optimizer(), loss)
+        metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss}
+        if teacher is not None:
+            metrics["distillation-loss"] = float(torch.stack(distances).sum()) / samples
+            metrics["teacher-accuracy"] = int(torch.stack(right).sum()) / samples
+        head = self.node.model.head
+        return {} if self.mode == "solo" else {"weight": to_numpy(head.weight), "bias": to_numpy(head.bias)}, metrics
+
+    def _take_up(self, download: Arrays) -> Head | None:
+        """Begin with the mean of all heads, if the mode says so, and return the teacher, if there is one."""
+        heads = int(download["heads"]) if self.mode != "solo" else 0
+        if heads == 0:
+            return None
+        weight, bias = (torch.from_numpy(download[name]).to(self.node.device) for name in ("weight", "bias"))
+        if self.mode in ("avg", "avgkd"):
+            with torch.no_grad():
+                self.node.model.head.weight.copy_(weight / heads)
+                self.node.model.head.bias.copy_(bias / heads)
+        if self.mode == "avg" or self.alpha == 0:
+            return None
+        return (weight, bias) if self.reduce == "sum" else (weight / heads, bias / heads)
+
+    @torch.no_grad()
+    def _taught(self, teacher: Head, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Return the teacher's logits of each batch, (B, C), with the body as it is now."""
+        model, rows = self.node.model.eval(), torch.cat(list(batches))
+        features = (model.body(self.node.data.train.batch(some)[0]) for some in torch.split(rows, EVALUATION_BATCH))
+        logits = torch.cat([functional.linear(some, *teacher) for some in features])
+        model.train()
+        return list(torch.split(logits, [len(batch) for batch in batches]))
+
+    def _temperature(self, round: int, number: int) -> float:
+        """Return the temperature of a round's pass over the data, counted from 0: Eq. (7)."""
+        config = self.node.config
+        if config.local_batches > 0:
+            return cosine_temperature(round, config.rounds, self.beta)
+        epoch = (round - 1) * config.local_epochs + number + 1
+        return cosine_temperature(epoch, config.rounds * config.local_epochs, self.beta)

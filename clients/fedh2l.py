@@ -1,0 +1,213 @@
+"""FedH2L, client half: a step on its peers' public rows that does not conflict with its own, then its own step.
+
+Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from clients.base import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.data import Batches, Joined
+from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.gradients import flat_gradient, pcgrad, project, set_gradient
+from hetfl_flwr.node import Node
+from hetfl_flwr.payloads import Arrays, PayloadSpec, relayed_signals, teaching_signal
+from hetfl_flwr.seeding import generator
+from hetfl_flwr.training import Loss, draw_batches, train
+
+UPDATES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "qp": project,
+    "pcgrad": pcgrad,
+    "none": lambda public, local: public,
+}
+"""What becomes of ``g_pub`` in view of ``g_loc``, by the name of the projection."""
+
+
+class FedH2LClient(KnowledgeClient):
+    """Learns from its peers' posteriors on their public rows without unlearning its own data, and teaches in turn.
+
+    Algorithm 1 for client i of N; Acc_j is teacher j's accuracy on the rows that its posteriors p_j are on:
+
+        local step    g_loc = grad CE on the own rows and all public rows                               Eq. (1)-(2)
+        exchange      p_i on a random batch of the own public rows, and Acc_i
+        global step   g_pub = grad 1/(N-1) sum_j [Acc_j KL(p_j || p_i) + CE] on the rows of teacher j   Eq. (3)-(6)
+                      g = g_pub if <g_loc, g_pub> >= 0, else what of g_pub is orthogonal to g_loc       Eq. (7)-(15)
+
+    One message a round does the global step of the round before, with the ``g_loc`` of that round, then local step and
+    exchange. So the order of steps is the paper's; the signals of the very last round are not applied, and a model is
+    always measured after a local step. N - 1 is the number of teachers that there are. One optimizer takes both steps,
+    in training mode (batch norm sees all teachers' rows as one batch); posteriors are made in evaluation mode.
+
+    Wire   as in `strategies.fedh2l.FedH2L`.
+    State  the model, the optimizer's moments, and ``g_loc`` (P,), P the model's trainable numbers.
+    Departs from the paper: nothing else. ``local-batches`` and ``local-epochs`` have no meaning here.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    exchange_every : int
+        E of the paper: local steps in a round, 1 or more. ``g_loc`` is the sum of their gradients.
+    public_labels : bool
+        False: others' public rows come without labels. Then local batches are of the own rows alone, and the global
+        step has no cross-entropy.
+    projection : {"qp", "pcgrad", "none"}
+        "qp": Eq. (8). "none": ``g_pub`` as it is. "pcgrad": the update of Yu et al. 2020 for both gradients, so part
+        of ``g_loc`` is stepped along once more (Table 5).
+    kl : bool
+        False leaves Eq. (3) out of the global step (Table 5).
+
+    Raises
+    ------
+    ValueError
+        Neither labels nor the KL term: nothing is left to learn from peers.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        exchange_every: Annotated[int, Field(ge=1)] = 1,
+        public_labels: bool = True,
+        projection: Literal["qp", "pcgrad", "none"] = "qp",
+        kl: bool = True,
+    ) -> None:
+        super().__init__(node)
+        if not (public_labels or kl):
+            raise ValueError("public-labels = false and kl = false leave nothing to learn from peers: set one to true")
+        self.exchange_every = exchange_every
+        self.public_labels = public_labels
+        self.projection = projection
+        self.kl = kl
+        self._local = nn.Module()
+        self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(node.model.parameters())))
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Keep the model, and the gradient of the last local steps."""
+        return {"model": self.node.model, "local": self._local}
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the signals of some peers."""
+        node = self.node
+        return relayed_signals(node.partitions - 1, node.config.batch_size, node.data.spec.classes)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send posteriors on a batch of the own public rows, which these are, and the accuracy on them."""
+        public = len(self.node.data.public)
+        return teaching_signal(min(self.node.config.batch_size, public), public, self.node.data.spec.classes)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Take the global step of the last round and the local steps of this one, and make a signal."""
+        optimizer = self.optimizer()
+        metrics = self._global_step(download, optimizer)
+        samples, mean_loss = self._local_steps(round, optimizer)
+        return self._signal(round), {EXAMPLES: samples, "train-loss": mean_loss, **metrics}
+
+    def _global_step(self, download: Arrays, optimizer: Optimizer) -> Metrics:
+        teachers, sizes = len(download["teachers"]), download["sizes"]
+        if teachers == 0:
+            return {"peers": 0, "projected": 0.0, "public-loss": 0.0}
+        public, rows = self._taught(download)
+        device, parameters = self.node.device, list(self.node.model.parameters())
+        share = torch.from_numpy(np.repeat(1 / (teachers * sizes), sizes)).float().to(device)
+        trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
+        posteriors = torch.from_numpy(download["posteriors"]).to(device)
+        local = self._local.get_buffer("gradient")
+        conflicts = []
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            log_posteriors = functional.log_softmax(self.node.model(inputs), 1)
+            each = torch.zeros_like(share)
+            if self.kl:
+                each = each + trust * functional.kl_div(log_posteriors, posteriors, reduction="none").sum(1)
+            if self.public_labels:
+                each = each + functional.nll_loss(log_posteriors, labels, reduction="none")
+            return (share * each).sum()
+
+        def resolve() -> None:
+            gradient = flat_gradient(parameters)
+            conflicts.append(not torch.equal(project(gradient, local), gradient))
+            set_gradient(parameters, UPDATES[self.projection](gradient, local))
+
+        _, public_loss = _train(public, [rows], optimizer, loss, before_step=resolve)
+        projected = any(conflicts) and self.projection != "none"
+        return {"peers": teachers, "projected": float(projected), "public-loss": public_loss}
+
+    def _local_steps(self, round: int, optimizer: Optimizer) -> tuple[int, float]:
+        node, config = self.node, self.node.config
+        samples = Joined((node.data.train, *(node.pool.others if self.public_labels else ())))
+        order = generator(config.seed, node.partition, round, "batches")
+        batches = draw_batches(order, len(samples), config.batch_size, epochs=1, batches=self.exchange_every)
+        total = self._local.get_buffer("gradient").zero_()
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return functional.cross_entropy(node.model(inputs), labels)
+
+        def add_up() -> None:
+            total.add_(flat_gradient(node.model.parameters()))
+
+        return _train(samples, batches, optimizer, loss, before_step=add_up)
+
+    @torch.no_grad()
+    def _signal(self, round: int) -> Arrays:
+        node, public = self.node, self.node.data.public
+        draw = generator(node.config.seed, node.partition, round, "seeds")
+        indices = draw.choice(len(public), min(node.config.batch_size, len(public)), replace=False)
+        inputs, labels = public.batch(torch.from_numpy(indices))
+        posteriors = functional.softmax(node.model.eval()(inputs), 1)
+        node.model.train()
+        accuracy = (posteriors.argmax(1) == labels).float().mean()
+        return {
+            "indices": indices.astype(np.int32),
+            "posteriors": to_numpy(posteriors),
+            "accuracy": to_numpy(accuracy),
+        }
+
+    def _taught(self, download: Arrays) -> tuple[Joined, Tensor]:
+        """Return the public rows of all teachers, and the positions (M,) of those that their signals are about.
+
+        Raises
+        ------
+        PayloadError
+            Names the teacher that is no peer, or has no such row.
+        """
+        blocks, teachers, indices = self.node.pool.blocks, download["teachers"].tolist(), download["indices"]
+        peers = [peer for peer in blocks if peer != self.node.partition]
+        for teacher in teachers:
+            if teacher not in peers:
+                known = ", ".join(map(str, peers)) or "none"
+                raise PayloadError(f"server: teacher {teacher} is no peer of this client, expected one of: {known}")
+        lengths = np.array([len(blocks[teacher]) for teacher in teachers])
+        owners = np.repeat(np.arange(len(teachers)), download["sizes"])
+        if len(owners) != len(indices):
+            raise PayloadError(f"server: array 'sizes' adds up to {len(owners)}, expected {len(indices)}, all indices")
+        for row in np.flatnonzero(indices >= lengths[owners]):
+            raise PayloadError(
+                f"server: array 'indices' has row {indices[row]} of teacher {teachers[owners[row]]}, "
+                f"expected 0 to {lengths[owners[row]] - 1}"
+            )
+        starts = np.cumsum(lengths) - lengths
+        return Joined(tuple(blocks[teacher] for teacher in teachers)), torch.from_numpy(starts[owners] + indices)
+
+
+def _train(
+    samples: Batches,
+    batches: Iterable[Tensor],
+    optimizer: Optimizer,
+    loss: Loss,
+    *,
+    before_step: Callable[[], None],
+) -> tuple[int, float]:
+    """Train as `train` does, and call something between each gradient and its step."""
+    hook = optimizer.register_step_pre_hook(lambda *_: before_step())
+    trained = train(samples, batches, optimizer, loss)
+    hook.remove()
+    return trained

@@ -1,0 +1,86 @@
+"""FedProx, client half: local training of the global model, held near it.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv 1812.06127).
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils import parameters_to_vector
+
+from clients.base import KnowledgeClient, Metrics
+from clients.fedavg import measured_as_global
+from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.node import Node
+from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
+from hetfl_flwr.training import train
+
+
+class FedProxClient(KnowledgeClient):
+    """Trains the global model on ``CE + mu / 2 ||w - w_t||^2``, with an optimizer that starts anew in each round.
+
+    Eq. (2): w are the trainable parameters, w_t those that the round began with. The norm is squared (Flower's example
+    leaves the square out). Running statistics have no part in it.
+
+    Wire   as in `strategies.fedavg.FedAvg`.
+    State  none.
+    Departs from the paper: all clients do the same amount of work, and their weights are averaged by their numbers of
+    samples (the paper draws clients by these and averages them equally).
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    mu : float
+        Weight of the proximal term, 0 or more. 0 is FedAvg.
+    exchange_every : int
+        As in `clients.fedavg.FedAvgClient`.
+    """
+
+    keeps_state = False
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        mu: Annotated[float, Field(ge=0)] = 0.01,
+        exchange_every: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
+        super().__init__(node)
+        self.mu = mu
+        self.exchange_every = exchange_every
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the global model."""
+        return weights(self.node.model)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the trained model."""
+        return weights(self.node.model)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the global model."""
+        return weights(self.node.model)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the global model for one round."""
+        model = self.node.model
+        load_model_arrays(model, download)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        start = parameters_to_vector(trained).detach()
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            private = functional.cross_entropy(model(inputs), labels)
+            if self.mu == 0:
+                return private
+            return private + self.mu / 2 * (parameters_to_vector(trained) - start).square().sum()
+
+        batches = self.batches(round, times=self.exchange_every)
+        samples, mean_loss = train(self.node.data.train, batches, self.optimizer(), loss)
+        return model_arrays(model), {EXAMPLES: samples, "train-loss": mean_loss}
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the global model on the own test set."""
+        return measured_as_global(self.node, download)

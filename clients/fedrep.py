@@ -1,0 +1,83 @@
+"""FedRep, client half: a head of its own on a body that all clients share.
+
+Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
+ICML 2021.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from clients.base import KnowledgeClient, Metrics
+from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.node import Node
+from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
+from hetfl_flwr.seeding import generator
+from hetfl_flwr.training import draw_batches, make_optimizer, train
+
+
+class FedRepClient(KnowledgeClient):
+    """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
+
+    Algorithm 1, with epochs of mini-batches in place of its single steps; the body's are those of the run config
+    (``local-epochs``, ``local-batches``). Each part has an optimizer of its own, which starts anew in each round. While
+    the head trains, the body is in evaluation mode: its weights, running statistics and dropout stand still.
+
+    Wire   as in `strategies.fedrep.FedRep`.
+    State  the model; of it only the head, and counters of the body, are not replaced by the next download.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    head_epochs : int
+        Passes of the head over the client's samples in a round, 1 or more.
+    """
+
+    def __init__(self, node: Node, *, head_epochs: Annotated[int, Field(ge=1)] = 1) -> None:
+        super().__init__(node)
+        self.head_epochs = head_epochs
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the shared body."""
+        return weights(self.node.model.body)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the trained body."""
+        return weights(self.node.model.body)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the shared body."""
+        return weights(self.node.model.body)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the head, then the body."""
+        body, head = self.node.model.body, self.node.model.head
+        load_model_arrays(body, download)
+
+        def head_loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            with torch.no_grad():
+                features = body(inputs)
+            return functional.cross_entropy(head(features), labels)
+
+        def body_loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return functional.cross_entropy(head(body(inputs)), labels)
+
+        config, samples = self.node.config, self.node.data.train
+        rng = generator(config.seed, self.node.partition, round, "head")
+        batches = draw_batches(rng, len(samples), config.batch_size, epochs=self.head_epochs, batches=0)
+        body.eval()
+        _, first_loss = train(samples, batches, make_optimizer(config, head.parameters()), head_loss)
+        body.train()
+        head.requires_grad_(False)
+        seen, mean_loss = train(samples, self.batches(round), make_optimizer(config, body.parameters()), body_loss)
+        head.requires_grad_(True)
+        return model_arrays(body), {EXAMPLES: seen, "train-loss": mean_loss, "head-loss": first_loss}
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the shared body under the own head, on the own test set."""
+        load_model_arrays(self.node.model.body, download)
+        return super().assess(download)

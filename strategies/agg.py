@@ -1,0 +1,47 @@
+"""AGG, server half: public rows are shared before round 1, and nothing is exchanged after that.
+
+A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
+"""
+
+from collections.abc import Sequence
+
+from hetfl_flwr.federation import Member, Roster, Sharing
+from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
+from strategies.base import KnowledgeStrategy, Upload
+
+
+class AGG(KnowledgeStrategy):
+    """Local training on the own data and all public rows: what shared rows alone are worth. A baseline of FedH2L.
+
+    Wire   nothing either way. Once, before round 1: each client's public rows with their labels, up and down to all
+           others.
+    State  none.
+    """
+
+    sharing = Sharing(labelled=True, to_clients=True)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients without public rows, or with inputs or classes unlike the others'.
+
+        Raises
+        ------
+        FederationError
+            Names the clients.
+        """
+        roster.check_sharing("agg")
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Know nothing."""
+        return {}
+
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+        """Send nothing."""
+        return {}
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect nothing."""
+        return EMPTY
+
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Learn nothing."""
+        return knowledge

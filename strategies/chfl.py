@@ -1,0 +1,90 @@
+"""CHFL, server half: the sum of the clients' heads.
+
+Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.federation import Member, Roster
+from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head
+from strategies.base import KnowledgeStrategy, Upload
+
+
+class CHFL(KnowledgeStrategy):
+    """Adds up the clients' heads; bodies, inputs and labels may be of any kind.
+
+    Eq. (4), Algorithm 1 line 7. Clients agree on the classes and on the embedding width D alone. With ``width = 0`` in
+    the run config that is 64, and a body of another width gets a projection to it.
+
+    Wire   down: the sum of the heads that came in the round before, weight (C, D) float32, bias (C,) float32, and how
+           many they are, heads () int32: 4 C (D + 1) + 4 bytes
+           up:   the own head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
+           ``mode = "solo"``: nothing either way
+    State  the same as it sends down.
+    Departs from the paper: with ``fraction`` below 1 the sum is over the clients of the last round, not over all.
+
+    Parameters
+    ----------
+    mode : {"kd", "solo", "avg", "avgkd"}
+        As in `clients.chfl.CHFLClient`. "solo": nothing is exchanged, and clients need not even agree on widths and
+        classes.
+    """
+
+    width = 64
+
+    def __init__(self, *, mode: Literal["kd", "solo", "avg", "avgkd"] = "kd") -> None:
+        self.mode = mode
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients that differ in their classes or embedding widths.
+
+        Raises
+        ------
+        FederationError
+            One line that names who differs.
+        """
+        if self.mode == "solo":
+            return
+        super().check(roster)
+        first: dict[int, Member] = {}
+        for member in roster:
+            first.setdefault(member.width, member)
+        if len(first) > 1:
+            said = ", ".join(f"{member} has {width}" for width, member in first.items())
+            raise FederationError(
+                f"chfl adds up heads, so all clients need the same embedding width: {said}; set width, such as "
+                f"width = {self.width}, or give models an equal width"
+            )
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Know no head."""
+        return {} if self.mode == "solo" else _total([], roster.classes, next(iter(roster)).width)
+
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+        """Send the sum of the heads."""
+        return knowledge
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect a head."""
+        return EMPTY if self.mode == "solo" else linear_head(member.classes, member.width)
+
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Add up the heads of this round: Eq. (4)."""
+        return knowledge if self.mode == "solo" else _total(uploads, *knowledge["weight"].shape)
+
+
+def _total(uploads: Sequence[Upload], classes: int, width: int) -> Arrays:
+    """Return the sum of heads, taken in float64, and their number."""
+    weight, bias = np.zeros((classes, width)), np.zeros(classes)
+    for upload in uploads:
+        weight += upload.arrays["weight"]
+        bias += upload.arrays["bias"]
+    return {
+        "weight": weight.astype(np.float32),
+        "bias": bias.astype(np.float32),
+        "heads": np.asarray(len(uploads), np.int32),
+    }

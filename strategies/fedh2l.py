@@ -1,0 +1,100 @@
+"""FedH2L, server half: hands each client the teaching signals of its peers, and computes nothing.
+
+Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
+"""
+
+from collections.abc import Sequence
+from logging import WARNING
+from typing import Annotated
+
+import numpy as np
+from flwr.supercore import log
+from pydantic import Field
+
+from hetfl_flwr.federation import Member, Roster, Sharing
+from hetfl_flwr.payloads import Arrays, PayloadSpec, teaching_signal
+from hetfl_flwr.seeding import generator
+from strategies.base import KnowledgeStrategy, Upload
+
+
+class FedH2L(KnowledgeStrategy):
+    """Relays each client's posteriors on some of its public rows, and their accuracy, to its peers.
+
+    Algorithm 1, "Broadcast": the paper's decentralised exchange, over a star. The server computes nothing; it hands on
+    in one round what it was sent in the round before.
+
+    Wire   down: teachers (T,) int32, accuracies (T,) float32, sizes (T,) int32, indices (M,) int32,
+                 posteriors (M, C) float32: 12 T + 4 M (C + 1) bytes, where M is the sum of the teachers' B
+                 (4,260 with 3 peers at B = 32, C = 10); nothing in round 1
+           up:   indices (B,) int32, posteriors (B, C) float32, accuracy () float32: 4 B (C + 1) + 4 bytes
+                 (1,412 at B = 32, C = 10)
+           B is ``batch-size``, or the client's number of public rows where it has fewer.
+           Once, before round 1: each client's public rows, with their labels if ``public_labels``, up and down to all
+           others.
+    State  of each client K that took part in the last round: indices.K (B,) int32, posteriors.K (B, C) float32,
+           accuracy.K () float32.
+    Departs from the paper: one message a round, so the signals of a round come with the next one (see the client
+    half). A client learns from those peers that took part in the last round; where there is none, it goes on locally
+    and a warning says so.
+
+    Parameters
+    ----------
+    teachers : int
+        How many peers teach a client in a round, drawn anew for each client and round (the paper's asynchronous
+        variant, Table 7), 0 or more. 0, or at least as many as there are: all.
+    public_labels : bool
+        Whether public rows travel with their labels. False: clients learn from the posteriors alone ("unlabelled").
+    """
+
+    def __init__(self, *, teachers: Annotated[int, Field(ge=0)] = 0, public_labels: bool = True) -> None:
+        self.teachers = teachers
+        self.public_labels = public_labels
+        self.sharing = Sharing(labelled=public_labels, to_clients=True)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients without public rows, or with inputs or classes unlike the others'.
+
+        Raises
+        ------
+        FederationError
+            Names the clients.
+        """
+        roster.check_sharing("fedh2l")
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Have no signals yet."""
+        return {}
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect posteriors on a batch of the client's public rows, which these are, and the accuracy on them."""
+        return teaching_signal(min(self.config.batch_size, member.public), member.public, member.classes)
+
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Keep the signals of this round; those of the one before are done with."""
+        return {f"{name}.{upload.partition:06d}": array for upload in uploads for name, array in upload.arrays.items()}
+
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+        """Hand on the signals of a client's peers."""
+        teachers = self._teachers(member, knowledge, round)
+        if round > 1 and not teachers:
+            log(WARNING, "%s, round %d: no peer has sent a signal in the last round, so it learns alone", member, round)
+        indices, posteriors, accuracies = (
+            [knowledge[f"{name}.{teacher:06d}"] for teacher in teachers]
+            for name in ("indices", "posteriors", "accuracy")
+        )
+        return {
+            "teachers": np.array(teachers, np.int32),
+            "accuracies": np.array(accuracies, np.float32),
+            "sizes": np.array([len(rows) for rows in indices], np.int32),
+            "indices": np.concatenate([np.zeros(0, np.int32), *indices]),
+            "posteriors": np.concatenate([np.zeros((0, member.classes), np.float32), *posteriors]),
+        }
+
+    def _teachers(self, member: Member, knowledge: Arrays, round: int) -> list[int]:
+        """Return the partitions of the peers that teach a client in a round, in order."""
+        signals = (name.partition(".") for name in knowledge)
+        peers = [int(key) for kind, _, key in signals if kind == "accuracy" and int(key) != member.partition]
+        if not 0 < self.teachers < len(peers):
+            return peers
+        draw = generator(self.config.seed, member.partition, round, "teachers")
+        return sorted(draw.choice(peers, self.teachers, replace=False).tolist())

@@ -1,0 +1,208 @@
+"""FedHeNN, server half: the mean kernel of the clients' representations, or the mean of their weights.
+
+Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
+"""
+
+from collections.abc import Sequence
+from logging import INFO
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+from flwr.supercore import log
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hetfl_flwr.algorithms import for_unlike_models
+from hetfl_flwr.alignment import (
+    FEWEST_SAMPLES,
+    Matrix,
+    mean_rbf_kernel,
+    stack_factor,
+    thin_factor,
+    thin_factor_of_kernel,
+)
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.federation import ARRAYS, EXAMPLES, METRICS, Member, Roster, Sharing
+from hetfl_flwr.models import build_model
+from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
+from hetfl_flwr.seeding import generator
+from strategies.base import KnowledgeStrategy, Upload
+
+
+class FedHeNN(KnowledgeStrategy):
+    """Averages the kernels of what unlike models make of the same unlabelled samples, or the weights of like models.
+
+    The samples of a round are its alignment set (RAD): R of the clients' public rows, drawn anew for each round.
+    Heterogeneous, Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round, of their representations of
+    that round's set. It travels as a factor F (R, r): ``F F^T`` is K_mean centred, up to scale, and CKA knows neither
+    offset nor scale. r is at most R - 1, and for the linear kernel at most the sum of the widths D.
+    Homogeneous, Eq. (4): the mean of the clients' weights by their numbers of samples, as in FedAvg.
+
+    Wire   heterogeneous, down: aligned (R,) int32, factor (R, r) float32, asked (R,) int32: 4 R (r + 2) bytes, in
+           round 1 the 4 R of asked alone; up: representations (R, D) float32: 4 R D bytes
+           homogeneous, down: the weights and aligned (R,) int32; up: the weights: 4 bytes a parameter and running
+           statistic, down 4 R more
+           ``rad = "value"``: aligned and asked are the samples themselves, (R, *shape) as they are stored
+           Before round 1 each client sends its public rows, and for ``rad = "index"`` is sent those of all others.
+    State  heterogeneous: set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client,
+           row), factor (R, r) float32, kept (), its share of the trace. homogeneous: the global model.
+    Departs from the paper: clients upload representations, not weights for the server to run. K_mean is centred before
+    its rank is cut. The server's work is the eigenvectors of one matrix a round, of size min(R, sum of D) for the
+    linear kernel, R for the RBF kernel.
+
+    Parameters
+    ----------
+    mode : {"heterogeneous", "homogeneous"}
+        "heterogeneous": unlike models. "homogeneous": one model for all, whose weights are averaged.
+    kernel : {"linear", "rbf"}
+        Kernel over representations.
+    sigma : float
+        Width of the RBF kernel, above 0, in the units of the representations. As it grows, "rbf" becomes "linear".
+    rad : {"index", "value"}
+        How the alignment set travels. "index": row numbers; all clients hold all public rows. "value": the samples;
+        only the server holds all public rows.
+    rad_size : int
+        R, 4 or more (5000 in the paper). Where there are fewer public rows, all of them.
+    rank : int
+        Columns of the factor at most, 0 or more. 0: as many as an exact factor needs. Heterogeneous only.
+    """
+
+    sharing = Sharing(labelled=False)
+
+    def __init__(
+        self,
+        *,
+        mode: Literal["heterogeneous", "homogeneous"] = "heterogeneous",
+        kernel: Literal["linear", "rbf"] = "linear",
+        sigma: Annotated[float, Field(gt=0)] = 10.0,
+        rad: Literal["index", "value"] = "index",
+        rad_size: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 512,
+        rank: Annotated[int, Field(ge=0)] = 0,
+    ) -> None:
+        self.mode, self.kernel, self.sigma = mode, kernel, sigma
+        self.rad, self.rad_size, self.rank = rad, rad_size, rank
+        self.unlike_models = mode == "heterogeneous"
+        self.sharing = Sharing(labelled=False, to_clients=rad == "index")
+
+    def check(self, roster: Roster) -> None:
+        """Refuse inputs of unlike shapes, too few public rows and, in homogeneous mode, unlike models.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ, or how many rows there are.
+        """
+        roster.check_sharing("fedhenn", labelled=False)
+        if not self.unlike_models:
+            roster.check_same_weights("fedhenn with mode = 'homogeneous'", for_unlike_models())
+        _check_enough(sum(member.public for member in roster))
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Know no kernel; or draw the global model's initial weights."""
+        if self.unlike_models:
+            return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
+        first = next(iter(roster))
+        model = build_model(first.model, DataSpec(first.shape, first.classes), seed=self.config.seed, scope=("global",))
+        self._weights = weights(model)
+        return model_arrays(model)
+
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+        """Send the set to align on and what to align with, and the set to represent after training."""
+        if not self.unlike_models:
+            return {**knowledge, "aligned": self._as_sent(self._draw(round))}
+        return {
+            "aligned": self._as_sent(knowledge["aligned"]),
+            "factor": knowledge["factor"],
+            "asked": self._as_sent(self._draw(int(knowledge["set"]) + 1)),
+        }
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect representations of the set asked for, or weights like the global model's."""
+        if not self.unlike_models:
+            return self._weights
+        return representations(min(self.rad_size, sum(map(len, self._pool.values()))), member.width)
+
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Average the kernels over the set that was asked for, as a factor; or the weights."""
+        if not self.unlike_models:
+            return _mean_weights(uploads)
+        factor, kept = self._mean_kernel([upload.arrays["representations"] for upload in uploads])
+        if self.rank > 0:
+            log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
+        number = int(knowledge["set"]) + 1
+        return _known(number, self._draw(number), factor, kept)
+
+    def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+        """Send the global model along, where there is one."""
+        return {} if self.unlike_models else knowledge
+
+    def _mean_kernel(self, uploaded: Sequence[NDArray[np.float32]]) -> tuple[Matrix, float]:
+        """Return a factor of K_mean of Eq. (5), centred, and the share of its trace that is kept.
+
+        What is equal in all rows is subtracted by the first row first, so that it leaves exact zeros.
+        """
+        shares = [1 / len(uploaded)] * len(uploaded)
+        if self.kernel == "linear":
+            stacked = stack_factor(uploaded, shares)
+            stacked = stacked - stacked[0]
+            return thin_factor(stacked - stacked.mean(0), self.rank)
+        mean = mean_rbf_kernel(uploaded, shares, self.sigma)
+        mean = mean - mean[0, 0]
+        return thin_factor_of_kernel(mean - mean.mean(0) - mean.mean(1, keepdims=True) + mean.mean(), self.rank)
+
+    @property
+    def _pool(self) -> dict[int, NDArray[Any]]:
+        """The public rows of each client, by partition."""
+        return {partition: block["inputs"] for partition, block in self.roster.seeds.items()}
+
+    def _draw(self, number: int) -> NDArray[np.int32]:
+        """Draw an alignment set (R, 2): whose row, and which. Names that hold when others join."""
+        pool = self._pool
+        starts = np.cumsum([0, *map(len, pool.values())])
+        total = _check_enough(int(starts[-1]))
+        rng = generator(self.config.seed, number, "rad")
+        drawn = rng.choice(total, min(self.rad_size, total), replace=False)
+        block = np.searchsorted(starts, drawn, side="right") - 1
+        return np.stack([np.array(list(pool))[block], drawn - starts[block]], axis=1).astype(np.int32)
+
+    def _as_sent(self, chosen: NDArray[np.int32]) -> NDArray[Any]:
+        """Return an alignment set as it travels: numbers of rows through all blocks, or the rows themselves."""
+        pool = self._pool
+        partitions, rows = chosen.T
+        if self.rad == "index":
+            starts = np.cumsum([0, *map(len, pool.values())])
+            numbers: NDArray[np.int64] = starts[np.searchsorted(list(pool), partitions)] + rows
+            return numbers.astype(np.int32)
+        some = next(iter(pool.values()))
+        samples = np.empty((len(chosen), *some.shape[1:]), some.dtype)
+        for partition in np.unique(partitions).tolist():
+            samples[partitions == partition] = pool[partition][rows[partitions == partition]]
+        return samples
+
+
+def _known(number: int, rows: NDArray[np.int32], factor: Matrix, kept: float) -> Arrays:
+    """Return what the server knows. The factor's largest entry is 1: float32 holds it, whatever clients have sent."""
+    largest = np.abs(factor).max(initial=0.0)
+    scaled = factor / largest if largest > 0 else factor
+    return {"set": np.array(number), "aligned": rows, "factor": scaled.astype(np.float32), "kept": np.array(kept)}
+
+
+def _mean_weights(uploads: Sequence[Upload]) -> Arrays:
+    """Average weights by numbers of samples: Flower's own mean."""
+    records = [
+        RecordDict({ARRAYS: to_record(upload.arrays), METRICS: MetricRecord({EXAMPLES: upload.samples})})
+        for upload in uploads
+    ]
+    return from_record(aggregate_arrayrecords(records, EXAMPLES))
+
+
+def _check_enough(rows: int) -> int:
+    if rows < FEWEST_SAMPLES:
+        raise FederationError(
+            f"fedhenn aligns on {FEWEST_SAMPLES} public samples or more, but all clients together have {rows}: "
+            "raise public-fraction"
+        )
+    return rows

@@ -1,0 +1,107 @@
+"""FedMD, server half: the mean of the clients' logits on public rows.
+
+Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS workshop 2019 (arXiv 1910.03581).
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hetfl_flwr.federation import Member, Roster, Sharing
+from hetfl_flwr.payloads import Arrays, PayloadSpec, public_logits
+from hetfl_flwr.seeding import generator
+from strategies.base import KnowledgeStrategy, Upload
+
+Numbers = NDArray[np.int64]
+
+
+class FedMD(KnowledgeStrategy):
+    """Averages the clients' logits on a random subset of the public rows, a new one each round.
+
+    Algorithm 1, "Communicate", "Aggregate" and "Distribute": ``consensus = 1/K sum_k f_k(x)`` for each x of the subset,
+    over those that have uploaded. The public set is the union of the clients' public rows; all hold it.
+
+    Wire   down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes
+           up:   logits (A, C) float32: 4 A C bytes
+           R and A are the rows digested and asked for: ``public-samples`` each, save that R = 0 in round 1.
+           Once, before round 1: each client's public rows with their labels, up and down to all others.
+    State  consensus (R, C) float32; rows (R, 2) int64, the partition and position of each of its public rows; subsets
+           (1,) int64, how many subsets have been answered.
+    Departs from the paper: the public set is made of the clients' own rows. One message a round: the consensus of one
+    round is digested at the beginning of the next one, so that of the last round is not.
+
+    Parameters
+    ----------
+    public_samples : int
+        Rows of a subset, 1 or more; all public rows where there are fewer.
+    """
+
+    sharing = Sharing(labelled=True, to_clients=True)
+
+    def __init__(self, *, public_samples: Annotated[int, Field(ge=1)] = 5000) -> None:
+        self.public_samples = public_samples
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients without public rows, or with inputs or classes unlike the others'.
+
+        Raises
+        ------
+        FederationError
+            Names the clients.
+        """
+        roster.check_sharing("fedmd")
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Have no consensus yet."""
+        return {
+            "consensus": np.zeros((0, roster.classes), np.float32),
+            "rows": np.zeros((0, 2), np.int64),
+            "subsets": np.zeros(1, np.int64),
+        }
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect logits on all rows of the subset."""
+        return public_logits(min(self.public_samples, int(self._blocks()[1][-1])), member.classes)
+
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Average the logits, each client with the same weight."""
+        partitions, ends = self._blocks()
+        asked = self._asked(knowledge)
+        block = np.searchsorted(ends, asked, side="right")
+        position = asked - np.append(0, ends)[block]
+        logits = np.stack([upload.arrays["logits"] for upload in uploads])
+        return {
+            "consensus": logits.mean(0, dtype=np.float64).astype(np.float32),
+            "rows": np.stack([partitions[block], position], axis=1),
+            "subsets": knowledge["subsets"] + 1,
+        }
+
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+        """Send the consensus and the numbers, in the pool as it is now, of its rows and of those to answer next.
+
+        A subset that nobody has answered is asked for again. Numbers change when a client joins, partitions and
+        positions do not; rows that are in the pool no longer are left out.
+        """
+        partitions, ends = self._blocks()
+        rows = knowledge["rows"]
+        held = np.isin(rows[:, 0], partitions)
+        digested = np.append(0, ends)[np.searchsorted(partitions, rows[held, 0])] + rows[held, 1]
+        return {
+            "digested": digested.astype(np.int32),
+            "consensus": knowledge["consensus"][held],
+            "asked": self._asked(knowledge).astype(np.int32),
+        }
+
+    def _asked(self, knowledge: Arrays) -> Numbers:
+        """Draw the next subset: numbers in the pool, ascending."""
+        pool = int(self._blocks()[1][-1])
+        draw = generator(self.config.seed, int(knowledge["subsets"][0]) + 1, "public")
+        return np.sort(draw.choice(pool, min(self.public_samples, pool), replace=False))
+
+    def _blocks(self) -> tuple[Numbers, Numbers]:
+        """Return the partitions in the pool, in its order, and the number after the last row of each."""
+        seeds = self.roster.seeds
+        return np.array(list(seeds), np.int64), np.cumsum([len(block["inputs"]) for block in seeds.values()])

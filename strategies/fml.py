@@ -1,0 +1,110 @@
+"""FML, server half: the mean of the clients' memes.
+
+Shen et al., "Federated Mutual Learning", 2020 (arXiv 2006.16765).
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.federation import Member, Roster
+from hetfl_flwr.models import build_model, parse_models
+from hetfl_flwr.payloads import Arrays, PayloadSpec, state_arrays, whole_state
+from strategies.base import KnowledgeStrategy, Upload
+
+
+class FML(KnowledgeStrategy):
+    """Averages the clients' memes, a small model that all have beside their own one.
+
+    Algorithm 1: ``global = 1/K sum_k meme_k`` over the clients of a round, each with the same weight, whatever its
+    number of samples (section 6: privacy and fairness). Running statistics are averaged too; of integer buffers (batch
+    norm's step counters) the largest is taken. A client that joins late starts from the global model as it is then.
+
+    Wire   down: the global model: every entry of its state dict, 4 bytes a parameter and running statistic and 8 a
+                 counter (85,544 for LeNet-5 on 8x8 images, 246,824 on 28x28); "body": of its body's
+           up:   the trained meme, as much
+           When clients are evaluated they are sent the global model once more, which is counted as evaluation.
+    State  the same as it sends down.
+
+    Parameters
+    ----------
+    meme : str
+        Name of one model, as in ``models``; it must fit every client's data. It has its own embedding width, whatever the
+        run config's ``width`` is.
+    share : {"model", "body"}
+        "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
+        body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
+        the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
+
+    Raises
+    ------
+    ModelError
+        There is no such model.
+    ValueError
+        The meme is not one model.
+    """
+
+    def __init__(self, *, meme: str = "lenet5", share: Literal["model", "body"] = "model") -> None:
+        if len(parse_models(meme)) != 1:
+            raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")
+        self.meme = meme
+        self.share = share
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients that one meme does not fit.
+
+        Raises
+        ------
+        FederationError
+            Inputs of unlike shapes; or unlike numbers of classes, where the whole meme travels.
+        """
+        _ = roster.shape
+        if self.share == "model":
+            try:
+                _ = roster.classes
+            except FederationError as error:
+                raise FederationError(f"{error}; to share the meme's body alone set fml.share = 'body'") from None
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Draw the global model's initial weights."""
+        first = next(iter(roster))
+        meme = build_model(self.meme, DataSpec(first.shape, first.classes), seed=self.config.seed, scope=("global",))
+        return state_arrays(meme if self.share == "model" else meme.body)
+
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+        """Send the global model."""
+        return knowledge
+
+    def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+        """Send the global model."""
+        return knowledge
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect a meme, or its body."""
+        return _declared(self.meme, DataSpec(member.shape, member.classes), self.share)
+
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Merge the memes: Algorithm 1, line 6."""
+        return {name: _merged([upload.arrays[name] for upload in uploads]) for name in knowledge}
+
+
+@cache
+def _declared(meme: str, spec: DataSpec, share: str) -> PayloadSpec:
+    model = build_model(meme, spec, seed=0)
+    return whole_state(model if share == "model" else model.body)
+
+
+def _merged(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the mean of floating-point arrays, summed up in float64, or the largest entries of others."""
+    first = arrays[0]
+    if not np.issubdtype(first.dtype, np.floating):
+        return np.asarray(np.max(arrays, axis=0), first.dtype)
+    total = np.zeros(first.shape)
+    for array in arrays:
+        total += array
+    return np.asarray(total / len(arrays), first.dtype)
