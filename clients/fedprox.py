@@ -21,8 +21,8 @@ from hetfl_flwr.training import train
 class FedProxClient(KnowledgeClient):
     """Trains the global model on ``CE + mu / 2 ||w - w_t||^2``, with an optimizer that starts anew in each round.
 
-    Eq. (2): w are the trainable parameters, w_t those that the round began with. The norm is squared (Flower's example
-    leaves the square out). Running statistics have no part in it.
+    Eq. (2): w are the parameters, w_t those that the round began with; one that is not trained has not moved. The norm
+    is squared (Flower's example leaves the square out). Running statistics have no part in it.
 
     Wire   as in `strategies.fedavg.FedAvg`.
     State  none.
@@ -68,14 +68,11 @@ class FedProxClient(KnowledgeClient):
         """Train the global model for one round."""
         model = self.node.model
         load_model_arrays(model, download)
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        start = parameters_to_vector(trained).detach()
+        start = parameters_to_vector(model.parameters()).detach()
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            private = functional.cross_entropy(model(inputs), labels)
-            if self.mu == 0:
-                return private
-            return private + self.mu / 2 * (parameters_to_vector(trained) - start).square().sum()
+            way = parameters_to_vector(model.parameters()) - start
+            return functional.cross_entropy(model(inputs), labels) + self.mu / 2 * way.square().sum()
 
         batches = self.batches(round, times=self.exchange_every)
         samples, mean_loss = train(self.node.data.train, batches, self.optimizer(), loss)

@@ -279,7 +279,7 @@ def representations(rows: int | Dim, width: int) -> PayloadSpec:
 
 
 def linear_head(classes: int, width: int) -> PayloadSpec:
-    """A linear head: weight (C, D) and bias (C,), no entry of a magnitude above `HEAD_LIMIT`."""
+    """Declare a linear head: weight (C, D) and bias (C,), no entry of a magnitude above `HEAD_LIMIT`."""
     return PayloadSpec(
         (
             ArraySpec("weight", (classes, width), "float32", minimum=-HEAD_LIMIT, maximum=HEAD_LIMIT),
@@ -289,7 +289,7 @@ def linear_head(classes: int, width: int) -> PayloadSpec:
 
 
 def summed_heads(classes: int, width: int) -> PayloadSpec:
-    """The sum of linear heads, (C, D) and (C,), and how many they are, (); 0: none yet."""
+    """Declare the sum of linear heads, (C, D) and (C,), and how many they are, (); 0: none yet."""
     return PayloadSpec(
         (
             ArraySpec("weight", (classes, width), "float32"),

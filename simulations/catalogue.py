@@ -76,7 +76,7 @@ def paragraph(label: str, doc: str) -> list[str]:
     found = re.search(rf"^{label:<7}(.*(?:\n {{7}}.*)*)", doc, re.MULTILINE)
     if found is None:
         return []
-    items = re.split(r"\n\s++(?=[A-Z`]|(?:\w+, )?(?:down|up):)", found[1])
+    items = re.split(r"\n\s+(?=[A-Z`]|(?:\w+, )?(?:down|up):)", found[1])
     return [" ".join(item.replace("``", "").split()) for item in items]
 
 

@@ -37,9 +37,7 @@ class FedHe(KnowledgeStrategy):
         the newest upload of each client that has that class in it ("latest", which forgets outdated logits).
     """
 
-    def __init__(
-        self, *, mode: Literal["sync", "async"] = "sync", store: Literal["all", "latest"] = "all"
-    ) -> None:
+    def __init__(self, *, mode: Literal["sync", "async"] = "sync", store: Literal["all", "latest"] = "all") -> None:
         self.store = store
         self.asynchronous = mode == "async"
 

@@ -23,13 +23,12 @@ from hetfl_flwr.alignment import (
     thin_factor,
     thin_factor_of_kernel,
 )
-from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.federation import ARRAYS, EXAMPLES, METRICS, Member, Roster, Sharing
-from hetfl_flwr.models import build_model
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
 from hetfl_flwr.seeding import generator
 from strategies.base import KnowledgeStrategy, Upload
+from strategies.fedavg import first_model
 
 
 class FedHeNN(KnowledgeStrategy):
@@ -104,8 +103,7 @@ class FedHeNN(KnowledgeStrategy):
         """Know no kernel; or draw the global model's initial weights."""
         if self.unlike_models:
             return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
-        first = next(iter(roster))
-        model = build_model(first.model, DataSpec(first.shape, first.classes), seed=self.config.seed, scope=("global",))
+        model = first_model(roster, self.config)
         self._weights = weights(model)
         return model_arrays(model)
 

@@ -9,11 +9,10 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from hetfl_flwr.algorithms import for_unlike_models
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.federation import Member, Roster
-from hetfl_flwr.models import build_model
 from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
+from strategies.fedavg import first_model
 
 
 class FedRep(FlowerFedAvg):
@@ -50,12 +49,12 @@ class FedRep(FlowerFedAvg):
             As `check`; or the body has no weights.
         """
         self.check(roster)
-        first = next(iter(roster))
-        model = build_model(first.model, DataSpec(first.shape, first.classes), seed=config.seed, scope=("global",))
+        model = first_model(roster, config)
         self._uploads = weights(model.body)
         if not self._uploads.names:
+            name = next(iter(roster)).model
             raise FederationError(
-                f"fedrep averages the weights of bodies, but the body of '{first.model}' has none: set models"
+                f"fedrep averages the weights of bodies, but the body of '{name}' has none: set models"
             )
         return to_record(model_arrays(model.body))
 

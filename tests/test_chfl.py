@@ -191,8 +191,8 @@ def test_the_bias_of_the_global_head_teaches_as_its_weight_does():
 
 
 def test_how_often_the_teacher_is_right_is_reported():
-    """Its largest logit is of class 0 for all samples; two of three have label 0."""
-    metrics = fit(CHFLClient(small([[1.0, 0.0]] * 3, [0, 2, 0], rounds=4)), TEACHER, [0, 0, 0], 1)
+    """Its largest logit is of class 2 for all samples, the student's first of class 0; two of three have label 2."""
+    metrics = fit(CHFLClient(small([[1.0, 0.0]] * 3, [2, 0, 2], rounds=4)), TEACHER[::-1], [0, 0, 0], 1)
     assert metrics["teacher-accuracy"] == pytest.approx(2 / 3)
 
 

@@ -104,6 +104,12 @@ def test_two_rounds_run_without_a_failure_and_measure_every_client(name, clients
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_embedding_width_for_all_is_the_width_of_models_on_both_sides(name, config_for, run_federation):
+    rounds = entries(run_federation(config_for(name, width=6, rounds=1)))
+    assert all(entry["failures"] == [] for entry in rounds)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_client_built_anew_for_each_message_equals_one_kept_alive(name, config_for, make_federation, make_context):
     """Built anew it has nothing but its state store; after two rounds uploads, metrics and models are the same bits."""
     config = config_for(name)

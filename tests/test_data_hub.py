@@ -221,7 +221,7 @@ def test_images_that_make_no_one_array_are_refused(hub, images, problem):
 def test_a_catalogue_name_must_find_the_shape_it_promises(hub):
     root = hub(folder=CATALOGUE["mnist"].hub_id, train=table())
     assert "is 4x5 pixels, expected 28x28" in refused(root, dataset="mnist")
-    assert places(root) == {"bundled": BUNDLED, "local": {"mnist", "rotated-mnist"}}
+    assert places(root) == {"bundled": BUNDLED, "local": {"mnist", "rotated-mnist"}, "hub": {"cifar10"}}
 
 
 def test_an_image_that_cannot_be_decoded_is_named(hub):
@@ -250,7 +250,7 @@ def test_a_folder_without_data_files_says_what_was_expected_where(hub):
         f"data-dir '{root}' holds no zoo/pets: expected parquet, csv, json or arrow files (the hub's layout, "
         f"or what save_to_disk writes) in '{root}/zoo/pets'; or leave data-dir empty to download it"
     )
-    assert places(root) == {"bundled": BUNDLED, "hub": {"mnist", "rotated-mnist"}}
+    assert places(root) == {"bundled": BUNDLED, "hub": {"cifar10", "mnist", "rotated-mnist"}}
 
 
 def test_a_data_dir_that_is_missing_is_named(tmp_path):

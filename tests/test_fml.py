@@ -30,7 +30,7 @@ from hetfl_flwr.errors import ConfigError, FederationError, ModelError
 from hetfl_flwr.federation import ARRAYS, ROUND, Roster
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import from_record
+from hetfl_flwr.payloads import from_record, state_arrays, whole_state
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.training import draw_batches
 from simulations.engine import LocalGrid
@@ -140,6 +140,19 @@ def test_batch_norm_goes_on_counting_where_the_global_model_stands():
     assert back["body.1.num_batches_tracked"].dtype == np.int64
 
 
+def test_what_is_uploaded_is_a_copy():
+    """An adaptor's body or a whole meme that trains on does not change what was handed out, nor the other way round."""
+    model = cumulative(DataSpec((2,), 2))
+    handed_out = state_arrays(model)
+    assert list(handed_out) == list(whole_state(model).names) == list(model.state_dict())
+    for array in handed_out.values():
+        array += 1
+    assert all(
+        (array == tensor.numpy() + 1).all()
+        for array, tensor in zip(handed_out.values(), model.state_dict().values(), strict=True)
+    )
+
+
 # --- the server ----------------------------------------------------------------------------------
 
 
@@ -201,16 +214,24 @@ class Slow:
         self.bias = self.bias - config.learning_rate * steps[1]
 
 
-def slow_round(own: Slow, fork: Slow, node: Node, round: int, alpha: float, beta: float) -> None:
-    """ClientUpdate of Algorithm 1, sample by sample, with the gradients of Eq. (5) written out."""
+def slow_round(own: Slow, fork: Slow, node: Node, round: int, alpha: float, beta: float) -> tuple[float, float]:
+    """ClientUpdate of Algorithm 1, sample by sample, with the gradients of Eq. (5) written out; return the mean losses
+    of both models over the samples, each before its batch's step."""
     config, inputs, labels = node.config, *node.data.train.batch(torch.arange(len(node.data.train)))
     table, eye = inputs.flatten(1).double().numpy(), np.eye(10)
-    order = generator(config.seed, node.partition, round, "batches")
+    order, losses = generator(config.seed, node.partition, round, "batches"), []
     for rows in draw_batches(order, len(labels), config.batch_size, epochs=config.local_epochs, batches=0):
         xs, ys = [table[row] for row in rows.tolist()], [eye[int(labels[row])] for row in rows.tolist()]
         p, q = [own.softmax(x) for x in xs], [fork.softmax(x) for x in xs]
+        losses += [(eq_5(alpha, y, s, t), eq_5(beta, y, t, s)) for s, t, y in zip(p, q, ys, strict=True)]
         own.step([s - alpha * y - (1 - alpha) * t for s, t, y in zip(p, q, ys, strict=True)], xs, config)
         fork.step([s - beta * y - (1 - beta) * t for s, t, y in zip(q, p, ys, strict=True)], xs, config)
+    own_loss, meme_loss = np.mean(losses, axis=0)
+    return own_loss, meme_loss
+
+
+def eq_5(part: float, truth: np.ndarray, student: np.ndarray, teacher: np.ndarray) -> float:
+    return part * -np.log(student @ truth) + (1 - part) * np.sum(teacher * np.log(teacher / student))
 
 
 def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
@@ -237,22 +258,26 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
         [Slow.of(node.model) for node in nodes],
         Slow.of(build_model(LINEAR, nodes[0].data.spec, seed=config.seed, scope=("global",))),
     )
+    losses = []
     for round, beta in ((1, 0.6), (2, 0.8)):
         forks = [Slow(average.weight, average.bias) for _ in nodes]
         for own, fork, node in zip(slow, forks, nodes, strict=True):
-            slow_round(own, fork, node, round, 0.3, beta)
+            losses.append(slow_round(own, fork, node, round, 0.3, beta))
         average = Slow(np.mean([f.weight for f in forks], axis=0), np.mean([f.bias for f in forks], axis=0))
 
     strategy, members = build_strategy(config), make_federation(config).roster
     knowledge = from_record(strategy.prepare(members, config))
-    clients = [build_client(config, node) for node in nodes]
+    clients, said = [build_client(config, node) for node in nodes], []
     for round in (1, 2):
         uploads = []
         for client, one in zip(clients, members, strict=True):
-            arrays, samples, _ = client.fit(list(strategy.download_for(one, knowledge, round).values()), {ROUND: round})
+            sent = list(strategy.download_for(one, knowledge, round).values())
+            arrays, samples, metrics = client.fit(sent, {ROUND: round})
+            said.append((metrics["train-loss"], metrics["meme-loss"]))
             named = dict(zip(strategy.upload_spec(one).names, arrays, strict=True))
             uploads.append(Upload(one.partition, named, samples))
         knowledge = strategy.absorb(knowledge, uploads)
+    np.testing.assert_allclose(said, losses, rtol=1e-4)
     np.testing.assert_allclose(knowledge["head.weight"], average.weight, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(knowledge["head.bias"], average.bias, rtol=1e-3, atol=1e-5)
     for client, own in zip(clients, slow, strict=True):

@@ -48,6 +48,14 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         licence="CC BY 4.0 (UCI)",
         bundled=read_breast_cancer,
     ),
+    "cifar10": DatasetEntry(
+        spec=DataSpec(shape=(3, 32, 32), classes=10),
+        train_rows=50_000,
+        test_rows=10_000,
+        licence="not stated (hub card)",
+        hub_id="uoft-cs/cifar10",
+        image_column="img",
+    ),
     "digits": DatasetEntry(
         spec=DataSpec(shape=(1, 8, 8), classes=10),
         train_rows=1437,
@@ -107,7 +115,7 @@ def catalogue_rows(data_dir: str = "") -> list[CatalogueRow]:
 
     Examples
     --------
-    >>> [(row.name, row.samples, row.where) for row in catalogue_rows()][1:4]
+    >>> [(row.name, row.samples, row.where) for row in catalogue_rows()][2:5]
     [('digits', 1797, 'bundled'), ('digits-colour', 1797, 'bundled'), ('mnist', 70000, 'hub')]
     """
     rows = [
