@@ -32,8 +32,8 @@ class CHFLClient(KnowledgeClient):
     running statistics), so that they depend on no other sample of the batch and training consumes the same random
     numbers as without them. That is one more forward pass an epoch.
 
-    The temperature falls with the epochs of the whole run, from 1 to ``rounds * local-epochs``; with ``local-batches``
-    above 0 a round counts as one epoch. It acts on the non-target term alone, so with 2 classes it does nothing.
+    The temperature falls with the epochs of the whole run, counted from 1 to ``rounds * local-epochs``; where
+    ``local-batches`` is above 0, a round counts as one. It acts on the non-target term alone: nothing with 2 classes.
 
     Wire   as in `strategies.chfl.CHFL`.
     State  the model, the optimizer's moments.

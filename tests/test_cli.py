@@ -136,7 +136,7 @@ UNUSABLE = {
     "unlike models": (
         "fedavg",
         ["--set", "models=mlp,lenet5"],
-        "models = 'mlp', or take an algorithm for unlike models: fedhe, local",
+        "models = 'mlp', or take an algorithm for unlike models: agg, chfl, fedh2l, fedhe, ",
     ),
     "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3, but there are 2 clients"),
     "device": ("fedhe", ["--set", "device=gpu"], "device = 'gpu': "),
@@ -385,5 +385,5 @@ def test_a_recipe_gives_what_the_command_line_does_not(hetfl, here):
     assert (config["seed"], config["rounds"], config["fedhe"]) == (
         5,
         1,
-        {"alpha": 0.25, "logit-loss": "mse", "store": "all"},
+        {"alpha": 0.25, "logit-loss": "mse", "mode": "sync", "store": "all"},
     )

@@ -143,8 +143,8 @@ def test_importing_the_package_loads_no_heavy_library():
     [
         (
             {"dataset": "digit"},
-            "unknown dataset 'digit': did you mean 'digits'? Known: breast-cancer, digits, digits-colour, mnist, "
-            "rotated-digits, rotated-mnist, or a hub id such as owner/name",
+            "unknown dataset 'digit': did you mean 'digits'? Known: breast-cancer, cifar10, digits, digits-colour, "
+            "mnist, rotated-digits, rotated-mnist, or a hub id such as owner/name",
         ),
         ({"partition_id": 10}, "partition-id 10 with 10 partitions: it must be in 0..num-partitions-1"),
         ({"partition_id": -1}, "partition-id -1 with 10 partitions: it must be in 0..num-partitions-1"),

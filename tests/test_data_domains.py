@@ -298,8 +298,8 @@ class TestNames:
             ("digits, digits", "dataset 'digits, digits' has 'digits' more than once: name each data set once"),
             (
                 "digits,rotated-digit",
-                "unknown dataset 'rotated-digit': did you mean 'rotated-digits'? Known: breast-cancer, digits, "
-                "digits-colour, mnist, rotated-digits, rotated-mnist, or a hub id such as owner/name",
+                "unknown dataset 'rotated-digit': did you mean 'rotated-digits'? Known: breast-cancer, cifar10, "
+                "digits, digits-colour, mnist, rotated-digits, rotated-mnist, or a hub id such as owner/name",
             ),
             ("rotated-rotated-mnist", "dataset 'rotated-rotated-mnist' is turned twice: write rotated- once"),
             (

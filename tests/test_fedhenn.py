@@ -381,9 +381,11 @@ def test_a_homogeneous_client_starts_from_the_global_model_and_is_pulled_towards
 
 
 def test_accuracy_is_the_own_model_s_and_global_accuracy_the_global_model_s():
-    """Labels 0 where x_0 > 0 or x_1 < 0. The global model says 1 where x_0 + x_1 > 0, which is right for two of four;
-    before any training, that is the client's own accuracy too. A round at a rate of 1 from zeros puts all right."""
-    node = linear_node(CROSS, [0, 1, 1, 0], [[0.0, 0.0]] * 2, public=4, learning_rate=1.0)
+    """Labels 0 where x_0 > 0 or x_1 < 0; the model that the client was built with has them all wrong. The global model
+    says 1 where x_0 + x_1 > 0, which is right for two of four; before any training, that is the client's own accuracy.
+    A round at a rate of 1 from a model of zeros puts all right.
+    """
+    node = linear_node(CROSS, [0, 1, 1, 0], [[0.0, 0.0], [1.0, -1.0]], public=4, learning_rate=1.0)
     client = FedHeNNClient(node, mode="homogeneous")
     _, _, before = client.evaluate([np.float32([[0, 0], [1, 1]])], {})
     assert (before["accuracy"], before["global-accuracy"]) == (0.5, 0.5)

@@ -141,7 +141,7 @@ def test_batch_norm_goes_on_counting_where_the_global_model_stands():
 
 
 def test_what_is_uploaded_is_a_copy():
-    """An adaptor's body or a whole meme that trains on does not change what was handed out, nor the other way round."""
+    """So that training on does not change what was handed out, nor the other way round."""
     model = cumulative(DataSpec((2,), 2))
     handed_out = state_arrays(model)
     assert list(handed_out) == list(whole_state(model).names) == list(model.state_dict())

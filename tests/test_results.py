@@ -26,6 +26,7 @@ SUMMARY = [
     "bwt",
     "fwt",
     "global_accuracy",
+    "best_validation_accuracy",
     "bytes_up",
     "bytes_down",
     "wire_up",
@@ -38,6 +39,11 @@ ROUND = [
     "seconds",
     "accuracy",
     "global_accuracy",
+    "validation_accuracy",
+    "acc",
+    "bwt",
+    "fwt",
+    "clock",
     "bytes_up",
     "bytes_down",
     "wire_up",
@@ -136,8 +142,8 @@ def test_round_0_is_the_evaluation_before_any_training(finished):
     assert first["round"] == 0
     assert first["evaluation_wire"] > 0
     assert (first["bytes_up"], first["bytes_down"], first["wire_up"], first["wire_down"]) == (0, 0, 0, 0)
-    assert [sorted(values) for values in first["clients"].values()] == [["accuracy", "loss"]] * 2
-    assert sorted(lines(finished)[1]["clients"]["0"]) == ["accuracy", "loss", "train-loss"]
+    assert [sorted(values) for values in first["clients"].values()] == [["accuracy", "loss", "validation-accuracy"]] * 2
+    assert sorted(lines(finished)[1]["clients"]["0"]) == ["accuracy", "loss", "train-loss", "validation-accuracy"]
 
 
 def test_each_client_has_its_line(finished):
