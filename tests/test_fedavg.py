@@ -1,15 +1,19 @@
 """FedAvg: equal to the loop one would write by hand, buffers included; and what it refuses."""
 
 import json
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.nodes import linear_node
 from safetensors.numpy import load_file
 from torch.nn import functional
 
+from clients.fedavg import FedAvgClient
+from clients.fedprox import FedProxClient
 from hetfl_flwr.algorithms import build_client, for_unlike_models
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.errors import ConfigError, FederationError
@@ -82,6 +86,15 @@ def test_unlike_models_are_refused_with_who_differs_and_what_would_do(make_confi
     assert "models = 'mlp'" in line
     assert line.endswith(f"take an algorithm for unlike models: {', '.join(for_unlike_models())}")
     assert not {"fedavg", "fedprox"} & set(for_unlike_models())
+
+
+@pytest.mark.parametrize("kind", [FedAvgClient, FedProxClient])
+def test_what_is_measured_is_the_global_model_that_was_sent(kind):
+    """Its logits of the one sample, of class 0, are (0, 5): wrong, with a loss of ln(1 + e^5)."""
+    client = kind(linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]]))
+    loss, samples, metrics = client.evaluate([np.float32([[0, 0], [5, 0]])], {ROUND: 1})
+    assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 0.0, 0.0)
+    assert loss == pytest.approx(log(1 + exp(5)), rel=1e-6)
 
 
 def test_the_global_accuracy_is_the_accuracy_over_all_test_samples(make_config, run_federation):

@@ -313,6 +313,9 @@ def test_a_client_with_fewer_public_rows_than_a_batch_sends_all_of_them():
     uploaded, _ = fit(client, relay())
     assert sorted(uploaded["indices"].tolist()) == [0, 1]
     assert uploaded["posteriors"].shape == (2, 2)
+    strategy = FedH2L()
+    strategy.config = client.node.config
+    assert strategy.upload_spec(member(0, public=2, classes=2)) == client.upload_spec()
 
 
 # Against a slow loop, and the limits
