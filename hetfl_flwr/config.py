@@ -34,6 +34,13 @@ def _partition(text: str) -> str:
     return text
 
 
+def _vocabulary(text: str) -> str:
+    from hetfl_flwr.data import parse_vocabulary
+
+    parse_vocabulary(text)
+    return text
+
+
 def _features(text: str) -> str:
     from hetfl_flwr.data import parse_features
 
@@ -112,9 +119,30 @@ class RunConfig(BaseModel):
     image_column: Annotated[
         str, Field(description="Image column of a hub id (a list: or one each). Empty: the only one.")
     ] = ""
+    text_column: Annotated[
+        str,
+        Field(description="Text column (a list: or one each) to learn from. Empty: the catalogue's, or none."),
+    ] = ""
     label_column: Annotated[
         str, Field(description="Label column of a hub id (a list: or one each). Empty: the only one.")
     ] = ""
+    domain_column: Annotated[
+        str,
+        Field(description="Column of domains (a list: or one each). Empty: the catalogue's, or none."),
+    ] = ""
+    categorical_columns: Annotated[
+        str, Field(description="Comma list of a table's columns that are categories though they hold numbers.")
+    ] = ""
+    ignore_columns: Annotated[str, Field(description="Comma list of a table's columns that are left out.")] = ""
+    image_size: Annotated[
+        int, Field(ge=0, description="Height and width that images are resized to. 0: as they are.")
+    ] = 0
+    vocabulary: Annotated[
+        str,
+        AfterValidator(_vocabulary),
+        Field(description="Tokens of texts: hashed:V (a word's hash), or shared:V (the training split's commonest)."),
+    ] = "hashed:20000"
+    text_length: Annotated[int, Field(ge=1, description="Tokens of a text: longer ones are cut.")] = 32
     partition: Annotated[
         str,
         AfterValidator(_partition),
@@ -267,7 +295,11 @@ NODE_KEYS = {
     "dataset": "dataset",
     "data-dir": "data-dir",
     "image-column": "image-column",
+    "text-column": "text-column",
     "label-column": "label-column",
+    "domain-column": "domain-column",
+    "categorical-columns": "categorical-columns",
+    "ignore-columns": "ignore-columns",
     "partition": "partition",
     "device": "device",
     "threads": "threads",

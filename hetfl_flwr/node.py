@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Context
 
 from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.config import RunConfig, Value, for_node
-from hetfl_flwr.data import ClientData, load_client_data
+from hetfl_flwr.data import READING_KEYS, ClientData, Reading, load_client_data
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.models import SplitModel, build_model, deal
 from hetfl_flwr.payloads import Arrays
@@ -63,9 +63,7 @@ class Node:
         device = _device(config.device)
         data = load_client_data(
             dataset=config.dataset,
-            data_dir=config.data_dir,
-            image_column=config.image_column,
-            label_column=config.label_column,
+            reading=Reading(**{key: getattr(config, key) for key in READING_KEYS}),
             partition=config.partition,
             features=config.features,
             partition_id=partition,

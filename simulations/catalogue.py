@@ -111,10 +111,10 @@ def datasets(data_dir: str) -> Table:
 
 def models(dataset: str, data_dir: str) -> Table:
     """List the models, sized for a data set."""
-    from hetfl_flwr.data import data_spec
+    from hetfl_flwr.data import Reading, data_spec
     from hetfl_flwr.models import catalogue_rows
 
-    spec = data_spec(dataset, data_dir)
+    spec = data_spec(dataset, Reading(data_dir=data_dir))
     rows = [row._asdict() for row in catalogue_rows(spec)]
     return _table(
         f"models for {dataset}: inputs {spec.shape}, {spec.classes} classes (or package.module:function of your own)",

@@ -7,17 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fixtures.loading import load_client
 from sklearn.datasets import load_digits
 
 import hetfl_flwr
-from hetfl_flwr.data import DataSpec, catalogue_rows, data_spec, load_client_data
+from hetfl_flwr.data import DataSpec, catalogue_rows, data_spec
 from hetfl_flwr.errors import ConfigError, DataError
 
 DIGITS = {"dataset": "digits", "partition_id": 0, "num_partitions": 10, "seed": 0}
 
 
 def load(**changes):
-    return load_client_data(**(DIGITS | changes))
+    return load_client(**(DIGITS | changes))
 
 
 def refused(error, **changes):
@@ -172,7 +173,7 @@ def test_the_test_fraction_does_not_count_where_the_test_set_is_global():
 def test_the_catalogue_tells_the_truth_about_digits():
     arrays = load().train.arrays
     row = next(row for row in catalogue_rows() if row.name == "digits")
-    assert data_spec("digits", "", "", "") == arrays.spec == DataSpec(tuple(arrays.inputs.shape[1:]), 10)
+    assert data_spec("digits") == arrays.spec == DataSpec(tuple(arrays.inputs.shape[1:]), 10)
     assert (row.samples, row.source, row.where) == (len(arrays.labels), "scikit-learn", "bundled")
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fixtures.loading import load_client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hetfl_flwr
-from hetfl_flwr.data import DataSpec, Joined, Samples, catalogue_rows, data_spec, load_client_data
-from hetfl_flwr.data.domains import Family, Place, centred, family_arrays, parse_families, place_of
+from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, catalogue_rows, data_spec
+from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
 from hetfl_flwr.data.rotation import ANGLES, rotated, turned
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError, DataError
@@ -23,7 +24,7 @@ ROTATED = {"dataset": "rotated-digits", "partition_id": 0, "num_partitions": 4, 
 
 
 def load(**changes):
-    return load_client_data(**(ROTATED | changes))
+    return load_client(**(ROTATED | changes))
 
 
 def clients(count, **changes):
@@ -95,7 +96,7 @@ class TestRotatedFamily:
     def test_client_k_is_of_domain_k_modulo_four_and_its_images_are_turned_so(self):
         data = clients(6, normalize="none")
         assert [client.domain for client in data] == [0, 1, 2, 3, 0, 1]
-        base = family_arrays(Family("digits", "digits", 1), Place(), 0, True)[0]
+        base = family_arrays(Family("digits", "digits", 1), Reading(), 0, True)[0]
         for client in data:
             held = Samples(client.train.arrays, torch.arange(1000))
             straight = Samples(data[0].train.arrays, torch.arange(1000))
@@ -170,7 +171,7 @@ class TestRotatedFamily:
 
     def test_a_global_test_set_is_the_own_test_split_turned_as_the_domain(self):
         data = clients(5, test="global")
-        split = family_arrays(Family("digits", "digits", 1), Place(), 0, True)[0].inputs[1437:]
+        split = family_arrays(Family("digits", "digits", 1), Reading(), 0, True)[0].inputs[1437:]
         for client in data:
             assert torch.equal(client.test.stored()[0], turned(split, 20 * client.domain))
             assert rows(client.train, client.validation) <= set(range(1000))
@@ -262,15 +263,12 @@ class TestLists:
         [("", ("", "")), ("img", ("img", "img")), (",fine", ("", "fine")), ("image, img", ("image", "img"))],
     )
     def test_columns_are_named_for_all_or_for_each(self, text, columns):
-        families = parse_families("a/b,c/d")
-        places = [place_of(families, k, data_dir="", image_column="", label_column=text) for k in (0, 1)]
+        places = [Reading(label_column=text).of(k, 2) for k in (0, 1)]
         assert tuple(place.label_column for place in places) == columns
         assert [place.image_column for place in places] == ["", ""]
 
     def test_a_comma_belongs_to_the_column_of_a_single_data_set(self):
-        assert (
-            place_of(parse_families("a/b"), 0, data_dir="", image_column="x,y", label_column="").image_column == "x,y"
-        )
+        assert Reading(image_column="x,y").of(0, 1).image_column == "x,y"
 
     def test_bundled_data_are_there_once_whatever_is_said_of_the_hub(self):
         assert load(data_dir="elsewhere", image_column="img").train.arrays is load().train.arrays
@@ -314,7 +312,7 @@ class TestNames:
         assert refusal(ConfigError, data_spec, dataset) == line
 
     def test_columns_for_more_or_fewer_data_sets_than_there_are_names_are_refused(self, refusal):
-        said = refusal(ConfigError, data_spec, "a/b,c/d", label_column="x,y,z")
+        said = refusal(ConfigError, data_spec, "a/b,c/d", Reading(label_column="x,y,z"))
         assert said == "label-column 'x,y,z' has 3 names for 2 data sets: write one for all, or one for each"
 
     def test_a_split_cannot_be_shared_by_domains_of_unlike_numbers_of_clients(self, refusal):

@@ -6,9 +6,10 @@ import pytest
 import torch
 from datasets import ClassLabel, Features, List, Value
 from datasets import Image as ImageFeature
+from fixtures.loading import load_client
 from PIL import Image
 
-from hetfl_flwr.data import CATALOGUE, DataSpec, catalogue_rows, data_spec, load_client_data
+from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
 from hetfl_flwr.data.samples import ClientData
 from hetfl_flwr.errors import ConfigError, DataError
 
@@ -62,7 +63,7 @@ def load(data_dir, **changes) -> ClientData:
         "seed": 0,
         "normalize": "none",
     }
-    return load_client_data(data_dir=str(data_dir), **(arguments | changes))
+    return load_client(data_dir=str(data_dir), **(arguments | changes))
 
 
 def refused(data_dir, **changes):
@@ -91,7 +92,7 @@ def test_train_and_test_splits_are_read_and_pooled_or_kept_apart(hub):
     assert pixels_by_label(apart.test) == [(1, 210), (2, 200)]
     pooled = load(root)
     assert len(pooled.train) + len(pooled.validation) + len(pooled.test) == 8
-    assert apart.spec == data_spec("zoo/pets", str(root), "", "") == DataSpec((1, 4, 5), 3)
+    assert apart.spec == data_spec("zoo/pets", Reading(str(root))) == DataSpec((1, 4, 5), 3)
 
 
 def test_the_mean_image_is_that_of_the_training_split_alone(hub):
@@ -280,7 +281,7 @@ def test_images_of_the_hub_are_turned_as_well(hub):
     picture[0] = (200, 100, 0)
     root = hub(train=table([Image.fromarray(picture)] * 6), test=table([Image.fromarray(picture)] * 2, [0, 1]))
     straight, turned = (load(root, dataset="rotated-zoo/pets", num_partitions=4, partition_id=k) for k in (0, 3))
-    assert straight.spec == data_spec("rotated-zoo/pets", str(root)) == DataSpec((3, 4, 5), 3)
+    assert straight.spec == data_spec("rotated-zoo/pets", Reading(str(root))) == DataSpec((3, 4, 5), 3)
     assert len(straight.train) + len(straight.validation) + len(straight.test) == 6
     assert torch.equal(straight.train.stored()[0][0], torch.from_numpy(picture).permute(2, 0, 1))
     assert turned.train.stored()[0][0, 0, :, 4].sum() > 200 > turned.train.stored()[0][0, 0, :, 0].sum()

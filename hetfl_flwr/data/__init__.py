@@ -4,11 +4,13 @@ from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, cat
 from hetfl_flwr.data.clients import load_client_data
 from hetfl_flwr.data.domains import data_spec
 from hetfl_flwr.data.partitions import Partition, parse_partition
+from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_vocabulary
 from hetfl_flwr.data.samples import Batches, ClientData, DataSpec, Joined, Samples
 from hetfl_flwr.data.tables import parse_features
 
 __all__ = [
     "CATALOGUE",
+    "READING_KEYS",
     "Batches",
     "CatalogueRow",
     "ClientData",
@@ -16,10 +18,12 @@ __all__ = [
     "DatasetEntry",
     "Joined",
     "Partition",
+    "Reading",
     "Samples",
     "catalogue_rows",
     "data_spec",
     "load_client_data",
     "parse_features",
     "parse_partition",
+    "parse_vocabulary",
 ]

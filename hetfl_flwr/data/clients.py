@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families, place_of
+from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families, reading_of
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition, split
+from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.samples import Arrays, ClientData, Samples
 from hetfl_flwr.data.tables import feature_slice, parse_features, sliced, standardised
 from hetfl_flwr.errors import ConfigError
@@ -19,9 +20,7 @@ from hetfl_flwr.errors import ConfigError
 def load_client_data(
     *,
     dataset: str,
-    data_dir: str = "",
-    image_column: str = "",
-    label_column: str = "",
+    reading: Reading | None = None,
     partition: str = "iid",
     features: str = "all",
     partition_id: int,
@@ -48,12 +47,9 @@ def load_client_data(
     dataset : str
         A name of the catalogue, or a hub id ``owner/name``; ``rotated-`` and either of them, for images; or a
         comma list of such names, which may differ in shape and classes.
-    data_dir : str
-        Folder that holds ``<hub id>`` in the hub's layout, or that folder itself; empty: the hub.
-    image_column, label_column : str
-        Columns on the hub; empty: the catalogue's, else the only image and the only class-label column.
-        For a list of data sets, one for all, or a comma list of one each.
-        Bundled data sets have none and ignore them.
+    reading : Reading, optional
+        Where it lies, which columns count, and how its inputs are read. Bundled data sets have no columns and ignore
+        them.
     partition : str
         How a domain's pool is shared out over its clients; see `parse_partition`.
     features : str
@@ -106,8 +102,8 @@ def load_client_data(
         seats.check_even()
     index, position = seats.of(partition_id)
     number, first = _family_of(families, index)
-    place = place_of(families, number, data_dir=data_dir, image_column=image_column, label_column=label_column)
-    family = family_arrays(families[number], place, seed, test == "global")
+    own_reading = reading_of(families, number, reading or Reading())
+    family = family_arrays(families[number], own_reading, seed, test == "global")
     _check_family(families[number].name, family[0], test, features)
     domains = {
         other: _Domain(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +10,7 @@ import torch
 
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.hub import HubTable, open_table, read_table, table_spec
+from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import ANGLES, rotated
 from hetfl_flwr.data.samples import Arrays, DataSpec
 from hetfl_flwr.errors import ConfigError, unknown
@@ -35,62 +35,6 @@ class Family:
     name: str
     base: str
     domains: int
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where data of the hub lie.
-
-    Parameters
-    ----------
-    data_dir : str
-        Folder of local copies, absolute; empty: the hub.
-    image_column, label_column : str
-        Columns; empty: the catalogue's, or the only ones of their kind.
-    """
-
-    data_dir: str = ""
-    image_column: str = ""
-    label_column: str = ""
-
-
-def place_of(families: Sequence[Family], number: int, *, data_dir: str, image_column: str, label_column: str) -> Place:
-    """Return where one family of a list lies.
-
-    Parameters
-    ----------
-    families : sequence of Family
-        The whole list.
-    number : int
-        Which of them, 0 or more.
-    data_dir : str
-        Folder of local copies; empty: the hub.
-    image_column, label_column : str
-        A column for all of them, or a comma list of one a name, in which an empty one stands for the only one.
-        Bundled data sets have none and ignore them.
-
-    Raises
-    ------
-    ConfigError
-        If there are more or fewer columns than names.
-    """
-    image = _column(image_column, "image-column", families, number)
-    label = _column(label_column, "label-column", families, number)
-    entry = CATALOGUE.get(families[number].base)
-    if entry and entry.bundled:
-        return Place()
-    return Place(str(Path(data_dir).expanduser().absolute()) if data_dir else "", image, label)
-
-
-def _column(text: str, key: str, families: Sequence[Family], number: int) -> str:
-    if len(families) == 1 or "," not in text:
-        return text
-    columns = [column.strip() for column in text.split(",")]
-    if len(columns) != len(families):
-        raise ConfigError(
-            f"{key} '{text}' has {len(columns)} names for {len(families)} data sets: write one for all, or one for each"
-        )
-    return columns[number]
 
 
 def parse_families(dataset: str) -> tuple[Family, ...]:
@@ -134,15 +78,15 @@ def _family(name: str) -> Family:
     return Family(name, base, domains=len(ANGLES))
 
 
-def data_spec(dataset: str, data_dir: str = "", image_column: str = "", label_column: str = "") -> DataSpec:
+def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
     """Return what a model must fit, without decoding the data set.
 
     Parameters
     ----------
     dataset : str
         As in `load_client_data`. Of a list of names, the first one counts.
-    data_dir, image_column, label_column : str
-        As in `load_client_data`.
+    reading : Reading, optional
+        Where it lies and how it is read.
 
     Raises
     ------
@@ -154,7 +98,7 @@ def data_spec(dataset: str, data_dir: str = "", image_column: str = "", label_co
     Examples
     --------
     >>> data_spec("digits")
-    DataSpec(shape=(1, 8, 8), classes=10)
+    DataSpec(shape=(1, 8, 8), classes=10, vocabulary=0)
     >>> data_spec("rotated-digits") == data_spec("digits, mnist") == data_spec("digits")
     True
     """
@@ -162,20 +106,31 @@ def data_spec(dataset: str, data_dir: str = "", image_column: str = "", label_co
     base = families[0].base
     if base in CATALOGUE:
         return CATALOGUE[base].spec
-    place = place_of(families, 0, data_dir=data_dir, image_column=image_column, label_column=label_column)
-    return table_spec(_table(base, place))
+    return table_spec(_table(base, reading_of(families, 0, reading or Reading())))
+
+
+def reading_of(families: Sequence[Family], number: int, reading: Reading) -> Reading:
+    """Return how one family of a list is read: of bundled data only the size of images can be chosen.
+
+    Raises
+    ------
+    ConfigError
+        If a key names more or fewer columns than there are data sets.
+    """
+    own, entry = reading.of(number, len(families)), CATALOGUE.get(families[number].base)
+    return Reading(image_size=own.image_size) if entry and entry.bundled else own
 
 
 @cache
-def family_arrays(family: Family, place: Place, seed: int, with_test: bool) -> tuple[Arrays, ...]:
+def family_arrays(family: Family, reading: Reading, seed: int, with_test: bool) -> tuple[Arrays, ...]:
     """Return the arrays of a family's domains; equal arguments return the same copy.
 
     Parameters
     ----------
     family : Family
         Which domains.
-    place : Place
-        Where they lie.
+    reading : Reading
+        Where they lie and how they are read.
     seed : int
         The run's seed, 0 or more, by which the images of a rotated family are drawn.
     with_test : bool
@@ -186,7 +141,7 @@ def family_arrays(family: Family, place: Place, seed: int, with_test: bool) -> t
     DataError
         If the data set cannot be found or read.
     """
-    base = _arrays(family.base, place)
+    base = _arrays(family.base, reading)
     return (base,) if family.domains == 1 else rotated(base, seed, with_test)
 
 
@@ -203,22 +158,22 @@ def _mean_image(arrays: Arrays) -> npt.NDArray[np.float64]:
     return mean / float(arrays.peak)
 
 
-def _table(dataset: str, place: Place) -> HubTable:
+def _table(dataset: str, reading: Reading) -> HubTable:
     entry = CATALOGUE.get(dataset)
     if entry:
         return open_table(
             entry.hub_id,
-            place.data_dir,
-            place.image_column or entry.image_column,
-            place.label_column or entry.label_column,
+            reading.data_dir,
+            reading.image_column or entry.image_column,
+            reading.label_column or entry.label_column,
         )
-    return open_table(dataset, place.data_dir, place.image_column, place.label_column)
+    return open_table(dataset, reading.data_dir, reading.image_column, reading.label_column)
 
 
 @cache
-def _arrays(dataset: str, place: Place) -> Arrays:
+def _arrays(dataset: str, reading: Reading) -> Arrays:
     entry = CATALOGUE.get(dataset)
     if entry and entry.bundled:
         return entry.bundled()
-    table = _table(dataset, place)
+    table = _table(dataset, reading)
     return read_table(table, entry.spec if entry else table_spec(table))

@@ -17,18 +17,32 @@ class DataSpec:
     Parameters
     ----------
     shape : tuple of int
-        One input: (channels, height, width) of an image, (features,) of a table's row.
+        One input: (channels, height, width) of an image, (features,) of a table's row, (tokens,) of a text.
     classes : int
         C, the number of classes; labels are 0..C-1.
+    vocabulary : int
+        V, the number of different tokens of a text: its inputs are int64, 0..V-1, where 0 stands for the end that fills
+        a short text up. 0: the data are no texts, and inputs are float32.
     """
 
     shape: tuple[int, ...]
     classes: int
+    vocabulary: int = 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether an input is a row of tokens."""
+        return self.vocabulary > 0
 
     @property
     def is_table(self) -> bool:
-        """Whether an input is a row of a table, not an image."""
-        return len(self.shape) == 1
+        """Whether an input is a row of a table."""
+        return len(self.shape) == 1 and not self.is_text
+
+    @property
+    def is_image(self) -> bool:
+        """Whether an input is an image."""
+        return len(self.shape) == 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +54,8 @@ class Arrays:
     spec : DataSpec
         Shape of one input and number of classes.
     inputs : Tensor
-        (N, *shape), in the type it is stored in: uint8 for images, float32 for tables.
+        (N, *shape), in the type it is stored in: uint8 for images, int32 for texts, float32 for tables, in which NaN
+        stands for a value that is missing.
     labels : Tensor
         (N,) int64, 0..C-1.
     train_rows : int
@@ -50,6 +65,13 @@ class Arrays:
         A column whose peak is infinite is 0 throughout.
     centre : Tensor
         (*shape) float32, subtracted from each scaled input.
+    groups : tuple of int
+        How many inputs each column of a table became, a category one for each of its values; their sum is the number
+        of features. Empty: one each.
+    numeric : Tensor, optional
+        (features,) bool, which inputs of a table are numbers, not categories; None: all.
+    owners : Tensor, optional
+        (N,) int64, whose each row is, 0 or more, where the partition goes by a column; else None.
     """
 
     spec: DataSpec
@@ -58,6 +80,9 @@ class Arrays:
     train_rows: int
     peak: float | Tensor
     centre: Tensor
+    groups: tuple[int, ...] = ()
+    numeric: Tensor | None = None
+    owners: Tensor | None = None
 
 
 @cache
@@ -138,7 +163,7 @@ class Samples:
         Returns
         -------
         inputs : Tensor
-            (B, *shape) float32, scaled by the peak, less the centre.
+            (B, *shape) float32, scaled by the peak, less the centre, a missing value 0; of a text int64, its tokens.
         labels : Tensor
             (B,) int64.
 
@@ -148,8 +173,13 @@ class Samples:
             If a position is outside the samples.
         """
         chosen = self.rows[rows.to(self.rows.device)]
-        inputs = self.arrays.inputs[chosen].to(torch.float32) / self.arrays.peak - self.arrays.centre
-        return inputs, self.arrays.labels[chosen]
+        return self._prepared(self.arrays.inputs[chosen]), self.arrays.labels[chosen]
+
+    def _prepared(self, inputs: Tensor) -> Tensor:
+        if self.arrays.spec.is_text:
+            return inputs.long()
+        scaled = inputs.to(torch.float32) / self.arrays.peak - self.arrays.centre
+        return scaled.nan_to_num(nan=0.0) if self.arrays.spec.is_table else scaled
 
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""
@@ -165,11 +195,16 @@ class Samples:
         Returns
         -------
         inputs : Tensor
-            (N, *shape) on the CPU, uint8 for images, float32 for tables; neither scaled nor centred.
+            (N, *shape) on the CPU, uint8 for images, int32 for texts, float32 for tables; neither scaled nor centred.
+            A value that is missing is this client's mean of its column.
         labels : Tensor
             (N,) int64, on the CPU.
         """
-        return self.arrays.inputs[self.rows].cpu(), self.labels.cpu()
+        inputs = self.arrays.inputs[self.rows]
+        if self.arrays.spec.is_table:
+            usual = torch.nan_to_num(self.arrays.centre * self.arrays.peak, nan=0.0)  # 0 x inf: a constant column
+            inputs = torch.where(inputs.isnan(), usual, inputs)
+        return inputs.cpu(), self.labels.cpu()
 
     def like(self, inputs: Tensor, labels: Tensor) -> "Samples":
         """Return rows of others as samples, scaled and centred as these are, on the same device.
@@ -185,7 +220,8 @@ class Samples:
         Raises
         ------
         DataError
-            If the rows are not of this data set's shape and type, or a label is none of its classes.
+            If the rows are not of this data set's shape and type, a label is none of its classes, or a token none of
+            its vocabulary.
         """
         mine = self.arrays.inputs
         if inputs.shape[1:] != mine.shape[1:] or inputs.dtype != mine.dtype:
@@ -196,8 +232,15 @@ class Samples:
         classes = self.arrays.spec.classes
         if labels.shape != inputs.shape[:1] or not bool(((labels >= 0) & (labels < classes)).all()):
             raise DataError(f"{len(inputs)} rows of others need as many labels 0..{classes - 1}, got {labels}")
+        vocabulary = self.arrays.spec.vocabulary
+        if vocabulary and not bool(((inputs >= 0) & (inputs < vocabulary)).all()):
+            raise DataError(f"texts of others have tokens outside 0..{vocabulary - 1}")
         theirs = replace(
-            self.arrays, inputs=inputs.to(mine.device), labels=labels.to(mine.device), train_rows=len(labels)
+            self.arrays,
+            inputs=inputs.to(mine.device),
+            labels=labels.to(mine.device),
+            train_rows=len(labels),
+            owners=None,
         )
         return Samples(theirs, torch.arange(len(labels), device=mine.device))
 
