@@ -186,7 +186,7 @@ class FedHeNNClient(KnowledgeClient):
         rows = Dim(letter, self.rad_size)
         if self.rad == "index":
             return numbered_rows(name, rows, len(self.node.pool))
-        return stored_rows(name, rows, self.node.data.spec.shape, self.node.dtype)
+        return stored_rows(name, rows, self.node.data.spec, self.node.dtype)
 
     def _inputs(self, rows: NDArray[Any]) -> Tensor:
         """Return the samples of an alignment set (R, *shape), ready for the model."""

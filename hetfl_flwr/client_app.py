@@ -69,6 +69,7 @@ def roll_call(message: Message, context: Context) -> Message:
         width=node.model.width,
         classes=node.data.spec.classes,
         shape=node.data.spec.shape,
+        vocabulary=node.data.spec.vocabulary,
         weights=_fingerprint(node.model),
         body=_fingerprint(node.model.body),
         dtype=node.dtype,

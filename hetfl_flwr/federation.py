@@ -19,6 +19,7 @@ from flwr.supercore import log
 from pydantic import TypeAdapter, ValidationError
 
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, payload_bytes, seeds, to_record, wire_bytes
 from hetfl_flwr.seeding import generator
@@ -60,6 +61,8 @@ class Member:
         Trainable numbers, embedding width D and classes C.
     shape : tuple of int
         Shape of one input.
+    vocabulary : int
+        Different tokens of its texts; 0 where its data are none.
     weights, body : str
         Fingerprint of the names, shapes and dtypes of the model's weights, and of its body's alone: equal for clients
         whose weights, or whose bodies', can be averaged.
@@ -77,6 +80,7 @@ class Member:
     width: int
     classes: int
     shape: tuple[int, ...]
+    vocabulary: int
     weights: str
     body: str
     dtype: str
@@ -84,6 +88,11 @@ class Member:
     public: int
     validation: int
     test: int
+
+    @property
+    def spec(self) -> DataSpec:
+        """What its model fits."""
+        return DataSpec(self.shape, self.classes, self.vocabulary)
 
     def to_record(self) -> ConfigRecord:
         """Write the answer to the roll call."""
@@ -207,9 +216,12 @@ class Roster:
         FederationError
             They do not share one, or there is no client.
         """
-        values = self._first_with(lambda member: (member.shape, member.dtype))
+        values = self._first_with(lambda member: (member.shape, member.dtype, member.vocabulary))
         if len(values) != 1:
-            said = ", ".join(f"{member} has {shape} {dtype}" for (shape, dtype), member in values.items())
+            said = ", ".join(
+                f"{member} has {shape} {dtype}" + f" of {tokens} tokens" * (tokens > 0)
+                for (shape, dtype, tokens), member in values.items()
+            )
             raise FederationError(f"the clients must have inputs of the same shape: {said or 'no client is here'}")
         return next(iter(values))[0]
 
@@ -444,7 +456,7 @@ class Federation:
         ]
 
         def declared(member: Member) -> PayloadSpec:
-            return seeds(member.public, member.shape, member.dtype, member.classes, labelled=sharing.labelled)
+            return seeds(member.public, member.spec, member.dtype, labelled=sharing.labelled)
 
         collected = self.exchange(calls, declared)
         for reply in collected.replies:

@@ -61,21 +61,7 @@ class Node:
         config = for_node(RunConfig.from_flat(context.run_config), context.node_config)
         torch.set_num_threads(config.threads)
         device = _device(config.device)
-        data = load_client_data(
-            dataset=config.dataset,
-            reading=Reading(**{key: getattr(config, key) for key in READING_KEYS}),
-            partition=config.partition,
-            features=config.features,
-            partition_id=partition,
-            num_partitions=partitions,
-            seed=config.seed,
-            test=config.test_set,
-            validation_fraction=config.validation_fraction,
-            test_fraction=config.test_fraction,
-            public_fraction=config.public_fraction,
-            shared_split=config.shared_split,
-            normalize=config.normalize,
-        ).to(device)
+        data = client_data(config, partition, partitions).to(device)
         name = deal(models_of(config), partition)
         model = build_model(name, data.spec, seed=config.seed, scope=(partition,), width=width_of(config)).to(device)
         stamp = Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition)
@@ -111,8 +97,7 @@ class Node:
         PayloadError
             They do not fit this client's own.
         """
-        spec = self.data.spec
-        return self.seeds.keep(record, spec.shape, self.dtype, spec.classes)
+        return self.seeds.keep(record, self.data.spec, self.dtype)
 
     def read_state(self) -> ClientState | None:
         """Return what was saved after the last round, or None before the first."""
@@ -126,6 +111,32 @@ class Node:
     def __str__(self) -> str:
         """Return how messages call it."""
         return f"client {self.partition} ({self.model_name})"
+
+
+def client_data(config: RunConfig, partition: int, partitions: int) -> ClientData:
+    """Return the rows that a run config gives to one client.
+
+    Raises
+    ------
+    HetflError
+        What is wrong with the config or the data, in one line.
+    """
+    return load_client_data(
+        dataset=config.dataset,
+        reading=Reading(**{key: getattr(config, key) for key in READING_KEYS}),
+        partition=config.partition,
+        features=config.features,
+        partition_id=partition,
+        num_partitions=partitions,
+        seed=config.seed,
+        test=config.test_set,
+        validation_fraction=config.validation_fraction,
+        test_fraction=config.test_fraction,
+        public_fraction=config.public_fraction,
+        halved_fraction=config.halved_fraction,
+        shared_split=config.shared_split,
+        normalize=config.normalize,
+    )
 
 
 def state_store(config: RunConfig, context: Context) -> StateStore:

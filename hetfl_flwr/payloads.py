@@ -17,6 +17,7 @@ from flwr.common.constant import SType
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from numpy.typing import NDArray
 
+from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import PayloadError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -219,10 +220,10 @@ EMPTY = PayloadSpec()
 """The payload of whoever has nothing to say."""
 
 
-def seeds(rows: int | Dim, shape: tuple[int, ...], dtype: str, classes: int, *, labelled: bool) -> PayloadSpec:
+def seeds(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: bool) -> PayloadSpec:
     """Public rows as they are stored, (N, *shape), and with `labelled` their labels (N,)."""
-    inputs = ArraySpec("inputs", (rows, *shape), dtype)
-    labels = ArraySpec("labels", (rows,), "int64", minimum=0, maximum=classes - 1)
+    inputs = _stored("inputs", rows, spec, dtype)
+    labels = ArraySpec("labels", (rows,), "int64", minimum=0, maximum=spec.classes - 1)
     return PayloadSpec((inputs, labels) if labelled else (inputs,))
 
 
@@ -263,9 +264,14 @@ def numbered_rows(name: str, rows: int | Dim, pool: int) -> PayloadSpec:
     return PayloadSpec((ArraySpec(name, (rows,), "int32", minimum=0, maximum=pool - 1),))
 
 
-def stored_rows(name: str, rows: int | Dim, shape: tuple[int, ...], dtype: str) -> PayloadSpec:
+def stored_rows(name: str, rows: int | Dim, spec: DataSpec, dtype: str) -> PayloadSpec:
     """Rows as they are stored, without labels: (R, *shape)."""
-    return PayloadSpec((ArraySpec(name, (rows, *shape), dtype),))
+    return PayloadSpec((_stored(name, rows, spec, dtype),))
+
+
+def _stored(name: str, rows: int | Dim, spec: DataSpec, dtype: str) -> ArraySpec:
+    tokens = (0, spec.vocabulary - 1) if spec.is_text else (None, None)
+    return ArraySpec(name, (rows, *spec.shape), dtype, minimum=tokens[0], maximum=tokens[1])
 
 
 def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from flwr.app import ArrayRecord, Context
 
-from hetfl_flwr.data import Joined, Samples
+from hetfl_flwr.data import DataSpec, Joined, Samples
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.payloads import Dim, seeds
 
@@ -65,7 +65,7 @@ class SeedStore:
         self._context = context
         self._key = f"hetfl-seeds.{context.run_id}"
 
-    def keep(self, record: ArrayRecord, shape: tuple[int, ...], dtype: str, classes: int) -> int:
+    def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str) -> int:
         """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them.
 
         Returns
@@ -80,8 +80,8 @@ class SeedStore:
         """
         rows = 0
         for partition, block in _blocks(record).items():
-            spec = seeds(Dim("N", MOST_ROWS), shape, dtype, classes, labelled="labels" in block)
-            rows += len(spec.decode(block, f"server: seeds of client {partition}")["inputs"])
+            payload = seeds(Dim("N", MOST_ROWS), spec, dtype, labelled="labels" in block)
+            rows += len(payload.decode(block, f"server: seeds of client {partition}")["inputs"])
         kept = self._context.state.array_records.get(self._key, ArrayRecord())
         for key in [key for key in self._context.state if key.startswith("hetfl-seeds.")]:
             del self._context.state[key]

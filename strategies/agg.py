@@ -15,6 +15,7 @@ class AGG(KnowledgeStrategy):
 
     Wire   nothing either way. Once, before round 1: each client's public rows with their labels, up and down to all
            others.
+    Needs  equal classes, one shape of input
     State  none.
     """
 

@@ -24,6 +24,7 @@ class CHFL(KnowledgeStrategy):
            many they are, heads () int32: 4 C (D + 1) + 4 bytes
            up:   the own head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
            ``mode = "solo"``: nothing either way
+    Needs  equal classes
     State  the same as it sends down.
     Departs from the paper: with ``fraction`` below 1 the sum is over the clients of the last round, not over all.
 

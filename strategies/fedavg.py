@@ -8,7 +8,6 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from hetfl_flwr.algorithms import for_unlike_models
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import DataSpec
 from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
@@ -21,6 +20,7 @@ class FedAvg(FlowerFedAvg):
 
     Wire   the floating-point entries of the model's state dict, both ways: 4 bytes a parameter and running statistic.
            When the clients are evaluated they are sent the global model once more, which is counted as evaluation.
+    Needs  one model
     State  the global model.
     """
 
@@ -54,5 +54,4 @@ class FedAvg(FlowerFedAvg):
 def first_model(roster: Roster, config: RunConfig) -> SplitModel:
     """Return the global model before round 1, of the clients' one kind."""
     first = next(iter(roster))
-    spec = DataSpec(first.shape, first.classes)
-    return build_model(first.model, spec, seed=config.seed, scope=("global",), width=config.width)
+    return build_model(first.model, first.spec, seed=config.seed, scope=("global",), width=config.width)

@@ -31,6 +31,7 @@ class FedH2L(KnowledgeStrategy):
            B is ``batch-size``, or the client's number of public rows where it has fewer.
            Once, before round 1: each client's public rows, with their labels if ``public_labels``, up and down to all
            others.
+    Needs  equal classes, one shape of input
     State  of each client K that took part in the last round: indices.K (B,) int32, posteriors.K (B, C) float32,
            accuracy.K () float32.
     Departs from the paper: one message a round, so the signals of a round come with the next one (see the client

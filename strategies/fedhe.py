@@ -21,6 +21,7 @@ class FedHe(KnowledgeStrategy):
 
     Wire   down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes
            up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)
+    Needs  equal classes
     State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, known.K (C,) bool of
            each client K.
     Departs from the paper: by default rounds are synchronous, all clients of a round are answered with the same

@@ -46,6 +46,7 @@ class FedHeNN(KnowledgeStrategy):
            statistic, down 4 R more
            ``rad = "value"``: aligned and asked are the samples themselves, (R, *shape) as they are stored
            Before round 1 each client sends its public rows, and for ``rad = "index"`` is sent those of all others.
+    Needs  ``mode = "homogeneous"``: one model
     State  heterogeneous: set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client,
            row), factor (R, r) float32, kept (), its share of the trace. homogeneous: the global model.
     Departs from the paper: clients upload representations, not weights for the server to run. K_mean is centred before

@@ -23,6 +23,7 @@ class FedProx(FlowerFedProx):
     the run config, where it is the same.
 
     Wire   as in `strategies.fedavg.FedAvg`.
+    Needs  one model
     State  the global model.
 
     Parameters

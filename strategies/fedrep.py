@@ -22,6 +22,7 @@ class FedRep(FlowerFedAvg):
 
     Wire   the floating-point entries of the body's state dict, both ways: 4 bytes a parameter and running statistic.
            When the clients are evaluated they are sent the body once more, which is counted as evaluation.
+    Needs  one body, whatever the heads and classes
     State  the body.
     """
 

@@ -29,6 +29,7 @@ class FML(KnowledgeStrategy):
                  counter (85,544 for LeNet-5 on 8x8 images, 246,824 on 28x28); "body": of its body's
            up:   the trained meme, as much
            When clients are evaluated they are sent the global model once more, which is counted as evaluation.
+    Needs  one shape of input; equal classes, unless ``share = "body"``
     State  the same as it sends down.
 
     Parameters
@@ -73,7 +74,7 @@ class FML(KnowledgeStrategy):
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights."""
         first = next(iter(roster))
-        meme = build_model(self.meme, DataSpec(first.shape, first.classes), seed=self.config.seed, scope=("global",))
+        meme = build_model(self.meme, first.spec, seed=self.config.seed, scope=("global",))
         return state_arrays(meme if self.share == "model" else meme.body)
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
@@ -86,7 +87,7 @@ class FML(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect a meme, or its body."""
-        return _declared(self.meme, DataSpec(member.shape, member.classes), self.share)
+        return _declared(self.meme, member.spec, self.share)
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""

@@ -85,10 +85,10 @@ def test_a_row_says_what_the_docstrings_say():
         "what crosses the wire": "down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes\n"
         "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
         "unlike models": "yes",
-        "needs": "-",
+        "needs": "equal classes",
         "own keys = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.alpha = 1.0\nfedhe.logit-loss = mse",
     }
-    assert rows["fedmd"]["needs"] == "public rows with labels"
+    assert rows["fedmd"]["needs"] == "public rows with labels\nequal classes, one shape of input"
     assert rows["fedmd"]["what crosses the wire"].splitlines() == [
         "down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes",
         "up: logits (A, C) float32: 4 A C bytes",

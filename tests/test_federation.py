@@ -25,6 +25,7 @@ def member(partition, node=None, **fields):
         "width": 4,
         "classes": 2,
         "shape": (1, 8, 8),
+        "vocabulary": 0,
         "weights": "same",
         "body": "same",
         "dtype": "uint8",

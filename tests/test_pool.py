@@ -10,6 +10,7 @@ from fixtures.members import member, roster
 from fixtures.nodes import linear_node
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
+from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.federation import ARRAYS, POOL, SEEDS, Federation, Roster, Sharing
 from hetfl_flwr.node import Node
@@ -198,13 +199,13 @@ def test_blocks_add_up_and_another_run_begins_anew():
     context = Context(1, 1, {}, RecordDict(), {})
     block = {"inputs.2": np.ones((3, 2), np.float32)}
     store = SeedStore(context)
-    assert store.keep(to_record(block), (2,), "float32", 2) == 3
-    assert store.keep(to_record({"inputs.1": np.zeros((1, 2), np.float32)}), (2,), "float32", 2) == 1
+    assert store.keep(to_record(block), DataSpec((2,), 2), "float32") == 3
+    assert store.keep(to_record({"inputs.1": np.zeros((1, 2), np.float32)}), DataSpec((2,), 2), "float32") == 1
     public = linear_node([[5.0, 5.0]], [1], [[1.0, 0.0], [0.0, 1.0]], public=1).data.public
     assert [len(block) for block in store.pool(0, public).blocks.values()] == [1, 1, 3]
     context.run_id = 2
     assert list(SeedStore(context).pool(0, public).blocks) == [0]
-    SeedStore(context).keep(to_record(block), (2,), "float32", 2)
+    SeedStore(context).keep(to_record(block), DataSpec((2,), 2), "float32")
     assert [key for key in context.state if key.startswith("hetfl-seeds")] == ["hetfl-seeds.2"]
 
 
@@ -222,3 +223,10 @@ def test_sharing_is_refused_by_name_where_it_cannot_be():
         with pytest.raises(FederationError) as caught:
             Roster([member(0), member(2, **fields)]).check_sharing("fedmd")
         assert said in str(caught.value)
+
+
+def test_tokens_of_others_outside_the_vocabulary_are_refused_by_name(refusal):
+    store, spec = SeedStore(Context(1, 1, {}, RecordDict(), {})), DataSpec((2,), 3, vocabulary=7)
+    assert store.keep(to_record({"inputs.1": np.int32([[0, 6]])}), spec, "int32") == 1
+    said = refusal(PayloadError, store.keep, to_record({"inputs.2": np.int32([[0, 7]])}), spec, "int32")
+    assert said == "server: seeds of client 2: array 'inputs' has values above 6"
