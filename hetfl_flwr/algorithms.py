@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hetfl_flwr.config import AUTO, LIKE_MODEL, UNLIKE_MODELS, RunConfig, Value
+from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value
 from hetfl_flwr.errors import ConfigError, unknown
 
 BASES = {"base"}
@@ -55,10 +55,19 @@ def for_unlike_models() -> list[str]:
 
 
 def models_of(config: RunConfig) -> str:
-    """Return a run's models, with ``auto`` resolved: unlike ones wherever the algorithm takes them."""
+    """Return a run's models, ``auto`` resolved: such as take its data, and unlike ones wherever the algorithm may.
+
+    Raises
+    ------
+    ConfigError
+        ``auto`` cannot be resolved: there is no such data set, or the data sets of a list are of several kinds.
+    """
     if config.models != AUTO:
         return config.models
-    return UNLIKE_MODELS if build_strategy(config).unlike_models else LIKE_MODEL
+    from hetfl_flwr.data import kind_of
+
+    models = AUTO_MODELS[kind_of(config.dataset, config.reading)]
+    return models if build_strategy(config).unlike_models else models.partition(",")[0]
 
 
 def width_of(config: RunConfig) -> int:

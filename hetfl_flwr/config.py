@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from hetfl_flwr.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data import Reading
 
 Value = bool | int | float | str
 """What Flower allows as the value of a run-config or node-config key."""
@@ -23,8 +26,8 @@ Value = bool | int | float | str
 AUTO = "auto"
 """Value of ``models`` that leaves the choice to the algorithm's kind."""
 
-UNLIKE_MODELS, LIKE_MODEL = "lenet5,mlp,fedhe:5", "lenet5"
-"""What ``models = "auto"`` stands for where clients may have unlike models, and where they may not."""
+AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1", "text": "lstm1,bag,lstm2"}
+"""What ``models = "auto"`` stands for, by what inputs are; the first alone where clients must have one model."""
 
 
 def _partition(text: str) -> str:
@@ -146,7 +149,10 @@ class RunConfig(BaseModel):
     partition: Annotated[
         str,
         AfterValidator(_partition),
-        Field(description="iid, dirichlet:ALPHA, classes:N (a client), shards:N (a client), or all (no split)."),
+        Field(
+            description="iid, dirichlet:ALPHA, classes:N (a client), shards:N (a client), natural:COLUMN (whose values "
+            "own the rows), linear, square or exponential (client k's share grows with k), or all (no split)."
+        ),
     ] = "iid"
     features: Annotated[
         str,
@@ -166,6 +172,10 @@ class RunConfig(BaseModel):
     public_fraction: Annotated[
         float, Field(ge=0, lt=1, description="Part of a client's rows, all for training, that it may show to others.")
     ] = 0.1
+    halved_fraction: Annotated[
+        float,
+        Field(ge=0, le=1, description="Part of the clients, drawn by the seed, that keep half of their training rows."),
+    ] = 0.0
     shared_split: Annotated[
         bool, Field(description="Domains of the same images (rotated) split them alike, so that none trains on a test.")
     ] = False
@@ -182,9 +192,19 @@ class RunConfig(BaseModel):
         AfterValidator(_models),
         Field(
             description="Models dealt round-robin over the clients: names of `hetfl list models`, or module:function. "
-            f"auto: {UNLIKE_MODELS}, or {LIKE_MODEL} alone for an algorithm that needs one model."
+            f"auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for "
+            "texts, or the first alone for an algorithm that needs one model."
         ),
     ] = AUTO
+
+    pretrained: Annotated[
+        str,
+        Field(
+            description="Where networks of torchvision take ImageNet's weights from: torchvision (torch's hub folder), "
+            "hub (cache of the Hugging Face hub; ResNets only), or a folder with MODEL.safetensors or MODEL.pth. "
+            "Nothing is downloaded; other models keep random weights. Empty: all do."
+        ),
+    ] = ""
 
     width: Annotated[
         int,
@@ -261,6 +281,13 @@ class RunConfig(BaseModel):
 
     options: Annotated[dict[str, Value], Field(exclude=True, description="The algorithms' own keys, as name.key.")] = {}
 
+    @property
+    def reading(self) -> "Reading":
+        """What the config says about reading the data."""
+        from hetfl_flwr.data import READING_KEYS, Reading
+
+        return Reading(**{key: getattr(self, key) for key in READING_KEYS})
+
     @classmethod
     def from_flat(cls, values: Mapping[str, Value]) -> "RunConfig":
         """Check the flat key-value pairs that Flower or the command line hands over.
@@ -292,6 +319,7 @@ class RunConfig(BaseModel):
 
 NODE_KEYS = {
     "model": "models",
+    "pretrained": "pretrained",
     "dataset": "dataset",
     "data-dir": "data-dir",
     "image-column": "image-column",

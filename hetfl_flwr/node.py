@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord, Context
 
 from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.config import RunConfig, Value, for_node
-from hetfl_flwr.data import READING_KEYS, ClientData, Reading, load_client_data
+from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.models import SplitModel, build_model, deal
+from hetfl_flwr.models import SplitModel, build_model, check_pretrained, deal
 from hetfl_flwr.payloads import Arrays
 from hetfl_flwr.pool import Pool, SeedStore
 from hetfl_flwr.state import ClientState, ContextStore, FileStore, Stamp, StateStore, decode, encode
@@ -62,8 +62,18 @@ class Node:
         torch.set_num_threads(config.threads)
         device = _device(config.device)
         data = client_data(config, partition, partitions).to(device)
-        name = deal(models_of(config), partition)
-        model = build_model(name, data.spec, seed=config.seed, scope=(partition,), width=width_of(config)).to(device)
+        models = models_of(config)
+        if config.pretrained and "model" not in context.node_config:
+            check_pretrained(models)
+        name = deal(models, partition)
+        model = build_model(
+            name,
+            data.spec,
+            seed=config.seed,
+            scope=(partition,),
+            width=width_of(config),
+            pretrained=config.pretrained,
+        ).to(device)
         stamp = Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition)
         store = state_store(config, context)
         return cls(config, partition, partitions, name, model, data, store, stamp, SeedStore(context))
@@ -123,7 +133,7 @@ def client_data(config: RunConfig, partition: int, partitions: int) -> ClientDat
     """
     return load_client_data(
         dataset=config.dataset,
-        reading=Reading(**{key: getattr(config, key) for key in READING_KEYS}),
+        reading=config.reading,
         partition=config.partition,
         features=config.features,
         partition_id=partition,

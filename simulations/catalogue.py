@@ -4,13 +4,16 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Column, Table
 from rich.text import Text
 
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import HetflError
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data import Reading
 
 
 def algorithms() -> Table:
@@ -100,21 +103,35 @@ def _needs(strategy: Any, doc: str) -> Iterator[str]:
 
 
 def datasets(data_dir: str) -> Table:
-    """List the data sets of the catalogue; any hub id will do as well."""
+    """List the data sets of the catalogue; any hub id and any folder will do as well."""
     from hetfl_flwr.data import catalogue_rows
 
-    return _table(
-        "data sets (or any hub id, with image-column and label-column)",
-        [row._asdict() for row in catalogue_rows(data_dir)],
+    table = Table(
+        Column("name", no_wrap=True),
+        "kind",
+        Column("shape", no_wrap=True),
+        *(Column(name, justify="right") for name in ("classes", "domains", "samples", "MB")),
+        Column("source", overflow="fold"),
+        "where",
+        "licence",
+        title="data sets (or a hub id with image-column, text-column or label-column, or a folder: ./photos)",
+        caption="Samples of the whole data set: a local copy may hold fewer. MB: decoded, in memory. ?: images of many "
+        "sizes, which image-size makes one. Folder only: not on the hub; a run of it says where to get it.",
     )
+    for row in catalogue_rows(data_dir):
+        shape = " x ".join(str(length or "?") for length in row.shape)
+        size = f"{row.megabytes:,.2f}" if row.megabytes else "?"
+        counts = (str(row.classes), str(row.domains), f"{row.samples:,}", size)
+        table.add_row(row.name, row.kind, shape, *counts, row.source, row.where, row.licence)
+    return table
 
 
-def models(dataset: str, data_dir: str) -> Table:
+def models(dataset: str, reading: "Reading | None" = None) -> Table:
     """List the models, sized for a data set."""
-    from hetfl_flwr.data import Reading, data_spec
+    from hetfl_flwr.data import data_spec
     from hetfl_flwr.models import catalogue_rows
 
-    spec = data_spec(dataset, Reading(data_dir=data_dir))
+    spec = data_spec(dataset, reading)
     rows = [row._asdict() for row in catalogue_rows(spec)]
     return _table(
         f"models for {dataset}: inputs {spec.shape}, {spec.classes} classes (or package.module:function of your own)",
@@ -145,5 +162,5 @@ def _table(title: str, rows: list[dict[str, object]]) -> Table:
         raise HetflError(f"nothing to list: {title}")
     table = Table(*(name.replace("_", " ") for name in rows[0]), title=title)
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*("-" if value is None else str(value) for value in row.values()))
     return table

@@ -32,6 +32,17 @@ DEFAULT_CLIENTS = 10
 RECIPES = Path(__file__).parent / "recipes"
 
 
+DatasetOption = Annotated[str | None, typer.Option(help="Name of `hetfl list datasets`, or a Hugging Face hub id.")]
+FolderOption = Annotated[Path | None, typer.Option(help="Folder with local copies in the hub's layout.")]
+ClientsOption = Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}).")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")]
+RecipeOption = Annotated[Path | None, typer.Option(help="TOML file of config keys, or a name of `hetfl list recipes`.")]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any config key; may be given more than once."),
+]
+
+
 class Kind(StrEnum):
     """What `hetfl list` can show."""
 
@@ -45,21 +56,14 @@ class Kind(StrEnum):
 @app.command()
 def run(
     algorithm: Annotated[str, typer.Argument(help="Name of `hetfl list algorithms`, or package.module of your own.")],
-    dataset: Annotated[
-        str | None, typer.Option(help="Name of `hetfl list datasets`, or a Hugging Face hub id.")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with local copies in the hub's layout.")] = None,
-    clients: Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}).")] = None,
+    dataset: DatasetOption = None,
+    data_dir: FolderOption = None,
+    clients: ClientsOption = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")] = None,
+    seed: SeedOption = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes; the result is the same for any number.")] = 1,
-    recipe: Annotated[
-        Path | None, typer.Option(help="TOML file of config keys, or a name of `hetfl list recipes`.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any config key; may be given more than once."),
-    ] = None,
+    recipe: RecipeOption = None,
+    settings: SettingsOption = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")
@@ -71,21 +75,50 @@ def run(
     Example: hetfl run fedhe --dataset digits --clients 10 --rounds 50 --set partition=dirichlet:0.3 --set
     fedhe.alpha=0.5
     """
-    named = {
-        "dataset": dataset,
-        "data-dir": None if data_dir is None else str(data_dir),
-        "clients": clients,
-        "rounds": rounds,
-        "seed": seed,
-        "output-dir": None if out is None else str(out),
-    }
-    chosen: dict[str, Value] = {"algorithm": algorithm}
-    if recipe is not None:
-        chosen |= read_toml(_recipe(recipe)) | chosen
-    chosen |= {key: value for key, value in named.items() if value is not None}
-    chosen |= dict(parse_setting(text) for text in settings or [])
+    chosen = _chosen(
+        recipe,
+        settings,
+        algorithm=algorithm,
+        dataset=dataset,
+        data_dir=None if data_dir is None else str(data_dir),
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        output_dir=None if out is None else str(out),
+    )
     folder = _run(chosen, resume=resume, workers=workers, verbose=verbose)
     _show(folder)
+
+
+@app.command()
+def partition(
+    dataset: DatasetOption = None,
+    data_dir: FolderOption = None,
+    clients: ClientsOption = None,
+    seed: SeedOption = None,
+    recipe: RecipeOption = None,
+    settings: SettingsOption = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Picture to write.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE.json", help="The same counts as JSON.")] = None,
+) -> None:
+    """Show which client gets which rows, before anybody trains.
+
+    Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
+    """
+    from hetfl_flwr.algorithms import resolve
+    from simulations.partition import load_split, split_table, write_json
+    from simulations.plots import plot_split
+
+    folder = None if data_dir is None else str(data_dir)
+    chosen = _chosen(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
+    config = RunConfig.from_flat(chosen)
+    split = load_split(resolve(config.with_values({"clients": config.clients or DEFAULT_CLIENTS})))
+    _print(split_table(split))
+    if json is not None:
+        write_json(split, json)
+    if out is not None:
+        plot_split(split, out)
+        typer.echo(f"picture: {out}")
 
 
 @app.command("list")
@@ -93,14 +126,20 @@ def list_(
     kind: Annotated[Kind | None, typer.Argument(help="What to list (default: everything).")] = None,
     data_dir: Annotated[str, typer.Option(help="Folder with local copies in the hub's layout.")] = "",
     dataset: Annotated[str, typer.Option(help="Data set whose shape the models are sized for.")] = "digits",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="How that data set is read, such as image-size=64."),
+    ] = None,
 ) -> None:
     """List algorithms, data sets, models, recipes and config keys by name."""
     from simulations import catalogue
 
+    config = RunConfig.from_flat({"data-dir": data_dir, **dict(map(parse_setting, settings or []))})
+
     tables = {
         Kind.ALGORITHMS: catalogue.algorithms,
         Kind.DATASETS: lambda: catalogue.datasets(data_dir),
-        Kind.MODELS: lambda: catalogue.models(dataset, data_dir),
+        Kind.MODELS: lambda: catalogue.models(dataset, config.reading),
         Kind.RECIPES: lambda: catalogue.recipes(RECIPES),
         Kind.KEYS: catalogue.keys,
     }
@@ -147,6 +186,15 @@ def main() -> None:
     sys.exit(status)
 
 
+def _chosen(recipe: Path | None, settings: list[str] | None, **named: Value | None) -> dict[str, Value]:
+    """Return the config keys that a command line names: its options win over its recipe, and ``--set`` over both."""
+    return {
+        **(read_toml(_recipe(recipe)) if recipe is not None else {}),
+        **{key.replace("_", "-"): value for key, value in named.items() if value is not None},
+        **dict(parse_setting(text) for text in settings or []),
+    }
+
+
 def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool) -> Path:
     run = secrets.randbits(62) | 1 << 62
     if resume:
@@ -178,9 +226,14 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
 def _resolved(config: RunConfig) -> RunConfig:
     """Return the config with absolute paths, a run folder and a number of clients: nothing is left to guess."""
     from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.data import absolute
     from hetfl_flwr.results import new_folder
 
-    found: dict[str, Value] = {"output-dir": str(new_folder(config)), "clients": config.clients or DEFAULT_CLIENTS}
+    found: dict[str, Value] = {
+        "dataset": absolute(config.dataset),
+        "output-dir": str(new_folder(config)),
+        "clients": config.clients or DEFAULT_CLIENTS,
+    }
     for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
         if value:
             found[key] = str(Path(value).expanduser().resolve())

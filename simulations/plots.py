@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+    from simulations.partition import Share, Split
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 DASHES = ("-", "--", "-.", ":")
@@ -43,6 +45,9 @@ CLIENT_COLOURS = 6
 DPI = 150
 LEGEND_WIDTH, HANDLE_WIDTH = 140, 10
 """Of a comparison, in characters."""
+MOST_CELLS = 400
+"""Up to so many cells of a heat map each one bears its number."""
+MOST_CLIENT_TICKS, MOST_CLASS_TICKS = 40, 20
 FEW_POINTS = 30
 """Up to so many evaluated rounds each one is marked."""
 
@@ -108,6 +113,23 @@ def plot_compare(runs: Sequence[Run], path: Path) -> None:
     _write(compare_figure(runs), path)
 
 
+def plot_split(split: Split, path: Path) -> None:
+    """Draw which client has which classes, and how many rows of which kind, and write the picture.
+
+    Parameters
+    ----------
+    split : Split
+    path : Path
+        As in `plot_run`.
+
+    Raises
+    ------
+    ConfigError
+        If the picture cannot be written there.
+    """
+    _write(split_figure(split), path)
+
+
 def run_figure(run: Run) -> Figure:
     """Return the figure that `plot_run` writes."""
     from matplotlib.figure import Figure
@@ -156,6 +178,22 @@ def compare_figure(runs: Sequence[Run]) -> Figure:
     return figure
 
 
+def split_figure(split: Split) -> Figure:
+    """Return the figure that `plot_split` writes: clients from top to bottom, by domain."""
+    from matplotlib.figure import Figure
+
+    shares = sorted(split.shares, key=lambda share: (split.domains.index(share.domain), share.client))
+    height = min(max(2.8, 1.6 + 0.26 * len(shares)), 11)
+    figure = Figure(figsize=(10, height), dpi=DPI, layout="constrained")
+    heat, bars = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _draw_classes(heat, shares, split.classes)
+    _draw_parts(bars, shares, split.own_tests)
+    _mark_clients(heat, shares)
+    _mark_domains(heat, bars, [share.domain for share in shares])
+    figure.suptitle(f"{split.title}: {split.rows:,} rows, {split.unused:,} unused", fontsize="medium", wrap=True)
+    return figure
+
+
 def _require_points(run: Run) -> None:
     if not curve(run).rounds.size:
         raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let it run on")
@@ -194,6 +232,74 @@ def _draw_global(axes: Axes, run: Run, marker: str) -> None:
     known = np.array([point for point in points if point[1] is not None], dtype=np.float64)
     if known.size:
         axes.plot(*known.T, color="black", linewidth=1.8, linestyle="--", marker=marker, label="global model")
+
+
+def _draw_classes(axes: Axes, shares: Sequence[Share], classes: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    counts = np.full((len(shares), classes), np.nan)  # of a class that the client's data set does not have
+    for row, share in enumerate(shares):
+        counts[row, : len(share.histogram)] = share.histogram
+    few, most = counts.size <= MOST_CELLS, max(1.0, np.nanmax(counts))
+    places = (np.arange(classes), np.arange(len(shares)))
+    cells = axes.pcolormesh(
+        *places, counts, cmap="Blues", vmin=-0.04 * most, vmax=most, edgecolor="white", lw=0.8 * few
+    )
+    if few:
+        for (row, label), count in np.ndenumerate(counts):
+            if count > 0:
+                shade = "white" if count > most / 2 else "black"
+                axes.text(label, row, f"{count:,.0f}", ha="center", va="center", fontsize="x-small", color=shade)
+    else:
+        whole = MaxNLocator(8, integer=True)
+        bar = axes.figure.colorbar(cells, ax=axes, location="left", shrink=0.4, aspect=30, ticks=whole)
+        bar.ax.set_ylim(bottom=0)
+        bar.ax.tick_params(labelsize="x-small")
+        bar.outline.set_visible(False)
+    axes.set_xlabel("training rows of each class")
+    axes.xaxis.set_major_locator(MaxNLocator(MOST_CLASS_TICKS, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axes.tick_params(length=0, labelsize="x-small")
+    axes.spines[:].set_visible(False)
+
+
+def _draw_parts(axes: Axes, shares: Sequence[Share], own_tests: bool) -> None:
+    parts = {
+        "training": [share.training - share.public for share in shares],
+        "training, public": [share.public for share in shares],
+        "validation": [share.validation for share in shares],
+        "test": [share.test if own_tests else 0 for share in shares],
+    }
+    start = np.zeros(len(shares))
+    for (name, counts), colour in zip(parts.items(), ("#0072B2", "#56B4E9", "#E69F00", "#009E73"), strict=True):
+        if any(counts):
+            axes.barh(range(len(shares)), counts, left=start, height=0.8, color=colour, label=name)
+        start = start + counts
+    axes.set_xlabel("rows" if own_tests else "rows (tests: the data set's own split)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False, fontsize="x-small")
+    axes.tick_params(labelsize="x-small")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_clients(axes: Axes, shares: Sequence[Share]) -> None:
+    step = next(step for step in (1, 2, 5, 10, 20, 50, len(shares)) if len(shares) <= step * MOST_CLIENT_TICKS)
+    axes.set_yticks(range(0, len(shares), step), [str(share.client) for share in shares[::step]])
+    axes.set_ylim(len(shares) - 0.5, -0.5)
+    axes.set_ylabel("client")
+
+
+def _mark_domains(heat: Axes, bars: Axes, domains: Sequence[str]) -> None:
+    names = list(dict.fromkeys(domains))
+    if len(names) == 1:
+        return
+    for name in names:
+        first, count = domains.index(name), domains.count(name)
+        for axes in (heat, bars) if first else ():
+            axes.axhline(first - 0.5, color="black", linewidth=0.8)
+        at = (1.02, first + (count - 1) / 2)
+        bars.annotate(
+            name, at, xycoords=("axes fraction", "data"), va="center", fontsize="small", annotation_clip=False
+        )
 
 
 def _course(group: Group, number: int) -> _Course:

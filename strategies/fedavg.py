@@ -54,4 +54,11 @@ class FedAvg(FlowerFedAvg):
 def first_model(roster: Roster, config: RunConfig) -> SplitModel:
     """Return the global model before round 1, of the clients' one kind."""
     first = next(iter(roster))
-    return build_model(first.model, first.spec, seed=config.seed, scope=("global",), width=config.width)
+    return build_model(
+        first.model,
+        first.spec,
+        seed=config.seed,
+        scope=("global",),
+        width=config.width,
+        pretrained=config.pretrained,
+    )

@@ -36,7 +36,7 @@ class FML(KnowledgeStrategy):
     ----------
     meme : str
         Name of one model, as in ``models``; it must fit every client's data. Its embedding width is its own, whatever
-        the run config's ``width`` is.
+        the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
     share : {"model", "body"}
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
         body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only

@@ -89,6 +89,22 @@ def test_auto_means_unlike_models_wherever_the_algorithm_takes_them():
     assert models_of(RunConfig(algorithm="fedavg", models="mlp")) == "mlp"
 
 
+def test_auto_means_models_that_take_the_data(refusal, tmp_path):
+    def auto(dataset, **keys):
+        return models_of(RunConfig(dataset=dataset, **keys))
+
+    assert auto("digits,rotated-mnist") == "lenet5,mlp,fedhe:5"
+    assert auto("breast-cancer") == "mlp,tabular:0,tabular:1"
+    assert auto("sentiment140") == "lstm1,bag,lstm2"
+    assert auto("sentiment140", algorithm="fedavg") == "lstm1"
+    (tmp_path / "train.csv").write_text("a,b,kind\n1,2,x\n3,4,y\n")
+    assert auto(str(tmp_path), label_column="kind") == "mlp,tabular:0,tabular:1"
+    assert auto(str(tmp_path / "elsewhere")) == auto("owner/name") == "lenet5,mlp,fedhe:5"
+    assert auto("owner/name", text_column="text") == "lstm1,bag,lstm2"
+    said = refusal(ConfigError, auto, "digits,breast-cancer")
+    assert "(digits are images, breast-cancer are tables): name the models" in said
+
+
 def test_a_resolved_config_says_everything_and_only_the_own_keys():
     config = resolve(RunConfig(algorithm="fedhe", options={"fedhe.alpha": 0.5, "fixtures.echo.gain": 2}))
     assert config.models == "lenet5,mlp,fedhe:5"

@@ -168,10 +168,10 @@ def test_brackets_in_a_docstring_are_no_markup(monkeypatch):
 
 def test_models_are_sized_for_the_data_set():
     """LeNet-5 on 28 x 28, 16 maps of 5 x 5 at last: 25 x 6 + 6, 150 x 16 + 16, 400 x 120 + 120, 120 x 84 + 84, 850."""
-    [row] = [row for row in shown(catalogue.models("mnist", "")).splitlines() if " lenet5 " in row]
+    [row] = [row for row in shown(catalogue.models("mnist")).splitlines() if " lenet5 " in row]
     assert f" {156 + 2416 + 48120 + 10164 + 850} " in row
     with pytest.raises(HetflError):
-        catalogue.models("mnsit", "")
+        catalogue.models("mnsit")
 
 
 def test_a_data_folder_that_is_none_is_refused(tmp_path):

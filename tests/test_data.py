@@ -11,7 +11,8 @@ from fixtures.loading import load_client
 from sklearn.datasets import load_digits
 
 import hetfl_flwr
-from hetfl_flwr.data import DataSpec, catalogue_rows, data_spec
+from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
+from hetfl_flwr.data.domains import parse_families
 from hetfl_flwr.errors import ConfigError, DataError
 
 DIGITS = {"dataset": "digits", "partition_id": 0, "num_partitions": 10, "seed": 0}
@@ -144,8 +145,10 @@ def test_importing_the_package_loads_no_heavy_library():
     [
         (
             {"dataset": "digit"},
-            "unknown dataset 'digit': did you mean 'digits'? Known: breast-cancer, cifar10, digits, digits-colour, "
-            "mnist, rotated-digits, rotated-mnist, or a hub id such as owner/name",
+            "unknown dataset 'digit': did you mean 'digits'? Known: adult, breast-cancer, breast-cancer-wisconsin, "
+            "cifar10, cifar100, digits, digits-colour, fashion-mnist, hcc, ilpd, mnist, mnist-m, office-home, pacs, "
+            "rotated-digits, rotated-mnist, sentiment140, synthetic-digits, usps, "
+            "or a hub id such as owner/name, or a folder such as ./digit",
         ),
         ({"partition_id": 10}, "partition-id 10 with 10 partitions: it must be in 0..num-partitions-1"),
         ({"partition_id": -1}, "partition-id -1 with 10 partitions: it must be in 0..num-partitions-1"),
@@ -180,6 +183,17 @@ def test_the_catalogue_tells_the_truth_about_digits():
 def test_the_catalogue_is_not_listed_from_a_folder_that_is_missing(tmp_path):
     with pytest.raises(DataError, match="is not a folder"):
         catalogue_rows(str(tmp_path / "none"))
+
+
+@pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder of data sets")
+def test_the_catalogue_tells_the_truth_about_local_copies():
+    """Save of the size of PACS, which a local copy may have reduced."""
+    folder = os.environ["HETFL_DATA_DIR"]
+    local = {row.name for row in catalogue_rows(folder) if row.where == "local"} - {"rotated-mnist"}
+    for name in local:
+        spec, domains = data_spec(name, Reading(folder)), parse_families(name, Reading(folder))[0].domains
+        assert (spec.classes, domains) == (CATALOGUE[name].spec.classes, CATALOGUE[name].domains), name
+        assert spec == CATALOGUE[name].spec or name == "pacs"
 
 
 @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder of data sets")

@@ -20,6 +20,7 @@ from hetfl_flwr.data.rotation import ANGLES, rotated, turned
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError, DataError
 
+DIGITS = Family("digits", Reading())
 ROTATED = {"dataset": "rotated-digits", "partition_id": 0, "num_partitions": 4, "seed": 0}
 
 
@@ -96,7 +97,7 @@ class TestRotatedFamily:
     def test_client_k_is_of_domain_k_modulo_four_and_its_images_are_turned_so(self):
         data = clients(6, normalize="none")
         assert [client.domain for client in data] == [0, 1, 2, 3, 0, 1]
-        base = family_arrays(Family("digits", "digits", 1), Reading(), 0, True)[0]
+        base = family_arrays(DIGITS, 0, True)[0]
         for client in data:
             held = Samples(client.train.arrays, torch.arange(1000))
             straight = Samples(data[0].train.arrays, torch.arange(1000))
@@ -171,7 +172,7 @@ class TestRotatedFamily:
 
     def test_a_global_test_set_is_the_own_test_split_turned_as_the_domain(self):
         data = clients(5, test="global")
-        split = family_arrays(Family("digits", "digits", 1), Reading(), 0, True)[0].inputs[1437:]
+        split = family_arrays(DIGITS, 0, True)[0].inputs[1437:]
         for client in data:
             assert torch.equal(client.test.stored()[0], turned(split, 20 * client.domain))
             assert rows(client.train, client.validation) <= set(range(1000))
@@ -276,10 +277,14 @@ class TestLists:
 
 class TestNames:
     def test_a_name_stands_for_one_domain_or_four(self):
-        assert parse_families(" rotated-owner/name , digits") == (
-            Family("rotated-owner/name", "owner/name", 4),
-            Family("digits", "digits", 1),
+        turned, digits = parse_families(" rotated-owner/name , digits")
+        assert (turned.name, turned.base, turned.turned, turned.domains) == (
+            "rotated-owner/name",
+            "owner/name",
+            True,
+            4,
         )
+        assert (digits.name, digits.base, digits.turned, digits.domains) == ("digits", "digits", False, 1)
 
     def test_the_spec_of_a_family_is_that_of_its_images_and_of_a_list_that_of_its_first(self):
         assert data_spec("rotated-mnist") == data_spec("mnist, breast-cancer") == DataSpec((1, 28, 28), 10)
@@ -296,8 +301,10 @@ class TestNames:
             ("digits, digits", "dataset 'digits, digits' has 'digits' more than once: name each data set once"),
             (
                 "digits,rotated-digit",
-                "unknown dataset 'rotated-digit': did you mean 'rotated-digits'? Known: breast-cancer, cifar10, "
-                "digits, digits-colour, mnist, rotated-digits, rotated-mnist, or a hub id such as owner/name",
+                "unknown dataset 'rotated-digit': did you mean 'rotated-digits'? Known: adult, breast-cancer, "
+                "breast-cancer-wisconsin, cifar10, cifar100, digits, digits-colour, fashion-mnist, hcc, ilpd, mnist, "
+                "mnist-m, office-home, pacs, rotated-digits, rotated-mnist, sentiment140, synthetic-digits, usps, "
+                "or a hub id such as owner/name, or a folder such as ./digit",
             ),
             ("rotated-rotated-mnist", "dataset 'rotated-rotated-mnist' is turned twice: write rotated- once"),
             (

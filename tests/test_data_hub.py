@@ -1,11 +1,13 @@
 """Data sets in the hub's layout, written small into a temporary folder; the network is never touched."""
 
+from functools import partial
+
 import datasets
 import numpy as np
 import pytest
 import torch
-from datasets import ClassLabel, Features, List, Value
-from datasets import Image as ImageFeature
+from datasets import List, Value
+from fixtures.hub import CLASSES, colour, grey, table, write
 from fixtures.loading import load_client
 from PIL import Image
 
@@ -13,8 +15,6 @@ from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_s
 from hetfl_flwr.data.samples import ClientData
 from hetfl_flwr.errors import ConfigError, DataError
 
-LABELS = [0, 1, 2, 0, 1, 2]
-CLASSES = ClassLabel(names=["cat", "cow", "dog"])
 INTEGERS = Value("int64")
 BUNDLED = {"breast-cancer", "digits", "digits-colour", "rotated-digits"}
 
@@ -25,34 +25,10 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
-def grey(value, size=(4, 5)):
-    return Image.fromarray(np.full(size, value, dtype=np.uint8))
-
-
-def colour(*rgb, size=(4, 5)):
-    return Image.fromarray(np.broadcast_to(np.uint8(rgb), (*size, 3)).copy())
-
-
-def table(images=None, labels=LABELS, feature=CLASSES, names=("image", "label")):
-    images = [grey(10 * row) for row in range(len(labels))] if images is None else images
-    columns = dict(zip(names, (images, labels), strict=True))
-    return datasets.Dataset.from_dict(
-        columns, features=Features(dict(zip(names, (ImageFeature(), feature), strict=True)))
-    )
-
-
 @pytest.fixture
 def hub(tmp_path):
-    """Write splits as ``<root>/zoo/pets/<split>-0.parquet`` and return the root."""
-
-    def write(folder="zoo/pets", **splits):
-        root = tmp_path / "hub"
-        (root / folder).mkdir(parents=True, exist_ok=True)
-        for name, rows in splits.items():
-            rows.to_parquet(root / folder / f"{name}-0.parquet")
-        return root
-
-    return write
+    """Write splits below ``<root>/zoo/pets``, or another folder, and return the root."""
+    return partial(write, tmp_path / "hub")
 
 
 def load(data_dir, **changes) -> ClientData:
@@ -157,6 +133,10 @@ def test_columns_are_guessed_by_type_or_named(hub):
     assert refused(root, label_column="breed") == (
         f"'{root}/zoo/pets' has no column 'breed' in its split 'train': set label-column to one of: photo, animal"
     )
+    assert refused(root, label_column="animals") == (
+        f"'{root}/zoo/pets' has no column 'animals' in its split 'train': did you mean 'animal'? "
+        "Set label-column to one of: photo, animal"
+    )
     assert refused(root, image_column="animal") == (
         f"column 'animal' of '{root}/zoo/pets' holds no images: set image-column to one that does"
     )
@@ -180,21 +160,63 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "feature", "problem"),
     [
-        ([0, 4, 4], INTEGERS, "row 1 of split 'train' of {place} has label 4: labels must be 0..1"),
         ([0, -1], CLASSES, "row 1 of split 'train' of {place} has label -1: labels must be 0..2"),
-        ([0.0, 1.5], Value("float64"), None),
-        ([0, None], INTEGERS, None),
-        (["a", "b"], Value("string"), None),
-        ([[0, 1], [1, 0]], List(INTEGERS), None),
+        (
+            [0.0, 1.5],
+            Value("float64"),
+            "column 'label' of {place} holds double in split 'train': set label-column to {ok}",
+        ),
+        (
+            [[0, 1], [1, 0]],
+            List(INTEGERS),
+            "column 'label' of {place} holds list<item: int64> in split 'train': set label-column to {ok}",
+        ),
+        ([0, None], INTEGERS, "row 1 of split 'train' of {place} has no label: fill it in, or leave the row out"),
+        (
+            [7, 7],
+            INTEGERS,
+            "column 'label' of {place} has one value only, 7: set label-column to one that holds two or more classes",
+        ),
     ],
 )
-def test_labels_that_are_not_0_to_c_minus_1_are_refused(hub, labels, feature, problem):
+def test_labels_that_are_no_classes_are_refused(hub, labels, feature, problem):
     root = hub(train=table(labels=labels, feature=feature))
-    general = (
-        "column 'label' of {place} does not hold an integer in every row of split 'train': "
-        "set label-column to one that holds 0..C-1"
+    said = problem.format(place=f"'{root}/zoo/pets'", ok="one that holds integers, truth values or strings")
+    assert refused(root, label_column="label") == said
+
+
+@pytest.mark.parametrize(
+    ("labels", "feature", "classes"),
+    [
+        ([2, 0, 1], INTEGERS, [2, 0, 1]),
+        ([4.0, 0.0, 4.0], Value("float64"), [1, 0, 1]),
+        ([-1, 1, 5], Value("int8"), [0, 1, 2]),
+        (["no", " yes", "no"], Value("string"), [0, 1, 0]),
+        (["b", "a", "c"], Value("large_string"), [1, 0, 2]),
+        ([True, False, True], Value("bool"), [1, 0, 1]),
+        ([2, 0, 0], CLASSES, [2, 0, 0]),
+    ],
+)
+def test_sorted_distinct_values_are_the_classes_unless_these_have_names(hub, labels, feature, classes):
+    root = hub(train=table(labels=labels, feature=feature))
+    arrays = load(root, label_column="label", validation_fraction=0.0, test_fraction=0.0).train.arrays
+    assert arrays.labels.tolist() == classes
+    assert arrays.spec.classes == (3 if feature is CLASSES else max(classes) + 1)
+
+
+def test_a_class_that_the_test_split_alone_has_is_refused(hub):
+    root = hub(train=table(labels=[5, 7], feature=INTEGERS), test=table(labels=[7, 6], feature=INTEGERS))
+    assert refused(root, label_column="label") == (
+        f"row 1 of split 'test' of '{root}/zoo/pets' has label 6: labels must be 5, 7"
     )
-    assert refused(root, label_column="label") == (problem or general).format(place=f"'{root}/zoo/pets'")
+
+
+def test_splits_whose_labels_differ_in_type_are_refused(tmp_path):
+    texts = table(labels=["5", "7"], feature=Value("string"))
+    datasets.DatasetDict(train=table(labels=[5, 7], feature=INTEGERS), test=texts).save_to_disk(tmp_path / "zoo/pets")
+    assert refused(tmp_path, label_column="label") == (
+        f"column 'label' of '{tmp_path}/zoo/pets' holds int64 and large_string: write all in one type"
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +224,8 @@ def test_labels_that_are_not_0_to_c_minus_1_are_refused(hub, labels, feature, pr
     [
         (
             [grey(0), grey(0), grey(0, (5, 4))],
-            "image 2 of split 'train' of {place} is 5x4 pixels, expected 4x5: save all images in one size",
+            "image 2 of split 'train' of {place} is 5x4 pixels, others are 4x5: "
+            "set image-size to the height and width that all are to have",
         ),
         (
             [grey(0), colour(1, 2, 3), grey(0)],
@@ -219,10 +242,27 @@ def test_images_that_make_no_one_array_are_refused(hub, images, problem):
     assert refused(root) == problem.format(place=f"'{root}/zoo/pets'")
 
 
-def test_a_catalogue_name_must_find_the_shape_it_promises(hub):
-    root = hub(folder=CATALOGUE["mnist"].hub_id, train=table())
-    assert "is 4x5 pixels, expected 28x28" in refused(root, dataset="mnist")
-    assert places(root) == {"bundled": BUNDLED, "local": {"mnist", "rotated-mnist"}, "hub": {"cifar10"}}
+def test_of_a_catalogue_name_the_files_say_the_shape_and_the_catalogue_the_classes(hub):
+    root = hub(folder=CATALOGUE["mnist"].place, train=table())
+    assert load(root, dataset="mnist").spec == data_spec("mnist", Reading(str(root))) == DataSpec((1, 4, 5), 10)
+    assert data_spec("mnist") == DataSpec((1, 28, 28), 10)
+    found = places(root)
+    assert (found["bundled"], found["local"]) == (BUNDLED, {"mnist", "rotated-mnist"})
+
+
+def test_the_classes_of_a_catalogue_name_are_the_same_whichever_of_them_a_client_has(hub):
+    ages = datasets.Dataset.from_dict({"age": [30, 40, 50], "income": [" >50K", ">50K", ">50K"]})
+    root = hub(folder="uci/adult", train=ages)
+    data = load(root, dataset="adult", validation_fraction=0.0, test_fraction=0.0)
+    assert (data.train.labels.tolist(), data.spec) == ([1, 1, 1], DataSpec((1,), 2))
+    wrong = hub(folder="uci/ilpd", train=datasets.Dataset.from_dict({"age": [3, 4], "label": [1, 3]}))
+    assert (
+        refused(wrong, dataset="ilpd")
+        == f"row 1 of split 'train' of '{root}/uci/ilpd' has label 3: labels must be 1, 2"
+    )
+    rows = {"age": [3, 4], "1_survives_0_dies": ["no", "yes"]}
+    typed = hub(folder="uci/hcc-survival", train=datasets.Dataset.from_dict(rows))
+    assert refused(typed, dataset="hcc").endswith("holds large_string: labels must be 0, 1")
 
 
 def test_an_image_that_cannot_be_decoded_is_named(hub):
@@ -248,10 +288,13 @@ def test_a_folder_without_data_files_says_what_was_expected_where(hub):
     root = hub()
     (root / "zoo/pets/notes.txt").write_text("nothing here")
     assert refused(root) == (
-        f"data-dir '{root}' holds no zoo/pets: expected parquet, csv, json or arrow files (the hub's layout, "
-        f"or what save_to_disk writes) in '{root}/zoo/pets'; or leave data-dir empty to download it"
+        f"data-dir '{root}' holds no zoo/pets: expected in '{root}/zoo/pets' parquet, csv, json or arrow files (the "
+        "hub's layout, or what save_to_disk writes), or one folder of images a class; or leave data-dir empty to "
+        "download it"
     )
-    assert places(root) == {"bundled": BUNDLED, "hub": {"cifar10", "mnist", "rotated-mnist"}}
+    found = places(root)
+    assert (set(found), found["bundled"]) == ({"bundled", "hub", "folder only"}, BUNDLED)
+    assert found["folder only"] == {"adult", "breast-cancer-wisconsin", "hcc", "ilpd", "synthetic-digits"}
 
 
 def test_a_data_dir_that_is_missing_is_named(tmp_path):

@@ -1,7 +1,10 @@
 import logging
+from hashlib import sha256
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from fixtures.loading import load_client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +15,9 @@ from hetfl_flwr.seeding import generator
 FOUR_CLASSES = np.repeat(np.arange(4), 15)
 
 
-def cut(labels, text, clients, seed=0):
-    return split(np.asarray(labels), parse_partition(text), clients, seed)
+def cut(labels, text, clients, seed=0, owners=None):
+    owned = None if owners is None else np.asarray(owners)
+    return split(np.asarray(labels), parse_partition(text), clients, seed, owners=owned)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,8 @@ def cut(labels, text, clients, seed=0):
         ("dirichlet:0.5", Partition("dirichlet", 0.5)),
         ("classes:2", Partition("classes", 2)),
         ("shards:3", Partition("shards", 3)),
+        ("natural:user:id", Partition("natural", "user:id")),
+        ("square", Partition("square")),
         ("all", Partition("all")),
     ],
 )
@@ -44,14 +50,34 @@ def test_a_partition_reads_back_as_it_was_written(text, partition):
         "classes:0",
         "classes:1.5",
         "shards:two",
+        "natural",
+        "linear:2",
     ],
 )
 def test_any_other_text_is_refused_with_the_valid_forms(text):
     with pytest.raises(ConfigError) as refused:
         parse_partition(text)
     assert str(refused.value) == (
-        f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), all"
+        f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), "
+        "natural:COLUMN, linear, square, exponential, all"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "digest"),
+    [
+        ("iid", "9a3c8581f17d846c"),
+        ("dirichlet:0.5", "cbcb535330a8a45d"),
+        ("classes:2", "0dab1de821abfcc8"),
+        ("shards:3", "0d33c03fbb476dc9"),
+        ("all", "783d0b9118f53e66"),
+    ],
+)
+def test_the_rows_are_those_of_earlier_versions(text, digest):
+    """Results that were published rest on them; 2,000 rows of ten classes over 20 clients."""
+    labels = generator(0, "labels").integers(0, 10, 2000)
+    rows = b"|".join(part.astype("<i8").tobytes() for part in split(labels, parse_partition(text), 20, 3, 1))
+    assert sha256(rows).hexdigest()[:16] == digest
 
 
 def test_all_gives_every_client_every_row():
@@ -97,11 +123,41 @@ def test_a_huge_alpha_halves_each_class():
     assert sorted(map(sorted, counts)) == [[7, 7, 7, 7], [8, 8, 8, 8]]
 
 
+def test_each_owner_s_rows_stay_together_and_owners_are_dealt_round_robin():
+    """Sorted, owners 2, 5, 7, 9 and 11 go to clients 0, 1, 0, 1 and 0."""
+    owners = np.array([7, 2, 2, 11, 9, 5, 5, 7])
+    parts = cut(np.zeros(8), "natural:user", 2, owners=owners)
+    assert [sorted(owners[part].tolist()) for part in parts] == [[2, 2, 7, 7, 11], [5, 5, 9]]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "sizes"),
+    [
+        ("linear", 20, [2, 4, 6, 8]),
+        ("linear", 22, [2, 4, 6, 10]),
+        ("square", 60, [2, 8, 18, 32]),
+        ("exponential", 100, [3, 8, 23, 66]),
+    ],
+)
+def test_a_client_s_share_grows_with_its_number(text, rows, sizes):
+    """Of 1 + 2 + 3 + 4 = 10 units of 2.2 rows, the first three make 2, 4 and 6 (rounded down); the last has the rest.
+
+    Squares: 1, 4, 9, 16 of 30. Exponentials: e, e^2, e^3, e^4 are 3.2, 8.7, 23.7 and 64.4 % of their sum.
+    """
+    assert [len(part) for part in cut(np.zeros(rows), text, 4)] == sizes
+
+
+def test_the_mix_of_classes_does_not_grow_with_the_share():
+    """Of 400 rows, 4 classes, the last of four clients has 160: about 40 of each class, not the last classes alone."""
+    labels = np.repeat(np.arange(4), 100)
+    assert np.bincount(labels[cut(labels, "linear", 4)[3]]).min() > 25
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     clients=st.integers(1, 4),
-    text=st.sampled_from(["iid", "dirichlet:2", "classes:1", "classes:3", "shards:1", "shards:4"]),
+    text=st.sampled_from(["iid", "dirichlet:2", "classes:1", "classes:3", "shards:1", "shards:4", "square"]),
 )
 def test_partitions_are_disjoint_and_give_out_what_they_promise(seed, clients, text):
     parts = cut(FOUR_CLASSES, text, clients, seed)
@@ -148,9 +204,103 @@ def test_the_seed_alone_decides():
             "partition 'classes:4' cannot share 60 samples over 16 clients: "
             "use fewer clients, or a more even partition (a higher ALPHA, a lower N)",
         ),
+        (
+            "linear",
+            11,
+            "partition 'linear' of 60 samples leaves the first of 11 clients without any: use 10 clients or fewer",
+        ),
+        (
+            "exponential",
+            60,
+            "partition 'exponential' of 60 samples leaves the first of 60 clients without any: use 4 clients or fewer",
+        ),
+        (
+            "natural:user",
+            2,
+            "partition 'natural:user': the data set has no columns, so nobody owns its rows: use another partition",
+        ),
     ],
 )
 def test_what_cannot_be_shared_out_is_refused_in_one_line(text, clients, line):
     with pytest.raises(ConfigError) as refused:
         cut(FOUR_CLASSES, text, clients)
     assert str(refused.value) == line
+
+
+@pytest.mark.parametrize(("text", "most"), [("linear", 10), ("square", 5), ("exponential", 4)])
+def test_as_many_clients_as_the_refusal_names_can_share(text, most):
+    """1 + ... + 10 and 1 + 4 + ... + 25 are just 55, and (e^4 - 1) / (e - 1) = 31.2; the next sums are above 55."""
+    assert min(map(len, cut(np.zeros(55), text, most))) == 1
+    with pytest.raises(ConfigError, match=f"use {most} clients or fewer$"):
+        cut(np.zeros(55), text, most + 1)
+
+
+def test_owners_are_not_divided():
+    with pytest.raises(ConfigError) as refused:
+        cut([0, 1, 0, 1], "natural:user", 3, owners=[4, 4, 8, 8])
+    assert str(refused.value) == ("partition 'natural:user': 3 clients cannot share 2 owners: use 2 clients or fewer")
+
+
+def halved(fraction, client, **changes):
+    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "halved_fraction": fraction, "partition_id": client}
+    return load_client(**(keys | changes))
+
+
+def test_halved_clients_keep_the_first_half_of_their_training_rows_and_all_others():
+    """Two of five are drawn; of odd 251 rows 126 stay, and with them all 36 public ones."""
+    whole = [halved(0.0, client) for client in range(5)]
+    some = [halved(0.4, client) for client in range(5)]
+    shrunk = [len(part.train) < len(full.train) for part, full in zip(some, whole, strict=True)]
+    assert sum(shrunk) == 2
+    for part, full, half in zip(some, whole, shrunk, strict=True):
+        kept = -(-len(full.train) // 2) if half else len(full.train)
+        assert part.train.rows.tolist() == full.train.rows.tolist()[:kept]
+        assert part.public.rows.tolist() == full.public.rows.tolist()
+        assert part.test.rows.tolist() == full.test.rows.tolist()
+        assert part.validation.rows.tolist() == full.validation.rows.tolist()
+
+
+def test_a_larger_fraction_halves_the_same_clients_and_more():
+    """Of five clients with 251 or 252 training rows each."""
+    drawn = [
+        {client for client in range(5) if len(halved(fraction, client).train) < 200}
+        for fraction in (0, 0.2, 0.4, 0.6, 0.8, 1)
+    ]
+    assert list(map(len, drawn)) == [0, 1, 2, 3, 4, 5]
+    assert all(fewer < more for fewer, more in pairwise(drawn))
+
+
+def test_no_more_than_what_is_left_of_a_halved_client_is_public():
+    data = halved(1.0, 0, public_fraction=0.9)
+    assert data.public_rows == len(data.train) == 126
+
+
+def test_halving_more_than_all_is_refused(refusal):
+    assert refusal(ConfigError, halved, 1.5, 0) == "halved-fraction is 1.5: it must be in 0..1"
+
+
+@pytest.fixture
+def own_rows(tmp_path):
+    """A table of 12 training and 4 test rows; users a, b and c have 6, 4 and 2 of the former."""
+    for split_name, users in (("train", "abacabacabab"), ("test", "abca")):
+        lines = (f"{number},{number % 2},{user}" for number, user in enumerate(users))
+        (tmp_path / f"{split_name}.csv").write_text("\n".join(("x,y,user", *lines)))
+    return {"dataset": str(tmp_path), "label_column": "y", "seed": 0, "test": "global"}
+
+
+def test_a_column_of_the_data_set_owns_the_rows(own_rows):
+    """User a is client 0, user b is client 1."""
+    shares = []
+    for client in (0, 1, 2):
+        data = load_client(**own_rows, partition="natural:user", partition_id=client, num_partitions=3)
+        shares.append(sorted(data.train.rows.tolist() + data.validation.rows.tolist()))
+    assert shares == [[0, 2, 4, 6, 8, 10], [1, 5, 9, 11], [3, 7]]
+
+
+def test_clients_share_what_all_of_them_test_on(own_rows):
+    """Else memory and time of a client would grow with the number of clients."""
+    one, two = (load_client(**own_rows, partition_id=client, num_partitions=2) for client in (0, 1))
+    assert one.test.rows is two.test.rows
+    first, fifth = (load_client(dataset="rotated-digits", partition_id=k, num_partitions=8, seed=0) for k in (0, 4))
+    assert all(some.rows is same.rows for some, same in zip(first.others, fifth.others, strict=True))
+    assert len(first.others) == 3

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fixtures.zoo import assert_is_a_model_of_the_zoo, samples
 from torch import nn
 from torch.nn import functional
 
@@ -21,18 +22,18 @@ from hetfl_flwr.models import (
     parse_models,
     split,
 )
+from hetfl_flwr.models.vision import TORCHVISION
 
 DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
 MNIST = DataSpec(shape=(1, 28, 28), classes=10)
 CIFAR = DataSpec(shape=(3, 32, 32), classes=10)
 TABLE = DataSpec(shape=(30,), classes=2)
+TEXT = DataSpec(shape=(7,), classes=2, vocabulary=11)
 TABULAR = tuple(f"tabular:{number}" for number in range(10))
 FEDHE = tuple(f"fedhe:{number}" for number in range(10))
-NAMES = ("mlp", "lenet5", "cnn1", "cnn2", *FEDHE, *TABULAR)
-
-
-def samples(spec: DataSpec, count: int = 2) -> torch.Tensor:
-    return torch.randn(count, *spec.shape, generator=torch.Generator().manual_seed(1))
+FEDHENN = tuple(f"fedhenn:{number}" for number in range(5))
+NAMES = ("mlp", "lenet5", "cnn1", "cnn2", *FEDHE, *FEDHENN, *TABULAR)
+TEXTS = ("lstm1", "lstm2", "bag")
 
 
 def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
@@ -44,23 +45,14 @@ def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
 class TestZoo:
     @pytest.mark.parametrize("spec", [DIGITS, MNIST, CIFAR], ids=["8x8", "28x28", "32x32"])
     @pytest.mark.parametrize("name", NAMES)
-    def test_trains_splits_and_survives_a_state_dict(self, name: str, spec: DataSpec) -> None:
-        model = build_model(name, spec, seed=0)
-        functional.cross_entropy(model(samples(spec)), torch.tensor([0, 1])).backward()
-        assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+    def test_trains_splits_and_survives_a_state(self, name: str, spec: DataSpec) -> None:
+        assert_is_a_model_of_the_zoo(name, spec)
 
-        model.eval()
-        features = model.body(samples(spec))
-        assert features.shape == (2, model.width)
-        assert torch.equal(model(samples(spec)), model.head(features))
-        assert model.classes == 10
+    @pytest.mark.parametrize("name", ["mlp", *TABULAR])
+    def test_a_perceptron_takes_a_table(self, name: str) -> None:
+        assert_is_a_model_of_the_zoo(name, TABLE)
 
-        other = build_model(name, spec, seed=1).eval()
-        assert not torch.equal(other(samples(spec)), model(samples(spec)))
-        other.load_state_dict(model.state_dict())
-        assert torch.equal(other(samples(spec)), model(samples(spec)))
-
-    @pytest.mark.parametrize("name", ["mlp", "lenet5", "cnn1", "cnn2", "fedhe:0", "fedhe:5"])
+    @pytest.mark.parametrize("name", ["mlp", "lenet5", "cnn1", "cnn2", "fedhe:0", "fedhe:5", "fedhenn:4"])
     @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 1), (3, 7, 30)], ids=str)
     def test_is_sized_by_the_shape(self, name: str, shape: tuple[int, ...]) -> None:
         spec = DataSpec(shape=shape, classes=3)
@@ -115,6 +107,30 @@ class TestZoo:
         block = [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
         assert kinds == [2 * block + [nn.Flatten, nn.Linear, nn.ReLU], 3 * block + [nn.Flatten]]
 
+    def test_fedhenn_by_hand(self) -> None:
+        """32 -> 30 -> 15 -> 13 -> 6 -> 4 -> 2: 1, 2 and 3 convolutions give 16 * 225, 32 * 36 and 64 * 4 values."""
+        one = 27 * 16 + 16
+        two = one + 9 * 16 * 32 + 32
+        three = two + 9 * 32 * 64 + 64
+        counts = [
+            one + (3600 * 10 + 10),
+            one + (3600 * 128 + 128) + (128 * 10 + 10),
+            two + (1152 * 128 + 128) + (128 * 10 + 10),
+            two + (1152 * 128 + 128) + (128 * 64 + 64) + (64 * 10 + 10),
+            three + (256 * 128 + 128) + (128 * 64 + 64) + (64 * 10 + 10),
+        ]
+        assert [parameter_count(build_model(name, CIFAR, seed=0)) for name in FEDHENN] == counts
+
+    def test_fedhenn_grows_from_one_layer_of_each_kind_to_three(self) -> None:
+        """Each convolution is followed by max pooling, and the last linear layer is the head."""
+        models = [build_model(name, CIFAR, seed=0) for name in FEDHENN]
+        linears = [sum(isinstance(layer, nn.Linear) for layer in model.modules()) for model in models]
+        assert linears == [1, 2, 2, 3, 3]
+        for model, convolutions in zip(models, [1, 1, 2, 2, 3], strict=True):
+            kinds = [type(layer) for layer in model.body]
+            assert kinds[: 3 * convolutions + 1] == [*[nn.Conv2d, nn.MaxPool2d, nn.ReLU] * convolutions, nn.Flatten]
+            assert nn.Conv2d not in kinds[3 * convolutions :]
+
     @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
     def test_fedhe_9_has_the_weights_of_tables_iii_and_iv(self, shape: tuple[int, ...], published: int) -> None:
         """The count holds running statistics, and a head of 20 outputs without bias."""
@@ -167,12 +183,13 @@ class TestZoo:
     def test_catalogue(self) -> None:
         before = torch.get_rng_state()
         rows = catalogue_rows(MNIST)
-        assert tuple(row.name for row in rows) == NAMES
-        assert all(row.summary and not row.problem for row in rows)
-        for row in rows[:3]:
+        assert tuple(row.name for row in rows) == (*NAMES, *TORCHVISION, *TEXTS)
+        assert all(row.summary and bool(row.problem) == (row.name in TEXTS) for row in rows)
+        for row in (row for row in rows if row.name in ("mlp", "lenet5", "fedhe:5", "mobilenet_v3_small")):
             model = build_model(row.name, MNIST, seed=0)
             assert (row.parameters, row.width) == (parameter_count(model), model.width)
         assert [row.name for row in catalogue_rows(TABLE) if not row.problem] == ["mlp", *TABULAR]
+        assert [row.name for row in catalogue_rows(TEXT) if not row.problem] == list(TEXTS)
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -180,6 +197,7 @@ class TestNames:
     def test_parse(self) -> None:
         assert parse_models(" lenet5 ,mlp,\nfedhe:5, a.b:c") == ("lenet5", "mlp", "fedhe:5", "a.b:c")
         assert parse_models("fedhe,mlp") == (*FEDHE, "mlp")
+        assert parse_models("fedhenn") == FEDHENN
         assert parse_models("mlp,tabular") == ("mlp", *TABULAR)
 
     def test_deal_goes_round(self) -> None:
@@ -209,7 +227,7 @@ class TestNames:
             parse_models(text)
         one_line(error)
 
-    @pytest.mark.parametrize("family", ["fedhe", "tabular"])
+    @pytest.mark.parametrize("family", ["fedhe", "fedhenn", "tabular"])
     def test_build_refuses_the_name_of_a_family(self, family: str) -> None:
         with pytest.raises(ModelError, match=f"unknown model '{family}'"):
             build_model(family, MNIST, seed=0)

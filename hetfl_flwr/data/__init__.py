@@ -2,7 +2,7 @@
 
 from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
 from hetfl_flwr.data.clients import load_client_data
-from hetfl_flwr.data.domains import data_spec
+from hetfl_flwr.data.domains import absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_vocabulary
 from hetfl_flwr.data.samples import Batches, ClientData, DataSpec, Joined, Samples
@@ -20,8 +20,10 @@ __all__ = [
     "Partition",
     "Reading",
     "Samples",
+    "absolute",
     "catalogue_rows",
     "data_spec",
+    "kind_of",
     "load_client_data",
     "parse_features",
     "parse_partition",

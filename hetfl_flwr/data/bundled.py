@@ -1,5 +1,7 @@
 """Data sets made of those that come with scikit-learn: nothing to download."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -43,6 +45,30 @@ def read_breast_cancer() -> Arrays:
 
     bunch = load_breast_cancer()
     return _arrays(bunch.data.astype(np.float32), bunch.target, classes=2, peak=1.0)
+
+
+def resized(arrays: Arrays, size: int) -> Arrays:
+    """Return images of another height and width, bilinear and smoothed, of pixels 0..255.
+
+    Parameters
+    ----------
+    arrays : Arrays
+        Tables come back as they are.
+    size : int
+        Both height and width, 1 or more; 0: as they are.
+    """
+    if not size or not arrays.spec.is_image or arrays.spec.shape[1:] == (size, size):
+        return arrays
+    images = arrays.inputs.float() * (255 / arrays.peak)
+    scaled = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+    shape = (arrays.spec.shape[0], size, size)
+    return replace(
+        arrays,
+        spec=DataSpec(shape, arrays.spec.classes),
+        inputs=scaled.round().clamp(0, 255).to(torch.uint8),
+        peak=255.0,
+        centre=torch.zeros(shape),
+    )
 
 
 def _digits() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

@@ -1,13 +1,18 @@
-"""The data sets known by name. Any other is reached by its hub id, ``owner/name``."""
+"""The data sets known by name. Any other is reached by its hub id, ``owner/name``, or by its folder."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import NamedTuple
 
 from hetfl_flwr.data.bundled import read_breast_cancer, read_digits, read_digits_colour
-from hetfl_flwr.data.hub import local_folder
+from hetfl_flwr.data.folders import local_folder
+from hetfl_flwr.data.reading import Reading, parse_vocabulary
 from hetfl_flwr.data.rotation import ANGLES, IMAGES_A_CLASS
 from hetfl_flwr.data.samples import Arrays, DataSpec
+from hetfl_flwr.errors import DataError
+
+_NO_COLUMNS = Reading()
 
 
 @dataclass(frozen=True)
@@ -17,17 +22,27 @@ class DatasetEntry:
     Parameters
     ----------
     spec : DataSpec
-        Shape of one input and number of classes.
+        Shape of one input, with all keys at their defaults, and number of classes. Height and width 0: images differ
+        in size.
     train_rows, test_rows : int
         Samples in its training split and in its own test split.
     licence : str
         Its licence, and whose word that is.
     bundled : callable, optional
-        Reads it where it comes with scikit-learn; None for a data set of the hub.
-    hub_id : str
-        Its place on the hub, ``owner/name``; empty where it is bundled.
-    image_column, label_column : str
-        Its columns on the hub.
+        Reads it where it comes with scikit-learn; None for any other.
+    place : str
+        Its hub id, ``owner/name``, which is its folder below ``data-dir``, too; empty where it is bundled.
+    origin : str
+        Where a data set can be had that is not on the hub: then ``place`` is its folder alone.
+    columns : Reading
+        Its columns; one that the run config names instead goes before.
+    values : tuple of str or int
+        What labels are in the files, in class order: so classes are the same for all clients, whoever has which.
+        Empty: 0..C-1.
+    without : tuple of int
+        Labels whose rows are left out.
+    domains : int
+        How many domains its column of domains has; 1 if it has none.
     """
 
     spec: DataSpec
@@ -35,12 +50,58 @@ class DatasetEntry:
     test_rows: int
     licence: str
     bundled: Callable[[], Arrays] | None = None
-    hub_id: str = ""
-    image_column: str = "image"
-    label_column: str = "label"
+    place: str = ""
+    origin: str = ""
+    columns: Reading = _NO_COLUMNS
+    values: tuple[str | int, ...] = ()
+    without: tuple[int, ...] = ()
+    domains: int = 1
+
+    def completed(self, reading: Reading) -> Reading:
+        """Return a reading with the entry's columns where it names none; of bundled data only the image size counts."""
+        if self.bundled:
+            return Reading(image_size=reading.image_size)
+        names = (field.name for field in fields(Reading))
+        return replace(reading, **{name: getattr(reading, name) or getattr(self.columns, name) for name in names})
+
+    def spec_for(self, reading: Reading) -> DataSpec:
+        """Return what a model must fit, as far as that can be known without the files.
+
+        Raises
+        ------
+        DataError
+            If images differ in size, and none is asked for.
+        """
+        if self.spec.is_text:
+            vocabulary = parse_vocabulary(reading.vocabulary)[1]
+            return replace(self.spec, shape=(reading.text_length,), vocabulary=vocabulary)
+        if not self.spec.is_image:
+            return self.spec
+        channels, height, width = self.spec.shape
+        shape = (channels, reading.image_size or height, reading.image_size or width)
+        if 0 in shape:
+            raise DataError(f"{self.place} has images of many sizes: set image-size to one for all")
+        return replace(self.spec, shape=shape)
+
+
+def _uci(
+    place: str, number: int, spec: DataSpec, rows: tuple[int, int], label: str, *values: str | int
+) -> DatasetEntry:
+    """Return a table of the UCI archive."""
+    return DatasetEntry(
+        spec=spec,
+        train_rows=rows[0],
+        test_rows=rows[1],
+        licence="CC BY 4.0 (UCI)",
+        place=f"uci/{place}",
+        origin=f"https://archive.ics.uci.edu/dataset/{number}",
+        columns=Reading(label_column=label),
+        values=values,
+    )
 
 
 CATALOGUE: Mapping[str, DatasetEntry] = {
+    "adult": _uci("adult", 2, DataSpec((107,), 2), (32_561, 16_281), "income", "<=50K", ">50K"),
     "breast-cancer": DatasetEntry(
         spec=DataSpec(shape=(30,), classes=2),
         train_rows=455,
@@ -48,13 +109,22 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         licence="CC BY 4.0 (UCI)",
         bundled=read_breast_cancer,
     ),
+    "breast-cancer-wisconsin": _uci("breast-cancer-wisconsin", 15, DataSpec((9,), 2), (699, 0), "diagnosis", 2, 4),
     "cifar10": DatasetEntry(
         spec=DataSpec(shape=(3, 32, 32), classes=10),
         train_rows=50_000,
         test_rows=10_000,
         licence="not stated (hub card)",
-        hub_id="uoft-cs/cifar10",
-        image_column="img",
+        place="uoft-cs/cifar10",
+        columns=Reading(image_column="img", label_column="label"),
+    ),
+    "cifar100": DatasetEntry(
+        spec=DataSpec(shape=(3, 32, 32), classes=100),
+        train_rows=50_000,
+        test_rows=10_000,
+        licence="not stated (hub card)",
+        place="uoft-cs/cifar100",
+        columns=Reading(image_column="img", label_column="fine_label"),
     ),
     "digits": DatasetEntry(
         spec=DataSpec(shape=(1, 8, 8), classes=10),
@@ -70,12 +140,76 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         licence="CC BY 4.0 (UCI)",
         bundled=read_digits_colour,
     ),
+    "fashion-mnist": DatasetEntry(
+        spec=DataSpec(shape=(1, 28, 28), classes=10),
+        train_rows=60_000,
+        test_rows=10_000,
+        licence="MIT (hub card)",
+        place="zalando-datasets/fashion_mnist",
+        columns=Reading(image_column="image", label_column="label"),
+    ),
+    "hcc": _uci("hcc-survival", 423, DataSpec((49,), 2), (165, 0), "1_survives_0_dies"),
+    "ilpd": _uci("ilpd", 225, DataSpec((10,), 2), (583, 0), "label", 1, 2),
     "mnist": DatasetEntry(
         spec=DataSpec(shape=(1, 28, 28), classes=10),
         train_rows=60_000,
         test_rows=10_000,
         licence="MIT (hub card)",
-        hub_id="ylecun/mnist",
+        place="ylecun/mnist",
+        columns=Reading(image_column="image", label_column="label"),
+    ),
+    "mnist-m": DatasetEntry(
+        spec=DataSpec(shape=(3, 32, 32), classes=10),
+        train_rows=59_001,
+        test_rows=9001,
+        licence="MIT (hub card)",
+        place="Mike0307/MNIST-M",
+        columns=Reading(image_column="image", label_column="label"),
+    ),
+    "office-home": DatasetEntry(
+        spec=DataSpec(shape=(3, 0, 0), classes=65),
+        train_rows=15_588,
+        test_rows=0,
+        licence="fair use, research (hub card)",
+        place="flwrlabs/office-home",
+        columns=Reading(image_column="image", label_column="label", domain_column="domain"),
+        domains=4,
+    ),
+    "pacs": DatasetEntry(
+        spec=DataSpec(shape=(3, 227, 227), classes=7),
+        train_rows=9991,
+        test_rows=0,
+        licence="not stated (hub card)",
+        place="flwrlabs/pacs",
+        columns=Reading(image_column="image", label_column="label", domain_column="domain"),
+        domains=4,
+    ),
+    "sentiment140": DatasetEntry(
+        spec=DataSpec(shape=(32,), classes=2, vocabulary=20_000),
+        train_rows=1_600_000,
+        test_rows=359,
+        licence="not stated (hub card)",
+        place="stanfordnlp/sentiment140",
+        columns=Reading(text_column="text", label_column="sentiment"),
+        values=(0, 4),
+        without=(2,),  # neutral: 139 rows of the test split, none of the training split
+    ),
+    "synthetic-digits": DatasetEntry(
+        spec=DataSpec(shape=(3, 32, 32), classes=10),
+        train_rows=479_400,
+        test_rows=9553,
+        licence="not stated (author's page)",
+        place="synthetic-digits",
+        origin="http://yaroslav.ganin.net",
+        columns=Reading(label_column="label"),
+    ),
+    "usps": DatasetEntry(
+        spec=DataSpec(shape=(1, 16, 16), classes=10),
+        train_rows=7291,
+        test_rows=2007,
+        licence="not stated (hub card)",
+        place="flwrlabs/usps",
+        columns=Reading(image_column="image", label_column="label"),
     ),
 }
 
@@ -87,14 +221,17 @@ class CatalogueRow(NamedTuple):
     """One line of ``hetfl list datasets``.
 
     ``domains`` is how many of them the name stands for, ``samples`` what is shared out over the clients of all of them
-    with ``test-set = "client"``; ``where`` is "bundled", "local" or "hub".
+    with ``test-set = "client"``, ``megabytes`` what that takes decoded, 0 where images differ in size (height and width
+    0); ``source`` is its hub id or its folder below ``data-dir``, ``where`` "bundled", "local", "hub" or "folder only".
     """
 
     name: str
+    kind: str
     shape: tuple[int, ...]
     classes: int
     domains: int
     samples: int
+    megabytes: float
     source: str
     where: str
     licence: str
@@ -115,11 +252,12 @@ def catalogue_rows(data_dir: str = "") -> list[CatalogueRow]:
 
     Examples
     --------
-    >>> [(row.name, row.samples, row.where) for row in catalogue_rows()][2:5]
-    [('digits', 1797, 'bundled'), ('digits-colour', 1797, 'bundled'), ('mnist', 70000, 'hub')]
+    >>> rows = {row.name: row for row in catalogue_rows()}
+    >>> rows["digits"].samples, rows["digits"].where, rows["mnist"].where, rows["mnist"].megabytes
+    (1797, 'bundled', 'hub', 54.88)
     """
     rows = [
-        _row(name, entry, domains=1, samples=entry.train_rows + entry.test_rows, data_dir=data_dir)
+        _row(name, entry, domains=entry.domains, samples=entry.train_rows + entry.test_rows, data_dir=data_dir)
         for name, entry in CATALOGUE.items()
     ]
     for name, base in ROTATED.items():
@@ -130,13 +268,16 @@ def catalogue_rows(data_dir: str = "") -> list[CatalogueRow]:
 
 
 def _row(name: str, entry: DatasetEntry, *, domains: int, samples: int, data_dir: str) -> CatalogueRow:
+    spec = entry.spec
     return CatalogueRow(
         name=name,
-        shape=entry.spec.shape,
-        classes=entry.spec.classes,
+        kind=spec.kind,
+        shape=spec.shape,
+        classes=spec.classes,
         domains=domains,
         samples=samples,
-        source=entry.hub_id or "scikit-learn",
+        megabytes=samples * prod(spec.shape) * (1 if spec.is_image else 4) / 1e6,
+        source=entry.place or "scikit-learn",
         where=_where(entry, data_dir),
         licence=entry.licence,
     )
@@ -145,4 +286,6 @@ def _row(name: str, entry: DatasetEntry, *, domains: int, samples: int, data_dir
 def _where(entry: DatasetEntry, data_dir: str) -> str:
     if entry.bundled:
         return "bundled"
-    return "local" if data_dir and local_folder(entry.hub_id, data_dir) else "hub"
+    if data_dir and local_folder(entry.place, data_dir):
+        return "local"
+    return "folder only" if entry.origin else "hub"

@@ -1,7 +1,7 @@
 """One client's share of a data set."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families, reading_of
+from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition, split
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.samples import Arrays, ClientData, Samples
-from hetfl_flwr.data.tables import feature_slice, parse_features, sliced, standardised
+from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.seeding import generator
 
 
 def load_client_data(
@@ -30,6 +31,7 @@ def load_client_data(
     validation_fraction: float = 0.1,
     test_fraction: float = 0.2,
     public_fraction: float = 0.1,
+    halved_fraction: float = 0.0,
     shared_split: bool = False,
     normalize: Literal["mean-image", "none"] = "mean-image",
 ) -> ClientData:
@@ -71,13 +73,17 @@ def load_client_data(
     public_fraction : float
         Part of the client's own rows, in [0, 1), that its algorithm may show to others; they are training rows
         all the same, and at most all of these. Above 0, a client of 3 rows or more has at least one.
+    halved_fraction : float
+        Part of the clients, in [0, 1], rounded and drawn by the seed, that keep a random half of their training rows,
+        rounded up; a larger part has the same clients and more. FedHeNN (Makhija et al., ICML 2022, Fig. 3) shrinks
+        "the data on those clients"; here validation and test rows stay, so that scores can be compared.
     shared_split : bool
         Whether all domains share out and cut their rows by the same draw: then an image that one domain of a rotated
         family tests on is a training image in none. By default each domain draws its own split.
     normalize : {"mean-image", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
-        together; the columns of a table with mean 0 and deviation 1 over the client's own training rows.
-        "none": images in [0, 1], tables as they are.
+        together; the numbers of a table with mean 0 and deviation 1 over the client's own training rows.
+        "none": images in [0, 1], tables as they are. Texts are tokens in either case.
 
     Raises
     ------
@@ -93,17 +99,17 @@ def load_client_data(
     >>> len(data.train), len(data.validation), len(data.test), len(data.public)
     (126, 18, 36, 18)
     """
-    form, overlap, families = parse_partition(partition), parse_features(features), parse_families(dataset)
+    form, overlap = parse_partition(partition), parse_features(features)
+    families = parse_families(dataset, replace(reading or Reading(), id_column=form.column))
     own_test = test_fraction if test == "client" else None
     _check_position(partition_id, num_partitions)
-    _check_fractions(validation_fraction, own_test or 0.0, public_fraction)
+    _check_fractions(validation_fraction, own_test or 0.0, public_fraction, halved_fraction)
     seats = _Seats(sum(family.domains for family in families), num_partitions)
     if shared_split:
         seats.check_even()
     index, position = seats.of(partition_id)
     number, first = _family_of(families, index)
-    own_reading = reading_of(families, number, reading or Reading())
-    family = family_arrays(families[number], own_reading, seed, test == "global")
+    family = family_arrays(families[number], seed, test == "global")
     _check_family(families[number].name, family[0], test, features)
     domains = {
         other: _Domain(
@@ -126,10 +132,12 @@ def load_client_data(
             f"to train on: lower validation-fraction {validation_fraction:g} or test-fraction {own_test or 0.0:g}, "
             "use fewer clients, or a more even partition"
         )
+    if partition_id in _halved(num_partitions, halved_fraction, seed):
+        train = train[: (len(train) + 1) // 2]
     if family[0].spec.is_table:
-        columns = feature_slice(family[0].spec.shape[0], seats.in_domain(index), position, overlap, seed)
-        family = (_own_table(family[0], columns, train, normalize),)
-    elif normalize == "mean-image":
+        columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, seed)
+        family = _own_tables(family, columns, index - first, train, normalize)
+    elif family[0].spec.is_image and normalize == "mean-image":
         family = centred(family)
     source = family[index - first]
     others = [other for other in domains if other != index and len(families) == 1]
@@ -140,7 +148,7 @@ def load_client_data(
         test=Samples(source, tests),
         public_rows=min(_held_out(len(share), public_fraction), len(train)),
         domain=index,
-        others=tuple(Samples(family[other], domains[other].tests()) for other in others),
+        others=tuple(Samples(family[other], _tests(domains[other])) for other in others),
     )
 
 
@@ -191,12 +199,21 @@ class _Domain:
         """Return the test, validation and training rows of a client's share."""
         tests, validations = _held_out(len(share), self.test or 0.0), _held_out(len(share), self.validation)
         own, validation, train = share.tensor_split((tests, tests + validations))
-        return torch.arange(self._pool, len(self.arrays.labels)) if self.test is None else own, validation, train
+        return _test_split(self.arrays) if self.test is None else own, validation, train
 
-    def tests(self) -> Tensor:
-        """Return the test rows of all clients of the domain, ascending."""
-        rows = [self.cut(self.share(position))[0].numpy() for position in range(self.clients)]
-        return torch.from_numpy(np.unique(np.concatenate(rows)))
+
+@cache
+def _test_split(arrays: Arrays) -> Tensor:
+    return torch.arange(arrays.train_rows, len(arrays.labels))
+
+
+@cache
+def _tests(domain: _Domain) -> Tensor:
+    """Return the test rows of all clients of a domain, ascending."""
+    if domain.test is None:
+        return _test_split(domain.arrays)
+    rows = [domain.cut(domain.share(position))[0].numpy() for position in range(domain.clients)]
+    return torch.from_numpy(np.unique(np.concatenate(rows)))
 
 
 def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:
@@ -209,18 +226,22 @@ def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:
     raise IndexError(domain)
 
 
-def _own_table(
-    table: Arrays, columns: tuple[int, ...], train: Tensor, normalize: Literal["mean-image", "none"]
-) -> Arrays:
-    own = sliced(table, columns)
-    return own if normalize == "none" else standardised(own, tuple(train.tolist()))
+def _own_tables(
+    domains: Sequence[Arrays], columns: tuple[int, ...], own: int, train: Tensor, normalize: str
+) -> tuple[Arrays, ...]:
+    """Return some columns of all domains, scaled as the client's own training rows ask for."""
+    tables = tuple(sliced(table, columns) for table in domains)
+    if normalize == "none":
+        return tables
+    scaled = standardised(tables[own], tuple(train.tolist()))
+    return tuple(scaled if number == own else scaled_like(table, scaled) for number, table in enumerate(tables))
 
 
 def _check_family(name: str, arrays: Arrays, test: str, features: str) -> None:
     if test == "global" and arrays.train_rows == len(arrays.labels):
         raise ConfigError(f"dataset '{name}' has no test split of its own: set test-set to client")
     if features != "all" and not arrays.spec.is_table:
-        raise ConfigError(f"features '{features}': '{name}' holds images, and only tables are sliced: set it to all")
+        raise ConfigError(f"features '{features}': '{name}' is no table, and only tables are sliced: set it to all")
 
 
 def _check_position(partition_id: int, num_partitions: int) -> None:
@@ -230,10 +251,12 @@ def _check_position(partition_id: int, num_partitions: int) -> None:
         )
 
 
-def _check_fractions(validation: float, test: float, public: float) -> None:
+def _check_fractions(validation: float, test: float, public: float, halved: float) -> None:
     for name, fraction in (("validation-fraction", validation), ("test-fraction", test), ("public-fraction", public)):
         if not 0 <= fraction < 1:
             raise ConfigError(f"{name} is {fraction:g}: it must be at least 0 and below 1")
+    if not 0 <= halved <= 1:
+        raise ConfigError(f"halved-fraction is {halved:g}: it must be in 0..1")
     if validation + test >= 1:
         raise ConfigError(
             f"validation-fraction {validation:g} and test-fraction {test:g} leave nothing to train on: "
@@ -249,4 +272,11 @@ def _held_out(samples: int, fraction: float) -> int:
 def _split(
     arrays: Arrays, pool: int, partition: Partition, clients: int, draw: tuple[int, ...]
 ) -> tuple[IntArray, ...]:
-    return split(arrays.labels[:pool].numpy(), partition, clients, *draw)
+    owners = None if arrays.owners is None else arrays.owners[:pool].numpy()
+    return split(arrays.labels[:pool].numpy(), partition, clients, *draw, owners=owners)
+
+
+@cache
+def _halved(clients: int, fraction: float, seed: int) -> frozenset[int]:
+    """Return the clients that keep half of their training rows."""
+    return frozenset(generator(seed, "halved").permutation(clients)[: round(fraction * clients)].tolist())

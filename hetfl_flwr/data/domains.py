@@ -1,19 +1,25 @@
 """From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
-from hetfl_flwr.data.hub import HubTable, open_table, read_table, table_spec
+from hetfl_flwr.data.folders import is_folder, local_folder
+from hetfl_flwr.data.hub import Kind, Source, open_source
+from hetfl_flwr.data.images import image_spec, read_images
+from hetfl_flwr.data.labels import IntArray, read_codes
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import ANGLES, rotated
 from hetfl_flwr.data.samples import Arrays, DataSpec
-from hetfl_flwr.errors import ConfigError, unknown
+from hetfl_flwr.data.tables import read_table
+from hetfl_flwr.data.texts import read_texts
+from hetfl_flwr.errors import ConfigError, DataError, unknown
 
 _ROTATED = "rotated-"
 
@@ -25,61 +31,119 @@ class Family:
     Parameters
     ----------
     name : str
-        As it was written.
-    base : str
-        The data set that it is, or turns: a name of the catalogue, or a hub id.
-    domains : int
-        How many they are: 1, or the number of angles of a rotated family.
+        As it was written, a folder as an absolute path.
+    reading : Reading
+        How it is read: of this data set alone, the catalogue's columns filled in.
     """
 
     name: str
-    base: str
-    domains: int
+    reading: Reading
+
+    @property
+    def base(self) -> str:
+        """The data set that it is, or turns: a name of the catalogue, a hub id or a folder."""
+        return self.name.removeprefix(_ROTATED)
+
+    @property
+    def turned(self) -> bool:
+        """Whether it is a rotated family."""
+        return self.name != self.base
+
+    @property
+    def domains(self) -> int:
+        """How many they are: the angles of a rotated family, the values of a column of domains, or 1.
+
+        Raises
+        ------
+        DataError
+            If the data set with a column of domains cannot be opened.
+        """
+        return len(self.domain_names)
+
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """What its domains are called: angles, the values of a column of domains, or the data set's name."""
+        if self.turned:
+            return tuple(f"{angle}°" for angle in ANGLES)
+        return tuple(map(str, _domain_names(self))) if self.reading.domain_column else (self.name,)
 
 
-def parse_families(dataset: str) -> tuple[Family, ...]:
-    """Return what a data set's name, or a comma list of names, stands for.
+def absolute(dataset: str) -> str:
+    """Return a data set's name, or a comma list of names, in which folders are absolute paths.
+
+    Examples
+    --------
+    >>> absolute("digits, rotated-/data/./photos")
+    'digits,rotated-/data/photos'
+    """
+    return ",".join(map(_absolute, dataset.split(",")))
+
+
+def _absolute(name: str) -> str:
+    name = name.strip()
+    base = name.removeprefix(_ROTATED)
+    return name.removesuffix(base) + str(Path(base).expanduser().absolute()) if is_folder(base) else name
+
+
+def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family, ...]:
+    """Return what a data set's name, or a comma list of names, stands for. No data set is opened.
 
     Parameters
     ----------
     dataset : str
-        Names of the catalogue, hub ids ``owner/name``, or either of them after ``rotated-``; blanks around a name
+        Names of the catalogue, hub ids ``owner/name``, folders, or any of them after ``rotated-``; blanks around a name
         do not count.
+    reading : Reading, optional
+        Where they lie and how they are read, as in `load_client_data`.
 
     Raises
     ------
     ConfigError
-        If a name is empty, unknown, or there twice, or is ``rotated-`` of what cannot be turned.
+        If a name is empty, unknown, or there twice, or is ``rotated-`` of what cannot be turned; or if a key names
+        more or fewer columns than there are data sets.
 
     Examples
     --------
     >>> [(family.name, family.domains) for family in parse_families("digits, rotated-mnist")]
     [('digits', 1), ('rotated-mnist', 4)]
     """
-    names = [name.strip() for name in dataset.split(",")]
+    names = absolute(dataset).split(",")
     for name in names:
         if not name:
             raise ConfigError(f"dataset {dataset!r} has an empty name: write one name, or several with a comma between")
         if names.count(name) > 1:
             raise ConfigError(f"dataset {dataset!r} has '{name}' more than once: name each data set once")
-    return tuple(map(_family, names))
+    own = reading or Reading()
+    return tuple(_family(name, own.of(number, len(names))) for number, name in enumerate(names))
 
 
-def _family(name: str) -> Family:
-    base = name.removeprefix(_ROTATED)
+def _family(name: str, reading: Reading) -> Family:
+    family = Family(name, reading)
+    base, entry = family.base, CATALOGUE.get(family.base)
     if base.startswith(_ROTATED):
         raise ConfigError(f"dataset '{name}' is turned twice: write {_ROTATED} once")
-    if base not in CATALOGUE and "/" not in base:
-        raise ConfigError(f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, or a hub id such as owner/name")
-    if base == name:
-        return Family(name, base, domains=1)
-    if base in CATALOGUE and CATALOGUE[base].spec.is_table:
-        raise ConfigError(f"dataset '{name}': '{base}' is a table, and only images can be turned: use '{base}'")
-    return Family(name, base, domains=len(ANGLES))
+    if not entry and "/" not in base:
+        raise ConfigError(
+            f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
+            f"or a hub id such as owner/name, or a folder such as ./{base}"
+        )
+    if entry:
+        family = Family(name, entry.completed(reading))
+    if family.turned:
+        _check_turned(family, entry.spec if entry else None)
+    return family
+
+
+def _check_turned(family: Family, spec: DataSpec | None) -> None:
+    name, base = family.name, family.base
+    if family.reading.domain_column:
+        raise ConfigError(f"dataset '{name}': '{base}' has domains of its own, and is not turned as well: use '{base}'")
+    if spec and not spec.is_image:
+        raise ConfigError(f"dataset '{name}': '{base}' is a {spec.kind}, and only images can be turned: use '{base}'")
 
 
 def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
-    """Return what a model must fit, without decoding the data set.
+    """Return what a model must fit; of a data set of the catalogue without a local copy, what the catalogue says.
 
     Parameters
     ----------
@@ -93,7 +157,7 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
     ConfigError
         If there is no such data set.
     DataError
-        If it is not in the catalogue, and cannot be opened.
+        If it cannot be opened.
 
     Examples
     --------
@@ -102,35 +166,57 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
     >>> data_spec("rotated-digits") == data_spec("digits, mnist") == data_spec("digits")
     True
     """
-    families = parse_families(dataset)
-    base = families[0].base
-    if base in CATALOGUE:
-        return CATALOGUE[base].spec
-    return table_spec(_table(base, reading_of(families, 0, reading or Reading())))
+    family = parse_families(dataset, reading)[0]
+    entry, folder = CATALOGUE.get(family.base), family.reading.data_dir
+    if entry and (entry.bundled or not folder or not local_folder(entry.place, folder)):
+        return entry.spec_for(family.reading)
+    source = _source(family.base, family.reading)
+    return image_spec(source) if source.kind == "image" else _arrays(family.base, family.reading)[0].spec
 
 
-def reading_of(families: Sequence[Family], number: int, reading: Reading) -> Reading:
-    """Return how one family of a list is read: of bundled data only the size of images can be chosen.
+def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
+    """Return what the inputs of a data set, or of a list of them, are.
+
+    Nothing is downloaded to know: a data set of which neither the catalogue nor a folder here says anything is texts
+    if a text column is named, else images.
 
     Raises
     ------
     ConfigError
-        If a key names more or fewer columns than there are data sets.
+        If there is no such data set, or inputs of several kinds are in a list.
+
+    Examples
+    --------
+    >>> kind_of("digits"), kind_of("adult"), kind_of("owner/name", Reading(text_column="text"))
+    ('image', 'table', 'text')
     """
-    own, entry = reading.of(number, len(families)), CATALOGUE.get(families[number].base)
-    return Reading(image_size=own.image_size) if entry and entry.bundled else own
+    kinds = {_kind(family): family.name for family in parse_families(dataset, reading)}
+    if len(kinds) > 1:
+        said = ", ".join(f"{name} are {kind}s" for kind, name in kinds.items())
+        raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")
+    return next(iter(kinds))
+
+
+def _kind(family: Family) -> Kind:
+    entry, reading = CATALOGUE.get(family.base), family.reading
+    if entry:
+        return entry.spec.kind
+    try:
+        if is_folder(family.base) or (reading.data_dir and local_folder(family.base, reading.data_dir)):
+            return _source(family.base, reading).kind
+    except DataError:  # a server need not have what its clients have
+        pass
+    return "text" if reading.text_column else "image"
 
 
 @cache
-def family_arrays(family: Family, reading: Reading, seed: int, with_test: bool) -> tuple[Arrays, ...]:
+def family_arrays(family: Family, seed: int, with_test: bool) -> tuple[Arrays, ...]:
     """Return the arrays of a family's domains; equal arguments return the same copy.
 
     Parameters
     ----------
     family : Family
         Which domains.
-    reading : Reading
-        Where they lie and how they are read.
     seed : int
         The run's seed, 0 or more, by which the images of a rotated family are drawn.
     with_test : bool
@@ -141,8 +227,11 @@ def family_arrays(family: Family, reading: Reading, seed: int, with_test: bool) 
     DataError
         If the data set cannot be found or read.
     """
-    base = _arrays(family.base, reading)
-    return (base,) if family.domains == 1 else rotated(base, seed, with_test)
+    arrays = _arrays(family.base, family.reading)
+    if not family.turned:
+        return arrays
+    _check_turned(family, arrays[0].spec)
+    return rotated(arrays[0], seed, with_test)
 
 
 @cache
@@ -158,22 +247,58 @@ def _mean_image(arrays: Arrays) -> npt.NDArray[np.float64]:
     return mean / float(arrays.peak)
 
 
-def _table(dataset: str, reading: Reading) -> HubTable:
-    entry = CATALOGUE.get(dataset)
-    if entry:
-        return open_table(
-            entry.hub_id,
-            reading.data_dir,
-            reading.image_column or entry.image_column,
-            reading.label_column or entry.label_column,
-        )
-    return open_table(dataset, reading.data_dir, reading.image_column, reading.label_column)
+@cache
+def _source(base: str, reading: Reading) -> Source:
+    return open_source(CATALOGUE[base].place if base in CATALOGUE else base, reading, CATALOGUE.get(base))
+
+
+def _domain_names(family: Family) -> tuple[int | str, ...]:
+    return _domains(_source(family.base, family.reading))[0]
 
 
 @cache
-def _arrays(dataset: str, reading: Reading) -> Arrays:
-    entry = CATALOGUE.get(dataset)
+def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
+    """Return the names of a data set's domains, and of each row (N,) the number of its own."""
+    column = source.reading.domain_column
+    return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
+
+
+@cache
+def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
+    """Return each domain of a data set as a view of one array: rows in order of domain, then of split."""
+    entry = CATALOGUE.get(base)
     if entry and entry.bundled:
-        return entry.bundled()
-    table = _table(dataset, reading)
-    return read_table(table, entry.spec if entry else table_spec(table))
+        return (resized(entry.bundled(), reading.image_size),)
+    source = _source(base, reading)
+    names, domains = _domains(source)
+    rows = np.argsort(domains, kind="stable")
+    whole = _read(source, rows)
+    ends = np.cumsum(np.bincount(domains)).tolist()
+    trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
+    if 0 in trains:
+        raise DataError(
+            f"{source.place} has no training row of {reading.domain_column} {names[trains.index(0)]}: "
+            "put some into it, or leave that domain out"
+        )
+    return tuple(
+        replace(
+            whole,
+            inputs=whole.inputs[start:end],
+            labels=whole.labels[start:end],
+            owners=None if whole.owners is None else whole.owners[start:end],
+            train_rows=train,
+        )
+        for start, end, train in zip([0, *ends], ends, trains, strict=False)
+    )
+
+
+def _read(source: Source, rows: IntArray) -> Arrays:
+    """Return all rows of a data set in a given order."""
+    column = source.reading.id_column
+    owners = torch.from_numpy(read_codes(source, column, "partition")[1][rows]) if column else None
+    if source.kind == "image":
+        return replace(read_images(source, rows), owners=owners)
+    arrays = read_table(source) if source.kind == "table" else read_texts(source)
+    if source.reading.domain_column:
+        arrays = replace(arrays, inputs=arrays.inputs[rows], labels=arrays.labels[rows])
+    return replace(arrays, owners=owners)

@@ -1,141 +1,174 @@
-"""Image data sets in the hub's layout: from a local folder or from the hub itself, decoded into one array."""
+"""Data sets in the hub's layout, opened: from a local folder or from the hub itself. Nothing is decoded here."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
-from hetfl_flwr.data.samples import Arrays, DataSpec
-from hetfl_flwr.errors import DataError
+from hetfl_flwr.data.folders import EXPECTED, holds_images_alone, is_folder, local_folder, own_folder
+from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from datasets.arrow_dataset import Dataset
-    from PIL.Image import Image
 
-_SUFFIXES = {".parquet", ".csv", ".json", ".jsonl", ".arrow"}
+    from hetfl_flwr.data.catalogue import DatasetEntry
+
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
-_GREY = {"1", "L", "LA"}
-_COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
-_BATCH = 1000
+_CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
+
+Kind = Literal["image", "text", "table"]
 
 
-@dataclass(frozen=True)
-class HubTable:
-    """An opened data set whose images are not decoded yet.
+@dataclass(frozen=True, eq=False)
+class Source:
+    """An opened data set of which nothing is decoded yet.
 
     Parameters
     ----------
     place : str
         Hub id or folder it came from, for messages.
     splits : dict
-        "train", and "test" where it has one, in this order.
-    image, label : str
-        The two columns that matter.
+        "train", and "test" where it has one, in this order; neither is empty, and all columns named here are in both.
+    kind : {"image", "text", "table"}
+        What an input is.
+    inputs : tuple of str
+        The image column, the text column, or all columns of a table save label, domain and id, in their order.
+    label : str
+        The column that is to be learnt.
+    reading : Reading
+        How it is read: of one data set, the catalogue's columns filled in.
+    values : tuple of str or int
+        Label values in class order where the catalogue declares them, else empty.
     """
 
     place: str
     splits: dict[str, "Dataset"]
-    image: str
+    kind: Kind
+    inputs: tuple[str, ...]
     label: str
+    reading: Reading
+    values: tuple[str | int, ...] = ()
+
+    def __len__(self) -> int:
+        """Return N, the number of rows of all splits."""
+        return sum(map(len, self.splits.values()))
+
+    def where(self, row: int) -> str:
+        """Return how messages call a row, 0..N-1, counted through the splits."""
+        trains = len(self.splits["train"])
+        split, row = ("train", row) if row < trains else ("test", row - trains)
+        return f"{row} of split '{split}' of {self.place}"
 
 
-def local_folder(hub_id: str, data_dir: str) -> Path | None:
-    """Return the folder under ``data_dir``, or ``data_dir`` itself, that holds a data set; None if none does.
-
-    ``data_dir`` itself counts where data files lie in it or in its ``data`` folder, or anywhere below it
-    if it bears the data set's name.
-
-    Raises
-    ------
-    DataError
-        If ``data_dir`` is not a folder.
-    """
-    root = Path(data_dir).expanduser()
-    if not root.is_dir():
-        raise DataError(f"data-dir '{data_dir}' is not a folder: set it to the folder that holds {hub_id}")
-    named = root.resolve().name.lower() == hub_id.rpartition("/")[2].lower()
-    if any(map(_is_data, (root / hub_id).rglob("*"))):
-        return root / hub_id
-    here = root.rglob("*") if named else [*root.glob("*"), *root.glob("data/*")]
-    return root if any(map(_is_data, here)) else None
-
-
-def _is_data(path: Path) -> bool:
-    return path.suffix in _SUFFIXES and path.is_file()
-
-
-def open_table(hub_id: str, data_dir: str, image_column: str, label_column: str) -> HubTable:
-    """Open a data set, without decoding an image.
+def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = None) -> Source:
+    """Open a data set.
 
     Parameters
     ----------
-    hub_id : str
-        ``owner/name``.
-    data_dir : str
-        Folder that holds ``<hub_id>`` in the hub's layout or as `save_to_disk` wrote it, or that folder
-        itself; empty to load it from the hub (or from its cache).
-    image_column, label_column : str
-        Column names; empty to take the only image and the only class-label column.
+    dataset : str
+        A hub id ``owner/name``, or a folder.
+    reading : Reading
+        Where it lies and which columns count; the only image and the only class-label column need no name.
+    entry : DatasetEntry, optional
+        What the catalogue knows of it.
 
     Raises
     ------
+    ConfigError
+        If an image column and a text column are named.
     DataError
-        If it cannot be found or read, has no training split, or lacks the columns.
+        If it cannot be found or read, has no training split or an empty split, or lacks the columns.
     """
-    from datasets.features import Image
     from datasets.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    place, found = _from_folder(hub_id, data_dir) if data_dir else (hub_id, _from_hub(hub_id))
-    names = [name for name in ("train", "test") if name in found]
-    splits: dict[str, Dataset] = {name: found[name] for name in names}
+    place, found = _found(dataset, reading, entry)
+    splits: dict[str, Dataset] = {name: found[name].with_format(None) for name in ("train", "test") if name in found}
     if "train" not in splits:
         raise DataError(f"{place} has no split 'train', only: {', '.join(found)}")
-    image = _column(place, splits, image_column, "Image", "image-column")
-    label = _column(place, splits, label_column, "ClassLabel", "label-column")
-    if not isinstance(splits["train"].features[image], Image):
-        raise DataError(f"column '{image}' of {place} holds no images: set image-column to one that does")
-    return HubTable(place, splits, image, label)
+    label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
+    if entry and entry.without:
+        splits = {name: _without(data, label, entry.without) for name, data in splits.items()}
+    for name, data in splits.items():
+        if not len(data):
+            raise DataError(f"split '{name}' of {place} is empty: take it away, or put rows into it")
+    kind, inputs = _inputs(place, splits, reading, label)
+    if kind == "image":
+        splits = {name: _as_images(place, data, inputs[0]) for name, data in splits.items()}
+    values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
+    return Source(place, splits, kind, inputs, label, reading, values)
 
 
-def _from_folder(hub_id: str, data_dir: str) -> tuple[str, dict[str, "Dataset"]]:
-    from datasets.load import load_dataset, load_from_disk
+def cells(data: "Dataset", column: str) -> "pa.ChunkedArray":
+    """Return one column of a split."""
+    table: pa.Table = data.select_columns(column).with_format("arrow")[:]
+    return table[column]
 
-    folder = local_folder(hub_id, data_dir)
+
+def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> tuple[str, dict[str, "Dataset"]]:
+    """Return what messages call a data set, and its splits."""
+    origin = entry.origin if entry else ""
+    if is_folder(dataset):
+        return _from_folder(own_folder(dataset), reading)
+    if not reading.data_dir:
+        if origin:
+            raise DataError(
+                f"{dataset} is not on the hub: get it from {origin}, put it into a folder <data-dir>/{dataset} as "
+                f"{EXPECTED}, and set data-dir"
+            )
+        return dataset, _from_hub(dataset)
+    folder = local_folder(dataset, reading.data_dir)
     if folder is None:
         raise DataError(
-            f"data-dir '{data_dir}' holds no {hub_id}: expected parquet, csv, json or arrow files (the hub's "
-            f"layout, or what save_to_disk writes) in '{Path(data_dir, hub_id)}'; or leave data-dir empty to "
-            "download it"
+            f"data-dir '{reading.data_dir}' holds no {dataset}: expected in '{Path(reading.data_dir, dataset)}' "
+            f"{EXPECTED}; " + (f"get it from {origin}" if origin else "or leave data-dir empty to download it")
         )
-    saved = any((folder / name).exists() for name in _SAVED)
+    return _from_folder(folder, reading)
+
+
+def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Dataset"]]:
+    from datasets.load import load_dataset, load_from_disk
+
+    images = holds_images_alone(folder)
     try:
-        data: Any = load_from_disk(str(folder)) if saved else load_dataset(str(folder))
+        if any((folder / name).exists() for name in _SAVED):
+            data: Any = load_from_disk(str(folder))
+        else:
+            data = load_dataset("imagefolder", data_dir=str(folder)) if images else load_dataset(str(folder))
     except Exception as error:
-        raise DataError(f"cannot read the data set in '{folder}': {_reason(error)}") from error
-    return f"'{folder}'", data if isinstance(data, dict) else {"train": data}
+        raise DataError(f"cannot read the data set in '{folder}': {reason(error)}") from error
+    splits = dict(data) if isinstance(data, dict) else {"train": data}
+    if images and not reading.label_column and any("label" not in split.features for split in splits.values()):
+        raise DataError(f"'{folder}' holds images of fewer than two classes: put them into one folder a class")
+    return f"'{folder}'", splits
 
 
 def _from_hub(hub_id: str) -> dict[str, "Dataset"]:
     from datasets.load import load_dataset
 
     try:
-        data: Any = load_dataset(hub_id)
+        try:
+            data: Any = load_dataset(hub_id)
+        except RuntimeError as error:
+            if "scripts are no longer supported" not in str(error):
+                raise
+            data = load_dataset(hub_id, revision=_CONVERTED)
     except Exception as error:
         raise DataError(
-            f"cannot load {hub_id} from the hub ({_reason(error)}): check name and connection, or put "
+            f"cannot load {hub_id} from the hub ({reason(error)}): check name and connection, or put "
             f"a copy in the hub's layout into a folder <data-dir>/{hub_id} and set data-dir"
         ) from error
     return dict(data)
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """Return the first line of what an error is about."""
     while error.__cause__:
         error = error.__cause__
     lines = str(error).strip().splitlines()
@@ -153,106 +186,52 @@ def _column(place: str, splits: dict[str, "Dataset"], wanted: str, kind: str, ke
     column = wanted or of_kind[0]
     for split, data in splits.items():
         if column not in data.features:
+            near = get_close_matches(column, data.features, n=1)
+            hint = f"did you mean '{near[0]}'? Set" if near else "set"
             raise DataError(
                 f"{place} has no column '{column}' in its split '{split}': "
-                f"set {key} to one of: {', '.join(data.features)}"
+                f"{hint} {key} to one of: {', '.join(data.features)}"
             )
     return column
 
 
-def table_spec(table: HubTable) -> DataSpec:
-    """Return the shape of a data set's first image, and its number of classes.
-
-    Classes are the names of a class-label column, or else the distinct values of an integer column.
-
-    Raises
-    ------
-    DataError
-        If the first image cannot be read, or the labels are not integers.
-    """
-    image = next(_images(table, "train"))
-    channels = 1 if image.mode in _GREY else 3
-    feature = table.splits["train"].features[table.label]
-    classes = getattr(feature, "num_classes", None) or len(np.unique(_raw_labels(table, "train")))
-    return DataSpec((channels, image.height, image.width), classes)
-
-
-def read_table(table: HubTable, spec: DataSpec) -> Arrays:
-    """Decode a whole data set into one uint8 array.
-
-    Raises
-    ------
-    DataError
-        If an image cannot be decoded or is not of the shape, or a label is not an integer 0..C-1.
-    """
-    labels = np.concatenate([_labels(table, split, spec.classes) for split in table.splits])
-    inputs = np.empty((len(labels), *spec.shape), dtype=np.uint8)
-    targets = iter(np.moveaxis(inputs, 1, -1))
-    for split in table.splits:
-        for row, image in enumerate(_images(table, split)):
-            where = f"image {row} of split '{split}' of {table.place}"
-            target = next(targets)
-            target[...] = _pixels(image, spec.shape, where).reshape(target.shape)
-    return Arrays(
-        spec=spec,
-        inputs=torch.from_numpy(inputs),
-        labels=torch.from_numpy(labels),
-        train_rows=len(table.splits["train"]),
-        peak=255.0,
-        centre=torch.zeros(spec.shape),
-    )
-
-
-def _images(table: HubTable, split: str) -> Iterator["Image"]:
+def _inputs(place: str, splits: dict[str, "Dataset"], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
+    """Return what an input is, and the columns that it is made of."""
     from datasets.features import Image
 
-    data = table.splits[split].select_columns(table.image)
-    feature = data.features[table.image]
-    row = 0
-    for batch in data.cast_column(table.image, Image(decode=False)).iter(_BATCH):
-        for cell in batch[table.image]:
-            try:
-                image = feature.decode_example(cell)
-            except Exception as error:
-                raise DataError(
-                    f"cannot decode image {row} of split '{split}' of {table.place}: {_reason(error)}"
-                ) from error
-            yield image
-            row += 1
+    features = splits["train"].features
+    aside = [
+        _column(place, splits, column, "", key)
+        for column, key in ((reading.domain_column, "domain-column"), (reading.id_column, "natural:COLUMN"))
+        if column
+    ]
+    if reading.text_column:
+        if reading.image_column:
+            raise ConfigError(f"image-column and text-column are both set for {place}: choose one of them")
+        return "text", (_column(place, splits, reading.text_column, "", "text-column"),)
+    if reading.image_column or any(isinstance(feature, Image) for feature in features.values()):
+        return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
+    columns = tuple(name for name in features if name not in (label, *aside))
+    ignored = {" ".join(name.split()) for name in reading.ignore_columns.split(",")}
+    for column in columns:
+        if " ".join(column.split()) not in ignored and any(column not in data.features for data in splits.values()):
+            raise DataError(f"{place} has no column '{column}' in its split 'test': name it in ignore-columns")
+    return "table", columns
 
 
-def _pixels(image: "Image", shape: tuple[int, ...], where: str) -> npt.NDArray[np.uint8]:
-    """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
-    if image.mode not in _GREY | _COLOUR:
-        raise DataError(f"{where} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
-    if shape[0] == 1 and image.mode in _COLOUR:
-        raise DataError(f"{where} is in colour, others are grey: save all in one mode")
-    if (image.height, image.width) != shape[1:]:
-        raise DataError(
-            f"{where} is {image.height}x{image.width} pixels, expected {shape[1]}x{shape[2]}: "
-            "save all images in one size"
-        )
-    mode = "L" if shape[0] == 1 else "RGB"
-    return np.asarray(image if image.mode == mode else image.convert(mode))
+def _as_images(place: str, data: "Dataset", column: str) -> "Dataset":
+    """Return a split whose column is decoded as images; bytes and paths of files are, too."""
+    from datasets.features import Image, Value
+
+    feature = data.features[column]
+    if isinstance(feature, Image):
+        return data
+    if not isinstance(feature, Value) or feature.dtype not in ("binary", "large_binary", "string", "large_string"):
+        raise DataError(f"column '{column}' of {place} holds no images: set image-column to one that does")
+    images: Dataset = data.cast_column(column, Image())
+    return images
 
 
-def _raw_labels(table: HubTable, split: str) -> npt.NDArray[np.int64]:
-    column = table.splits[split].select_columns(table.label).with_format("numpy")[:][table.label]
-    labels = np.asarray(column)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DataError(
-            f"column '{table.label}' of {table.place} does not hold an integer in every row of split "
-            f"'{split}': set label-column to one that holds 0..C-1"
-        )
-    return labels.astype(np.int64)
-
-
-def _labels(table: HubTable, split: str, classes: int) -> npt.NDArray[np.int64]:
-    labels = _raw_labels(table, split)
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-    if wrong.size:
-        raise DataError(
-            f"row {wrong[0]} of split '{split}' of {table.place} has {table.label} {labels[wrong[0]]}: "
-            f"labels must be 0..{classes - 1}"
-        )
-    return labels
+def _without(data: "Dataset", label: str, values: tuple[str | int, ...]) -> "Dataset":
+    dropped = np.isin(cells(data, label).to_numpy(), values)
+    return data.select(np.flatnonzero(~dropped)) if dropped.any() else data

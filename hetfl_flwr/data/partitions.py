@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 
 _LOGGER = getLogger(__name__)
+_KEY = "key"  # the column that a partitioner goes by
 _MIN_SAMPLES = 3  # so that train, validation and test get one each
+_SIZES: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
+    "linear": np.positive,
+    "square": np.square,
+    "exponential": np.exp,
+}
 
 
 @dataclass(frozen=True)
@@ -28,17 +34,24 @@ class Partition:
     Parameters
     ----------
     form : str
-        "iid", "dirichlet", "classes", "shards" or "all".
-    value : float
-        Concentration of the Dirichlet distribution, or classes or shards a client; 0 for the others.
+        What stands before the colon.
+    value : float or str
+        Concentration of the Dirichlet distribution, or classes or shards a client; 0 for the forms without a value.
+        Of "natural" the column.
     """
 
     form: str
-    value: float = 0
+    value: float | str = 0
+
+    @property
+    def column(self) -> str:
+        """The column whose values say who a row belongs to; empty where that does not matter."""
+        return self.value if isinstance(self.value, str) else ""
 
     def __str__(self) -> str:
         """Return the text it was parsed from."""
-        return f"{self.form}:{self.value:g}" if self.value else self.form
+        value = self.column or f"{self.value:g}"
+        return f"{self.form}:{value}" if self.value else self.form
 
 
 def parse_partition(text: str) -> Partition:
@@ -54,6 +67,11 @@ def parse_partition(text: str) -> Partition:
           distribution, ALPHA above 0 and at most 1e6 (low: few classes a client; high: near ``iid``);
         - ``classes:N``: N classes a client, the first in turn, the others at random;
         - ``shards:N``: sorted by label and cut into N equal shards a client, given out at random;
+        - ``natural:COLUMN``: each value of the column owns its rows, and the owners, sorted, are dealt round-robin:
+          of as many owners as clients each client is one;
+        - ``linear``, ``square``, ``exponential``: shuffled, then cut so that client k of 0..K-1 has a share
+          proportional to k + 1, its square or its exponential, rounded down (the last client has what is left over);
+          each client's mix of classes is near that of all rows;
         - ``all``: every row to every client, for nodes that each have a data folder of their own.
 
     Raises
@@ -72,11 +90,19 @@ def parse_partition(text: str) -> Partition:
     except (KeyError, ValueError):
         raise ConfigError(
             f"partition {text!r} is not one of: "
-            "iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), all"
+            "iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), natural:COLUMN, "
+            "linear, square, exponential, all"
         ) from None
 
 
-def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int, *scope: int) -> tuple[IntArray, ...]:
+def split(
+    labels: IntArray,
+    partition: Partition,
+    num_partitions: int,
+    seed: int,
+    *scope: int,
+    owners: IntArray | None = None,
+) -> tuple[IntArray, ...]:
     """Return the rows of every partition, each in random order; no row is in two of them, save with "all".
 
     Parameters
@@ -84,14 +110,16 @@ def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int
     labels : ndarray
         (N,) int64, the class of each row.
     partition : Partition
-        How to share them out. "iid" and "dirichlet" give out every row; "classes" leaves out the classes that
-        fall to no client, "shards" what is left over when N rows are cut into equal shards.
+        How to share them out. "classes" leaves out the classes that fall to no client, "shards" what is left over
+        when N rows are cut into equal shards; the others give out every row.
     num_partitions : int
         K, the number of clients, 1 or more.
     seed : int
         The run's seed, 0 or more.
     *scope : int
         What else the draw is for: another scope is another draw.
+    owners : ndarray, optional
+        (N,) int64, whose each row is; only "natural" asks for it.
 
     Returns
     -------
@@ -101,7 +129,7 @@ def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int
     Raises
     ------
     ConfigError
-        If there are fewer rows than clients, or the partition cannot be met.
+        If there are fewer rows or owners than clients, or the partition cannot be met.
     """
     build = _FORMS[partition.form].build
     if build is None:
@@ -110,68 +138,103 @@ def split(labels: IntArray, partition: Partition, num_partitions: int, seed: int
         raise ConfigError(
             f"{num_partitions} clients cannot share {len(labels)} samples: use {len(labels)} clients or fewer"
         )
-    parts = _assign(build, labels, partition, num_partitions, generator(seed, "partition", *scope))
+    keys = _dealt(owners, partition, num_partitions) if partition.column else labels
+    parts = _assign(build, keys, partition, num_partitions, generator(seed, "partition", *scope))
     unused = len(labels) - sum(map(len, parts))
     if unused:
         _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, len(labels))
     return parts
 
 
+def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -> IntArray:
+    """Return to which client each row falls with its owner."""
+    if owners is None:
+        raise ConfigError(
+            f"partition '{partition}': the data set has no columns, so nobody owns its rows: use another partition"
+        )
+    present, codes = np.unique(owners, return_inverse=True)
+    if len(present) < num_partitions:
+        raise ConfigError(
+            f"partition '{partition}': {num_partitions} clients cannot share {len(present)} owners: "
+            f"use {len(present)} clients or fewer"
+        )
+    return codes % num_partitions
+
+
 def _assign(
-    build: "Build", labels: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator
+    build: "Build", keys: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator
 ) -> tuple[IntArray, ...]:
     from datasets.arrow_dataset import Dataset
 
-    order = draw.permutation(len(labels))
-    partitioner = build(labels, partition, num_partitions, int(draw.integers(2**32)))
-    partitioner.dataset = Dataset.from_dict({"label": labels[order], "row": order})
+    order = draw.permutation(len(keys))
+    partitioner = build(keys, partition, num_partitions, int(draw.integers(2**32)))
+    partitioner.dataset = Dataset.from_dict({_KEY: keys[order], "row": order})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parts = [partitioner.load_partition(k) for k in range(num_partitions)]
     except ValueError as error:
         raise ConfigError(
-            f"partition '{partition}' cannot share {len(labels)} samples over {num_partitions} clients: "
+            f"partition '{partition}' cannot share {len(keys)} samples over {num_partitions} clients: "
             "use fewer clients, or a more even partition (a higher ALPHA, a lower N)"
         ) from error
     return tuple(np.asarray(part.with_format("numpy")[:]["row"]) for part in parts)
 
 
-def _iid(labels: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
+def _iid(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
     from flwr_datasets.partitioner import IidPartitioner
 
     return IidPartitioner(num_partitions)
 
 
-def _dirichlet(labels: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
+def _dirichlet(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
     from flwr_datasets.partitioner import DirichletPartitioner
 
     return DirichletPartitioner(
-        num_partitions, "label", alpha=float(partition.value), min_partition_size=_MIN_SAMPLES, seed=seed
+        num_partitions, _KEY, alpha=float(partition.value), min_partition_size=_MIN_SAMPLES, seed=seed
     )
 
 
-def _classes(labels: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
+def _classes(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
     from flwr_datasets.partitioner import PathologicalPartitioner
 
-    present = len(np.unique(labels))
-    if partition.value > present:
+    present, wanted = len(np.unique(keys)), int(partition.value)
+    if wanted > present:
         raise ConfigError(f"partition '{partition}': the data has {present} classes, ask for no more")
-    return PathologicalPartitioner(
-        num_partitions, "label", int(partition.value), class_assignment_mode="first-deterministic", seed=seed
-    )
+    return PathologicalPartitioner(num_partitions, _KEY, wanted, class_assignment_mode="first-deterministic", seed=seed)
 
 
-def _shards(labels: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
+def _shards(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
     from flwr_datasets.partitioner import ShardPartitioner
 
-    most = len(labels) // num_partitions
-    if partition.value > most:
+    most, wanted = len(keys) // num_partitions, int(partition.value)
+    if wanted > most:
         raise ConfigError(
-            f"partition '{partition}': {len(labels)} samples over {num_partitions} clients "
+            f"partition '{partition}': {len(keys)} samples over {num_partitions} clients "
             f"make at most {most} shards a client"
         )
-    return ShardPartitioner(num_partitions, "label", num_shards_per_partition=int(partition.value), seed=seed)
+    return ShardPartitioner(num_partitions, _KEY, num_shards_per_partition=wanted, seed=seed)
+
+
+def _natural(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
+    from flwr_datasets.partitioner import GroupedNaturalIdPartitioner
+
+    return GroupedNaturalIdPartitioner(_KEY, group_size=1, sort_unique_ids=True)
+
+
+def _sized(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
+    from flwr_datasets.partitioner import IdToSizeFncPartitioner
+
+    size = _SIZES[partition.form]
+    with np.errstate(over="ignore"):
+        units = size(np.arange(1.0, num_partitions + 1))
+    most = int(np.count_nonzero(units[0] / np.cumsum(units) * len(keys) >= 1))  # how the partitioner counts
+    if num_partitions > most:
+        raise ConfigError(
+            f"partition '{partition}' of {len(keys)} samples leaves the first of {num_partitions} clients without any: "
+            f"use {most} clients or fewer"
+        )
+    return IdToSizeFncPartitioner(num_partitions, size)
 
 
 def _nothing(text: str) -> int:
@@ -192,13 +255,19 @@ def _count(text: str) -> int:
     return count
 
 
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
 Build = Callable[[IntArray, Partition, int, int], "Partitioner"]
-"""From labels, partition, number of partitions and seed to the partitioner that deals the rows."""
+"""From the keys to go by (labels, or clients), partition, number of partitions and seed to the dealing partitioner."""
 
 
 @dataclass(frozen=True)
 class _Form:
-    parse: Callable[[str], float]
+    parse: Callable[[str], float | str]
     build: Build | None  # None: nothing is dealt, every client has every row
 
 
@@ -207,5 +276,7 @@ _FORMS = {
     "dirichlet": _Form(_alpha, _dirichlet),
     "classes": _Form(_count, _classes),
     "shards": _Form(_count, _shards),
+    "natural": _Form(_name, _natural),
+    **{form: _Form(_nothing, _sized) for form in _SIZES},
     "all": _Form(_nothing, None),
 }

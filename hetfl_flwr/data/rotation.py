@@ -63,7 +63,8 @@ def rotated(base: Arrays, seed: int, with_test: bool) -> tuple[Arrays, ...]:
     """
     drawn = torch.from_numpy(_drawn(base.labels[: base.train_rows].numpy(), seed))
     rows = torch.cat([drawn, torch.arange(base.train_rows, len(base.labels))]) if with_test else drawn
-    some = replace(base, inputs=base.inputs[rows], labels=base.labels[rows], train_rows=len(drawn))
+    owners = None if base.owners is None else base.owners[rows]
+    some = replace(base, inputs=base.inputs[rows], labels=base.labels[rows], train_rows=len(drawn), owners=owners)
     return tuple(replace(some, inputs=turned(some.inputs, degrees)) for degrees in ANGLES)
 
 

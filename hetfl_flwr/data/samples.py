@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,11 @@ class DataSpec:
     shape: tuple[int, ...]
     classes: int
     vocabulary: int = 0
+
+    @property
+    def kind(self) -> Literal["image", "text", "table"]:
+        """What an input is."""
+        return "image" if self.is_image else "text" if self.is_text else "table"
 
     @property
     def is_text(self) -> bool:

@@ -1,6 +1,13 @@
 """Models: a body and a linear head, a small zoo sized by the data, and any torch module of the user's own."""
 
-from hetfl_flwr.models.registry import CatalogueRow, build_model, catalogue_rows, deal, parse_models
+from hetfl_flwr.models.registry import (
+    CatalogueRow,
+    build_model,
+    catalogue_rows,
+    check_pretrained,
+    deal,
+    parse_models,
+)
 from hetfl_flwr.models.split_model import SplitModel, parameter_count, split
 
 __all__ = [
@@ -8,6 +15,7 @@ __all__ = [
     "SplitModel",
     "build_model",
     "catalogue_rows",
+    "check_pretrained",
     "deal",
     "parameter_count",
     "parse_models",

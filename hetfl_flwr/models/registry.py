@@ -1,6 +1,6 @@
 """Models by name: which client gets which, and how a name becomes a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -12,7 +12,20 @@ import torch
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, unknown
 from hetfl_flwr.models.split_model import SplitModel, cause, checked, parameter_count, projected
-from hetfl_flwr.models.zoo import FEDHE_TABLE, TABULAR_TABLE, cnn1, cnn2, fedhe, lenet5, mlp, tabular
+from hetfl_flwr.models.text import bag, lstm
+from hetfl_flwr.models.vision import TORCHVISION, vision
+from hetfl_flwr.models.zoo import (
+    FEDHE_TABLE,
+    FEDHENN_TABLE,
+    TABULAR_TABLE,
+    cnn1,
+    cnn2,
+    fedhe,
+    fedhenn,
+    lenet5,
+    mlp,
+    tabular,
+)
 from hetfl_flwr.seeding import seeded
 
 OWN_MODEL = "package.module:function"
@@ -27,20 +40,34 @@ class ZooModel:
     build: Callable[[DataSpec], SplitModel]
 
 
+def _chain(numbers: Iterable[int]) -> str:
+    return "-".join(map(str, numbers))
+
+
 def _fedhe_models() -> dict[str, ZooModel]:
     return {
         f"fedhe:{number}": ZooModel(
-            f"FedHe's CNN {number}: {'-'.join(map(str, filters))} filters, dropout {dropout}",
+            f"FedHe's CNN {number}: {_chain(filters)} filters, dropout {dropout}",
             partial(fedhe, number),
         )
         for number, (filters, dropout) in enumerate(FEDHE_TABLE)
     }
 
 
+def _fedhenn_models() -> dict[str, ZooModel]:
+    return {
+        f"fedhenn:{number}": ZooModel(
+            f"FedHeNN's CNN {number}: {_chain(filters)} filters, {_chain(units) or 'no'} hidden units",
+            partial(fedhenn, number),
+        )
+        for number, (filters, units) in enumerate(FEDHENN_TABLE)
+    }
+
+
 def _tabular_models() -> dict[str, ZooModel]:
     return {
         f"tabular:{number}": ZooModel(
-            f"random perceptron {number}: {'-'.join(map(str, units))} hidden units; tables and images",
+            f"random perceptron {number}: {_chain(units)} hidden units; tables and images",
             partial(tabular, number),
         )
         for number, units in enumerate(TABULAR_TABLE)
@@ -48,7 +75,7 @@ def _tabular_models() -> dict[str, ZooModel]:
 
 
 FAMILIES: Mapping[str, Mapping[str, ZooModel]] = MappingProxyType(
-    {"fedhe": _fedhe_models(), "tabular": _tabular_models()}
+    {"fedhe": _fedhe_models(), "fedhenn": _fedhenn_models(), "tabular": _tabular_models()}
 )
 """Names that stand for several models of the zoo, for all of theirs."""
 
@@ -58,8 +85,11 @@ ZOO: Mapping[str, ZooModel] = MappingProxyType(
         "lenet5": ZooModel("LeNet-5: two convolutions and two hidden layers", lenet5),
         "cnn1": ZooModel("FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", cnn1),
         "cnn2": ZooModel("FML's CNN2: three convolutions with 128 filters", cnn2),
-        **FAMILIES["fedhe"],
-        **FAMILIES["tabular"],
+        **{name: model for family in FAMILIES.values() for name, model in family.items()},
+        **{name: ZooModel(summary, partial(vision, name)) for name, summary in TORCHVISION.items()},
+        "lstm1": ZooModel("embedding, LSTM of one layer, two linear layers; texts", partial(lstm, 1)),
+        "lstm2": ZooModel("embedding, LSTM of two layers, two linear layers; texts", partial(lstm, 2)),
+        "bag": ZooModel("mean of the embeddings, two linear layers; texts", bag),
     }
 )
 """Every model that has a name of its own."""
@@ -81,8 +111,8 @@ def parse_models(text: str) -> tuple[str, ...]:
     Parameters
     ----------
     text : str
-        Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``, ``tabular``
-        for ``tabular:0`` to ``tabular:9``.
+        Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``, ``fedhenn``
+        for ``fedhenn:0`` to ``fedhenn:4``, ``tabular`` for ``tabular:0`` to ``tabular:9``.
 
     Raises
     ------
@@ -125,8 +155,33 @@ def deal(models: str, partition: int) -> str:
     return names[partition % len(names)]
 
 
+def check_pretrained(models: str) -> None:
+    """Refuse a list of models none of which has pretrained weights.
+
+    Parameters
+    ----------
+    models : str
+        Comma-separated list, as in `parse_models`.
+
+    Raises
+    ------
+    ConfigError
+        None of them is a network of torchvision.
+    """
+    if TORCHVISION.keys().isdisjoint(parse_models(models)):
+        raise ConfigError(
+            f"pretrained: none of the models {models} has such weights; these do: {', '.join(TORCHVISION)}"
+        )
+
+
 def build_model(
-    name: str, spec: DataSpec, *, seed: int, scope: tuple[int | str, ...] = (), width: int = 0
+    name: str,
+    spec: DataSpec,
+    *,
+    seed: int,
+    scope: tuple[int | str, ...] = (),
+    width: int = 0,
+    pretrained: str = "",
 ) -> SplitModel:
     """Build a model for the data, in training mode, on the CPU.
 
@@ -145,11 +200,14 @@ def build_model(
     width : int
         Embedding width D, 0 or more. A model of another width is `projected` to it; the body's own weights are the
         same either way. 0: the model's own.
+    pretrained : str
+        Where a network of torchvision takes its weights from: ``"torchvision"``, ``"hub"`` or a folder, as in
+        `pretrained.find_weights`. Models of other kinds have random weights all the same. Empty: so have all.
 
     Raises
     ------
     ModelError
-        If the name is unknown, or the model cannot be built or does not fit the data.
+        If the name is unknown, the model cannot be built or does not fit the data, or pretrained weights are absent.
 
     Examples
     --------
@@ -160,6 +218,8 @@ def build_model(
     """
     _require_known(name)
     build = ZOO[name].build if name in ZOO else partial(_build_own, name)
+    if name in TORCHVISION:
+        build = partial(vision, name, pretrained=pretrained)
     with seeded(seed, *scope, "weights"):
         model = _build(name, build, spec)
         return model if width in (0, model.width) else projected(model, width)
@@ -171,8 +231,10 @@ def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
     Examples
     --------
     >>> row = catalogue_rows(DataSpec(shape=(30,), classes=2))[1]
-    >>> row.name, row.width, row.problem
-    ('lenet5', None, 'a convolutional network needs images (channels, height, width); for a table use mlp')
+    >>> row.name, row.width
+    ('lenet5', None)
+    >>> row.problem
+    'a convolutional network needs images (channels, height, width); for a table use mlp, for texts lstm1'
     """
     return [_row(name, model, spec) for name, model in ZOO.items()]
 

@@ -94,7 +94,7 @@ def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None =
     if head is not None and head not in linears:
         raise ModelError(unknown(f"Linear layer of {type(module).__name__}", head, linears))
     name = linears[-1] if head is None else head
-    model = _cut(module, name)
+    model = cut(deepcopy(module), name)
     if spec is not None and not _same(module, model, spec):
         raise ModelError(
             f"Linear layer '{name}' is not the last step of {type(module).__name__}: name the one that is, "
@@ -142,14 +142,14 @@ def cause(error: Exception) -> str:
     return text.splitlines()[0]
 
 
-def _cut(module: nn.Module, name: str) -> SplitModel:
-    body = deepcopy(module)
-    if isinstance(body, nn.Linear):
-        return SplitModel(nn.Identity(), body)
-    head = body.get_submodule(name)
+def cut(module: nn.Module, name: str) -> SplitModel:
+    """Take a module apart: its linear layer of that name becomes the head, the rest, with no layer there, the body."""
+    if isinstance(module, nn.Linear):
+        return SplitModel(nn.Identity(), module)
+    head = module.get_submodule(name)
     assert isinstance(head, nn.Linear)
-    body.set_submodule(name, nn.Identity())
-    return SplitModel(body, head)
+    module.set_submodule(name, nn.Identity())
+    return SplitModel(module, head)
 
 
 def _same(module: nn.Module, model: SplitModel, spec: DataSpec) -> bool:
@@ -165,7 +165,9 @@ def _probe(module: nn.Module, spec: DataSpec) -> torch.Tensor:
     name = type(module).__name__
     try:
         with seeded(0, "probe"), torch.no_grad():
-            logits = deepcopy(module).eval()(torch.randn(2, *spec.shape))
+            shape = (2, *spec.shape)
+            samples = torch.randint(spec.vocabulary, shape) if spec.is_text else torch.randn(shape)
+            logits = deepcopy(module).eval()(samples)
     except Exception as error:
         batch = (2, *spec.shape)
         raise ModelError(f"{name} does not accept a batch of shape {batch}: {cause(error)}") from error

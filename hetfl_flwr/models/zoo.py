@@ -31,17 +31,30 @@ TABULAR_TABLE: tuple[tuple[int, ...], ...] = tuple(
 )
 """Hidden units, layer by layer, of the ten random perceptrons: 1 to 4 layers of 16 to 128 units."""
 
+FEDHENN_TABLE: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((16,), ()),
+    ((16,), (128,)),
+    ((16, 32), (128,)),
+    ((16, 32), (128, 64)),
+    ((16, 32, 64), (128, 64)),
+)
+"""Filters of each convolution and units of each hidden layer of FedHeNN's five networks."""
+
 
 def mlp(spec: DataSpec) -> SplitModel:
     """Multi-layer perceptron: two hidden layers of 200 units with ReLU, for tables and images alike.
+
+    Raises
+    ------
+    ModelError
+        If the data are texts.
 
     Examples
     --------
     >>> mlp(DataSpec(shape=(30,), classes=2)).width
     200
     """
-    body = nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU())
-    return SplitModel(body, nn.Linear(200, spec.classes))
+    return _with_hidden_layers(nn.Sequential(nn.Flatten()), _inputs(spec), (200, 200), spec)
 
 
 def tabular(number: int, spec: DataSpec) -> SplitModel:
@@ -57,16 +70,17 @@ def tabular(number: int, spec: DataSpec) -> SplitModel:
     spec : DataSpec
         Shape of one input and number of classes.
 
+    Raises
+    ------
+    ModelError
+        If the data are texts.
+
     Examples
     --------
     >>> tabular(0, DataSpec(shape=(30,), classes=2)).width == TABULAR_TABLE[0][-1]
     True
     """
-    layers, width = nn.Sequential(nn.Flatten()), prod(spec.shape)
-    for units in TABULAR_TABLE[number]:
-        layers.extend((nn.Linear(width, units), nn.ReLU()))
-        width = units
-    return SplitModel(layers, nn.Linear(width, spec.classes))
+    return _with_hidden_layers(nn.Sequential(nn.Flatten()), _inputs(spec), TABULAR_TABLE[number], spec)
 
 
 def lenet5(spec: DataSpec) -> SplitModel:
@@ -74,6 +88,9 @@ def lenet5(spec: DataSpec) -> SplitModel:
 
     Convolution 5x5 with 6 filters (padding 2), pooling, convolution 5x5 with 16 filters, pooling, 120 units,
     84 units. Small images: see `trunk`.
+
+    It is what FedHeNN's homogeneous model is said to be (Makhija et al., ICML 2022, section 4.1): two convolutions,
+    each followed by max pooling, and three linear layers.
 
     Raises
     ------
@@ -93,8 +110,7 @@ def lenet5(spec: DataSpec) -> SplitModel:
             *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
         ],
     )
-    body = nn.Sequential(*convolutions, nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
-    return SplitModel(body, nn.Linear(84, spec.classes))
+    return _with_hidden_layers(convolutions, features, (120, 84), spec)
 
 
 def cnn1(spec: DataSpec) -> SplitModel:
@@ -114,8 +130,7 @@ def cnn1(spec: DataSpec) -> SplitModel:
     >>> cnn1(DataSpec(shape=(3, 32, 32), classes=10)).width
     120
     """
-    convolutions, features = _pooled_convolutions(spec, (6, 16))
-    return SplitModel(nn.Sequential(*convolutions, nn.Linear(features, 120), nn.ReLU()), nn.Linear(120, spec.classes))
+    return _with_hidden_layers(*_pooled_convolutions(spec, (6, 16)), (120,), spec)
 
 
 def cnn2(spec: DataSpec) -> SplitModel:
@@ -133,8 +148,36 @@ def cnn2(spec: DataSpec) -> SplitModel:
     >>> cnn2(DataSpec(shape=(3, 32, 32), classes=10)).width
     512
     """
-    convolutions, features = _pooled_convolutions(spec, (128, 128, 128))
-    return SplitModel(convolutions, nn.Linear(features, spec.classes))
+    return _with_hidden_layers(*_pooled_convolutions(spec, (128, 128, 128)), (), spec)
+
+
+def fedhenn(number: int, spec: DataSpec) -> SplitModel:
+    """One of the five convolutional networks of FedHeNN, from the simplest to the most complex.
+
+    Makhija et al., "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022, section 4.1: from one
+    convolution and one linear layer to three and three, each convolution followed by max pooling. The three between
+    these ends, filters and units are not in the text. Here it is 1 + 1, 1 + 2, 2 + 2, 2 + 3 and 3 + 3 layers, with the
+    last linear one as head, convolutions 3x3 and the numbers of `FEDHENN_TABLE`. Small images: see `trunk`.
+
+    Parameters
+    ----------
+    number : int
+        Row of `FEDHENN_TABLE`, 0 to 4.
+    spec : DataSpec
+        Shape of the images and number of classes.
+
+    Raises
+    ------
+    ModelError
+        If the data are not images.
+
+    Examples
+    --------
+    >>> [fedhenn(number, DataSpec(shape=(3, 32, 32), classes=10)).width for number in range(5)]
+    [3600, 128, 128, 64, 64]
+    """
+    filters, units = FEDHENN_TABLE[number]
+    return _with_hidden_layers(*_pooled_convolutions(spec, filters), units, spec)
 
 
 def _pooled_convolutions(spec: DataSpec, filters: Iterable[int]) -> tuple[nn.Sequential, int]:
@@ -197,8 +240,10 @@ def fedhe(number: int, spec: DataSpec) -> SplitModel:
 
 def image_channels(spec: DataSpec) -> int:
     """Return the number of channels of images (channels, height, width); other data raise ModelError."""
-    if len(spec.shape) != 3:
-        raise ModelError("a convolutional network needs images (channels, height, width); for a table use mlp")
+    if not spec.is_image:
+        raise ModelError(
+            "a convolutional network needs images (channels, height, width); for a table use mlp, for texts lstm1"
+        )
     return spec.shape[0]
 
 
@@ -213,7 +258,7 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
     shape : tuple of int
         Channels, height and width of the images, each 1 or more.
     layers : iterable of nn.Module
-        Convolutions with square kernels, poolings 2x2 and layers that keep the image's size.
+        Convolutions with square kernels, poolings whose kernel is one number, and layers that keep the image's size.
 
     Returns
     -------
@@ -227,11 +272,26 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
             side = min(image.shape[2:])
             if isinstance(layer, nn.Conv2d) and side < layer.kernel_size[0]:
                 layer.padding = (layer.kernel_size[0] // 2,) * 2
-            if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d) and side < 2:
+            if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d) and side < int(layer.kernel_size):  # type: ignore[arg-type]
                 continue
             fitted.append(layer)
             image = layer.eval()(image)
     return fitted.append(nn.Flatten()).train(), image.numel()
+
+
+def _inputs(spec: DataSpec) -> int:
+    """Return how many numbers one image or one row of a table has; texts raise ModelError."""
+    if spec.is_text:
+        raise ModelError("a perceptron needs images or tables; for texts use lstm1, lstm2 or bag")
+    return prod(spec.shape)
+
+
+def _with_hidden_layers(layers: nn.Sequential, width: int, units: Iterable[int], spec: DataSpec) -> SplitModel:
+    """Put hidden linear layers with ReLU, and then a head, behind layers that give ``width`` features."""
+    for count in units:
+        layers.extend((nn.Linear(width, count), nn.ReLU()))
+        width = count
+    return SplitModel(layers, nn.Linear(width, spec.classes))
 
 
 def _same_average_pooling() -> nn.Sequential:

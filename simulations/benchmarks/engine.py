@@ -116,7 +116,7 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Few repeats, and n
     rows += speeds
     for clients in (CLIENTS, MANY) if quick else (CLIENTS, MANY, 10 * MANY):
         rows += overhead(clients, repeats)
-    Console(width=None if sys.stdout.isatty() else 120).print(_table(rows))
+    Console(width=None if sys.stdout.isatty() else 120).print(table(rows))
 
 
 def _timed(act: Callable[[], object], repeats: int, messages: int) -> list[float]:
@@ -151,12 +151,13 @@ def _ratio(speed: Row, ray: Row) -> Row:
     return Row(f"{speed.what} over {RAY}", "times", [ratio], ">= 3 times")
 
 
-def _table(rows: list[Row]) -> Table:
-    table = Table("what", "unit", *("median", "smallest", "largest", "target"))
+def table(rows: list[Row]) -> Table:
+    """Return the table of some measurements."""
+    shown = Table("what", "unit", *("median", "smallest", "largest", "target"))
     for row in rows:
         figures = (median(row.samples), min(row.samples), max(row.samples))
-        table.add_row(row.what, row.unit, *(f"{figure:.3g}" for figure in figures), row.target)
-    return table
+        shown.add_row(row.what, row.unit, *(f"{figure:.3g}" for figure in figures), row.target)
+    return shown
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""Data sets as files on this machine: which folder holds one."""
+
+from pathlib import Path
+
+from hetfl_flwr.errors import DataError
+
+TABLES = {".parquet", ".csv", ".json", ".jsonl", ".arrow"}
+"""Endings of the files that hold rows."""
+
+IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+"""Endings of the files that are an image each."""
+
+EXPECTED = (
+    "parquet, csv, json or arrow files (the hub's layout, or what save_to_disk writes), or one folder of images a class"
+)
+
+
+def is_folder(dataset: str) -> bool:
+    """Return whether a data set's name is a folder's: it begins with a dot, a slash or a tilde.
+
+    Examples
+    --------
+    >>> is_folder("./photos"), is_folder("ylecun/mnist")
+    (True, False)
+    """
+    return dataset.startswith((".", "/", "~"))
+
+
+def own_folder(dataset: str) -> Path:
+    """Return the folder that a data set's name is.
+
+    Raises
+    ------
+    DataError
+        If it is none, or holds no data.
+    """
+    folder = Path(dataset)
+    if not folder.is_dir():
+        raise DataError(f"dataset '{folder}' is not a folder: give a folder that holds {EXPECTED}")
+    if not holds_data(folder):
+        raise DataError(f"dataset '{folder}' holds no data: expected {EXPECTED}")
+    return folder
+
+
+def local_folder(hub_id: str, data_dir: str) -> Path | None:
+    """Return the folder under ``data_dir``, or ``data_dir`` itself, that holds a data set; None if none does.
+
+    ``data_dir`` itself counts where data files lie in it or in its ``data`` folder, or anywhere below it
+    if it bears the data set's name.
+
+    Raises
+    ------
+    DataError
+        If ``data_dir`` is not a folder.
+    """
+    root = Path(data_dir).expanduser()
+    if not root.is_dir():
+        raise DataError(f"data-dir '{data_dir}' is not a folder: set it to the folder that holds {hub_id}")
+    if holds_data(root / hub_id):
+        return root / hub_id
+    if root.resolve().name.lower() == hub_id.rpartition("/")[2].lower():
+        return root if holds_data(root) else None
+    return root if any(_is_file(path, TABLES) for path in [*root.glob("*"), *root.glob("data/*")]) else None
+
+
+def holds_data(folder: Path) -> bool:
+    """Return whether there is a file of rows or an image anywhere below a folder."""
+    return any(_is_file(path, TABLES | IMAGES) for path in folder.rglob("*"))
+
+
+def holds_images_alone(folder: Path) -> bool:
+    """Return whether there are images below a folder and no file of rows, save one that describes them."""
+    return not any(_is_file(path, TABLES) and path.stem != "metadata" for path in folder.rglob("*"))
+
+
+def _is_file(path: Path, suffixes: set[str]) -> bool:
+    return path.suffix.lower() in suffixes and path.is_file()

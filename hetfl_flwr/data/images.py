@@ -1,0 +1,125 @@
+"""Images of a data set, decoded into one array."""
+
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hetfl_flwr.data.cache import kept
+from hetfl_flwr.data.hub import Source, reason
+from hetfl_flwr.data.labels import IntArray, read_labels
+from hetfl_flwr.data.samples import Arrays, DataSpec
+from hetfl_flwr.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets.arrow_dataset import Dataset
+    from PIL.Image import Image
+
+_GREY = {"1", "L", "LA"}
+_COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
+_BATCH = 1000
+
+
+def image_spec(source: Source) -> DataSpec:
+    """Return the shape of a data set's first image, or the size that is asked for, and its number of classes.
+
+    Raises
+    ------
+    DataError
+        If the first image cannot be decoded, or the labels are none.
+    """
+    return DataSpec(_shape(source), read_labels(source)[0])
+
+
+def read_images(source: Source, rows: IntArray) -> Arrays:
+    """Decode a whole data set into one uint8 array; large ones are decoded once a machine, see `kept`.
+
+    Parameters
+    ----------
+    source : Source
+        Its images are resized, bilinear and smoothed, where its reading asks for a size.
+    rows : ndarray
+        (N,) int64, all its rows, in the order that they are wanted in: counted through the training split and then
+        the test split.
+
+    Raises
+    ------
+    DataError
+        If an image cannot be decoded or is not of the shape, or a label is none of the classes.
+    """
+    classes, labels = read_labels(source)
+    shape = _shape(source)
+    inputs = kept(
+        (*(data._fingerprint for data in source.splits.values()), source.inputs, sha256(rows.tobytes()).hexdigest()),
+        (len(rows), *shape),
+        np.uint8,
+        partial(_batches, source, shape, rows),
+    )
+    return Arrays(
+        spec=DataSpec(shape, classes),
+        inputs=torch.from_numpy(inputs),
+        labels=torch.from_numpy(np.concatenate(list(labels.values()))[rows]),
+        train_rows=len(source.splits["train"]),
+        peak=255.0,
+        centre=torch.zeros(shape),
+    )
+
+
+def _shape(source: Source) -> tuple[int, int, int]:
+    image = _decoded(source, _encoded(source)[0][source.inputs[0]], 0)
+    size = source.reading.image_size
+    return (1 if image.mode in _GREY else 3, size or image.height, size or image.width)
+
+
+def _encoded(source: Source) -> "Dataset":
+    """Return the images of all splits, one after the other, as the bytes or paths that they are stored as."""
+    from datasets.combine import concatenate_datasets
+    from datasets.features import Image
+
+    [column] = source.inputs
+    raw = [data.select_columns(column).cast_column(column, Image(decode=False)) for data in source.splits.values()]
+    whole: Dataset = concatenate_datasets(raw)
+    return whole
+
+
+def _batches(source: Source, shape: tuple[int, int, int], rows: IntArray) -> Iterator[npt.NDArray[np.uint8]]:
+    """Decode all images, batch by batch: each (B, *shape)."""
+    channels, height, width = shape
+    place = iter(rows.tolist())
+    for batch in _encoded(source).select(rows).iter(_BATCH):
+        images = [_pixels(source, cell, next(place), shape) for cell in batch[source.inputs[0]]]
+        yield np.moveaxis(np.stack(images).reshape(-1, height, width, channels), -1, 1)
+
+
+def _pixels(source: Source, cell: Any, row: int, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
+    image = _decoded(source, cell, row)
+    if image.mode not in _GREY | _COLOUR:
+        raise DataError(f"image {source.where(row)} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
+    if shape[0] == 1 and image.mode in _COLOUR:
+        raise DataError(f"image {source.where(row)} is in colour, others are grey: save all in one mode")
+    mode = "L" if shape[0] == 1 else "RGB"
+    image = image if image.mode == mode else image.convert(mode)
+    size = source.reading.image_size
+    if size:
+        from PIL.Image import Resampling
+
+        return np.asarray(image.resize((size, size), Resampling.BILINEAR))
+    if (image.height, image.width) != shape[1:]:
+        raise DataError(
+            f"image {source.where(row)} is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
+            "set image-size to the height and width that all are to have"
+        )
+    return np.asarray(image)
+
+
+def _decoded(source: Source, cell: Any, row: int) -> "Image":
+    try:
+        image: Image = source.splits["train"].features[source.inputs[0]].decode_example(cell)
+    except Exception as error:
+        raise DataError(f"cannot decode image {source.where(row)}: {reason(error)}") from error
+    return image

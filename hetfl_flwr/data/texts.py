@@ -1,0 +1,128 @@
+"""Texts: words become tokens, by a hash that is the same for everybody, or by how frequent they are."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from hetfl_flwr.data.cache import kept
+from hetfl_flwr.data.labels import IntArray, read_labels
+from hetfl_flwr.data.reading import parse_vocabulary
+from hetfl_flwr.data.samples import Arrays, DataSpec
+from hetfl_flwr.errors import DataError
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data.hub import Source
+
+_BETWEEN_WORDS = r"[^\pL\pN_]+"
+_BATCH = 50_000  # texts that are cut into words at a time
+_FILL, _UNKNOWN, _FIRST = 0, 1, 2
+
+
+def read_texts(source: "Source") -> Arrays:
+    """Turn each text of a data set into a row of tokens; a large one is turned once a machine, see `kept`.
+
+    A word is a run of letters, digits and underscores, in lower case. Token 0 fills a short text up at its end; a text
+    without words is 0 throughout. With ``vocabulary = "hashed:V"`` a word is 1 + its MurmurHash3 (32 bits, seed 0)
+    modulo V - 1, the same in every run, on every node and for all data: nobody learns anything of the words of others.
+    With ``"shared:V"`` 1 is an unknown word, and 2..V-1 are the V - 2 most frequent words of the training split, the
+    most frequent first, of equally frequent ones the alphabetically first: clients that number words so know which are
+    frequent in the data of all, and need the same training split at hand.
+
+    Returns
+    -------
+    Arrays
+        Inputs (N, text-length) int32, 0..V-1.
+
+    Raises
+    ------
+    DataError
+        If the column holds no texts, or a row none, or the labels are not as they should be.
+    """
+    length = source.reading.text_length
+    _, size = parse_vocabulary(source.reading.vocabulary)
+    classes, labels = read_labels(source)
+    inputs = kept(
+        (*(data._fingerprint for data in source.splits.values()), source.inputs, source.reading.vocabulary),
+        (len(source), length),
+        np.int32,
+        partial(_batches, source),
+    )
+    return Arrays(
+        spec=DataSpec((length,), classes, vocabulary=size),
+        inputs=torch.from_numpy(inputs),
+        labels=torch.from_numpy(np.concatenate(list(labels.values()))),
+        train_rows=len(labels["train"]),
+        peak=1.0,
+        centre=torch.zeros(length),
+    )
+
+
+def _batches(source: "Source") -> Iterator[npt.NDArray[np.int32]]:
+    """Turn all texts into tokens, batch by batch: each (B, text-length)."""
+    kind, size = parse_vocabulary(source.reading.vocabulary)
+    tokens_of = partial(_hashed, size=size) if kind == "hashed" else partial(_ranked, known=_frequent(source, size))
+    for split in source.splits:
+        for texts in _texts(source, split):
+            words, rows = _words(texts)
+            places = np.arange(len(rows)) - np.searchsorted(rows, rows)
+            kept_words = places < source.reading.text_length
+            coded = words.filter(kept_words).dictionary_encode()
+            batch = np.full((len(texts), source.reading.text_length), _FILL, np.int32)
+            batch[rows[kept_words], places[kept_words]] = tokens_of(coded.dictionary)[coded.indices]
+            yield batch
+
+
+def _texts(source: "Source", split: str) -> Iterator[pa.Array]:
+    """Return the texts of a split, batch by batch."""
+    [column] = source.inputs
+    row = 0
+    for batch in source.splits[split].select_columns(column).with_format("arrow").iter(_BATCH):
+        texts = batch[column].combine_chunks()
+        if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
+            raise DataError(
+                f"column '{column}' of {source.place} holds {texts.type}, not texts: set text-column to one that does"
+            )
+        if texts.null_count:
+            row += texts.is_null().index(True).as_py()
+            raise DataError(
+                f"row {row} of split '{split}' of {source.place} has no {column}: fill it in, or leave the row out"
+            )
+        yield texts.cast(pa.large_string())
+        row += len(texts)
+
+
+def _words(texts: pa.Array) -> tuple[pa.Array, IntArray]:
+    """Return all words of some texts, one after the other, and the text that each is from, ascending."""
+    lists = pc.split_pattern_regex(pc.utf8_lower(texts), _BETWEEN_WORDS)
+    words = pc.list_flatten(lists)
+    real = pc.not_equal(words, "")  # a text may begin and end between words
+    return words.filter(real), pc.list_parent_indices(lists).filter(real).to_numpy()
+
+
+def _hashed(words: pa.Array, size: int) -> IntArray:
+    from sklearn.utils import murmurhash3_32
+
+    hashes = [murmurhash3_32(word, positive=True) for word in words.to_pylist()]
+    return 1 + np.array(hashes, np.int64) % (size - 1)
+
+
+def _ranked(words: pa.Array, known: pa.Array) -> IntArray:
+    ranks: IntArray = pc.index_in(words, value_set=known).fill_null(_UNKNOWN - _FIRST).to_numpy()
+    return _FIRST + ranks
+
+
+def _frequent(source: "Source", size: int) -> pa.Array:
+    """Return the most frequent words of the training split, the most frequent first, as many as have a token."""
+    counts: Counter[str] = Counter()
+    for texts in _texts(source, "train"):
+        counted = pc.value_counts(_words(texts)[0])
+        counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    return pa.array(ranked[: size - _FIRST], pa.large_string())

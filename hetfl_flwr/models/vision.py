@@ -1,0 +1,123 @@
+"""Networks of torchvision, fitted to the data by a few rules.
+
+- The first convolution takes as many channels as the images have.
+- From 64 pixels a side on, all else is torchvision's own, with its names of weights.
+- On smaller images the first convolution is 3x3 with stride 1, so that it keeps the image's size, and a ResNet goes
+  without its max pooling, as is usual on CIFAR. AlexNet and VGG leave out what does not fit (see `zoo.trunk`), have no
+  average pooling, and 512 units in their hidden layers instead of 4096.
+- Weights are drawn as torchvision draws a ResNet's: convolutions by He's rule, linear layers as PyTorch does.
+- Running statistics of batch norm take in 0.1 of each batch, as is PyTorch's rule. Torchvision's MobileNet V3 takes in
+  0.01, for ImageNet's many thousand batches; with the few hundred of a federation it would be tested at chance level.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
+from hetfl_flwr.models.pretrained import find_weights, load_weights
+from hetfl_flwr.models.split_model import SplitModel, cut
+from hetfl_flwr.models.zoo import image_channels, trunk
+
+TORCHVISION: Mapping[str, str] = MappingProxyType(
+    {
+        "alexnet": "AlexNet: five convolutions and two hidden layers",
+        "vgg11": "VGG with eight convolutions and two hidden layers",
+        "vgg11_bn": "VGG with eight convolutions, batch norm and two hidden layers",
+        "resnet18": "ResNet with 18 layers",
+        "resnet34": "ResNet with 34 layers",
+        "resnet50": "ResNet with 50 layers",
+        "mobilenet_v2": "MobileNet V2",
+        "mobilenet_v3_small": "MobileNet V3, the small one",
+        "mobilenet_v3_large": "MobileNet V3, the large one",
+    }
+)
+"""The networks by torchvision's names, and what each is."""
+
+SMALL = 64
+"""Images with fewer pixels a side, at the shorter one, get a network for small images."""
+
+SMALL_UNITS = 512
+"""Units of each hidden layer of AlexNet and VGG for small images."""
+
+
+def vision(name: str, spec: DataSpec, pretrained: str = "") -> SplitModel:
+    """Build a network of torchvision for images.
+
+    Parameters
+    ----------
+    name : str
+        Key of `TORCHVISION`.
+    spec : DataSpec
+        Shape of the images and number of classes.
+    pretrained : str
+        Where weights trained on ImageNet come from, as in `pretrained.find_weights`. Empty: random weights.
+
+    Raises
+    ------
+    ModelError
+        If the data are not images; if weights are asked for and the images are small, or there are no such weights.
+
+    Examples
+    --------
+    >>> vision("mobilenet_v3_small", DataSpec(shape=(1, 28, 28), classes=10)).width
+    1024
+    """
+    channels = image_channels(spec)
+    small = min(spec.shape[1:]) < SMALL
+    if pretrained and small:
+        size = "x".join(map(str, spec.shape[1:]))
+        raise ModelError(
+            f"pretrained weights need images of {SMALL}x{SMALL} or more, not {size}: set image-size={SMALL}"
+        )
+    with torch.device("meta"):
+        module: nn.Module = import_module("torchvision.models").get_model(name, num_classes=spec.classes)
+        _fit_stem(module, channels, small)
+        if small:
+            _fit_small(module, spec)
+    module.to_empty(device=torch.get_default_device()).apply(_draw)
+    head = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)][-1]
+    if pretrained:
+        load_weights(module, head, find_weights(name, pretrained))
+    return cut(module, head)
+
+
+def _fit_stem(module: nn.Module, channels: int, small: bool) -> None:
+    """Give the first convolution the images' channels, and make it keep the size of small ones."""
+    name, own = next((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d))
+    layout: dict[str, Any] = {"kernel_size": own.kernel_size, "stride": own.stride, "padding": own.padding}
+    if small:
+        layout = {"kernel_size": 3, "stride": 1, "padding": 1}
+    module.set_submodule(name, nn.Conv2d(channels, own.out_channels, bias=own.bias is not None, **layout))
+
+
+def _fit_small(module: Any, spec: DataSpec) -> None:
+    """Fit what follows the first convolution to small images."""
+    if hasattr(module, "maxpool"):
+        module.maxpool = nn.Identity()
+    linears = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    if len(linears) == 3:
+        module.features, features = trunk(spec.shape, module.features)
+        module.avgpool = nn.Identity()
+        widths = pairwise((features, SMALL_UNITS, SMALL_UNITS, spec.classes))
+        for name, (inputs, outputs) in zip(linears, widths, strict=True):
+            module.set_submodule(name, nn.Linear(inputs, outputs))
+
+
+def _draw(layer: nn.Module) -> None:
+    """Draw the weights of one layer that has any, and set how fast its running statistics go."""
+    if isinstance(layer, nn.Conv2d):
+        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    elif isinstance(layer, nn.Linear):
+        layer.reset_parameters()
+    elif isinstance(layer, nn.BatchNorm2d):
+        layer.reset_parameters()
+        layer.momentum = 0.1

@@ -1,0 +1,126 @@
+"""Networks of torchvision: untouched from 64 pixels on, fitted to smaller images and to any number of channels."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torchvision
+from fixtures.zoo import assert_is_a_model_of_the_zoo, assert_trains
+from torch import nn
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
+from hetfl_flwr.models import build_model, parameter_count
+from hetfl_flwr.models.vision import TORCHVISION
+
+DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
+CIFAR = DataSpec(shape=(3, 32, 32), classes=10)
+PACS = DataSpec(shape=(3, 64, 64), classes=7)
+
+
+def weights(name: str, spec: DataSpec) -> int:
+    with torch.device("meta"):
+        return parameter_count(build_model(name, spec, seed=0))
+
+
+def layers(module: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
+    return [layer for layer in module.modules() if isinstance(layer, kind)]
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_trains_splits_and_survives_a_state(name):
+    assert_is_a_model_of_the_zoo(name, DIGITS)
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 28, 28), (3, 32, 32), (3, 64, 64)], ids=str)
+@pytest.mark.parametrize("name", [name for name in TORCHVISION if name != "vgg11_bn"])
+def test_trains_on_images_of_any_size(name, shape):
+    """For vgg11_bn, whose 129 million weights take seconds from 64 pixels on, its twin stands in."""
+    spec = DataSpec(shape=shape, classes=3)
+    assert_trains(build_model(name, spec, seed=0), spec)
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_from_64_pixels_on_they_have_as_many_weights_as_torchvision_publishes(name):
+    published = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"].meta["num_params"]
+    assert weights(name, DataSpec(shape=(3, 224, 224), classes=1000)) == published
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_from_64_pixels_on_they_are_torchvision_s_own_layer_by_layer(name):
+    """But for the head, which is beside the body, and for how fast running statistics go."""
+    with torch.device("meta"):
+        model, own = build_model(name, PACS, seed=0), torchvision.models.get_model(name, num_classes=7)
+    head, layer = [item for item in own.named_modules() if isinstance(item[1], nn.Linear)][-1]
+    own.set_submodule(head, nn.Identity())
+    assert str(model.head) == str(layer)
+    assert str(model.body) == str(own).replace("momentum=0.01", "momentum=0.1")
+
+
+def test_a_side_below_64_pixels_makes_an_image_small():
+    """ResNet-18's first convolution, with 64 filters, is then 3x3 instead of 7x7."""
+    own, small = (weights("resnet18", DataSpec(shape=(3, *size), classes=10)) for size in ((64, 64), (224, 63)))
+    assert own - small == (49 - 9) * 3 * 64
+
+
+def test_alexnet_and_vgg11_for_cifar_by_hand():
+    """VGG's five poolings leave 1x1 of 512 channels, AlexNet's three 32 -> 15 -> 7 -> 3 of 256; 512 units twice.
+
+    On 12x12 images AlexNet's are 12 -> 5 -> 2, and the third, 3x3, is left out.
+    """
+    last = (512 * 512 + 512) + (512 * 10 + 10)
+    vgg = [3 * 64, 64 * 128, 128 * 256, 256 * 256, 256 * 512, 512 * 512, 512 * 512, 512 * 512]
+    biases = 64 + 128 + 2 * 256 + 4 * 512
+    assert weights("vgg11", CIFAR) == 9 * sum(vgg) + biases + (512 * 512 + 512) + last
+    alexnet = 9 * (3 * 64 + 192 * 384 + 384 * 256 + 256 * 256) + 25 * 64 * 192
+    biases = 64 + 192 + 384 + 256 + 256
+    assert weights("alexnet", CIFAR) == alexnet + biases + (9 * 256 * 512 + 512) + last
+    assert weights("alexnet", DataSpec((3, 12, 12), 10)) == alexnet + biases + (4 * 256 * 512 + 512) + last
+
+
+@pytest.mark.parametrize(
+    ("name", "poolings"), [("alexnet", 2), ("vgg11", 3), ("resnet18", 0), ("mobilenet_v3_large", 0)]
+)
+def test_on_8x8_images_the_first_convolution_keeps_the_size_and_poolings_that_do_not_fit_are_left_out(name, poolings):
+    """AlexNet 8 -> 3 -> 1, VGG 8 -> 4 -> 2 -> 1; a ResNet's one is left out on all small images."""
+    body = build_model(name, DIGITS, seed=0).body
+    first = layers(body, nn.Conv2d)[0]
+    assert first(torch.zeros(2, 1, 8, 8)).shape[2:] == (8, 8)
+    assert first.kernel_size == (3, 3)
+    assert (first.bias is None) == (name not in ("alexnet", "vgg11"))
+    assert len(layers(body, nn.MaxPool2d)) == poolings
+
+
+def test_running_statistics_take_in_a_tenth_of_each_batch():
+    norms = layers(build_model("mobilenet_v3_small", DIGITS, seed=0), nn.BatchNorm2d)
+    assert {norm.momentum for norm in norms} == {0.1}
+    assert {norm.eps for norm in norms} == {0.001}
+
+
+def test_weights_are_drawn_by_he_s_rule():
+    """A convolution 3x3 that gives 512 channels: deviation sqrt(2 / (9 * 512)), here over 1,179,648 weights."""
+    body = build_model("resnet18", DIGITS, seed=0).body
+    weight = body.layer4[0].conv1.weight.detach()
+    assert weight.shape == (512, 256, 3, 3)
+    assert float(weight.std()) == pytest.approx((2 / (9 * 512)) ** 0.5, rel=0.01)
+    assert torch.equal(body.bn1.running_var, torch.ones(64))
+    assert not body.bn1.running_mean.any()
+    assert not layers(build_model("alexnet", DIGITS, seed=0), nn.Conv2d)[2].bias.any()
+
+
+def test_a_width_is_projected_to():
+    own, model = (build_model("mobilenet_v3_small", DIGITS, seed=0, width=width) for width in (0, 12))
+    assert (own.width, model.width, model.body[1].in_features) == (1024, 12, 1024)
+    assert torch.equal(model.body[0].features[0][0].weight, own.body.features[0][0].weight)
+
+
+def test_a_table_is_refused(refusal):
+    said = refusal(ModelError, build_model, "resnet18", DataSpec(shape=(30,), classes=2), seed=0)
+    assert "needs images (channels, height, width); for a table use mlp" in said
+
+
+def test_torchvision_is_imported_by_those_who_use_it_alone():
+    code = "import sys, hetfl_flwr.models; print('torch' in sys.modules, 'torchvision' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
