@@ -113,6 +113,8 @@ class KnowledgeClient(NumPyClient, ABC):
         metrics = {**metrics, **self._measure_elsewhere(float(metrics["accuracy"]))}
         if self.node.config.keep_best:
             metrics = self._best(metrics)
+        if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
+            metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
 
     def epochs(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[list[torch.Tensor]]:

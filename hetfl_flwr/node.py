@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, Context
+from torch import nn
 
 from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.config import RunConfig, Value, for_node
@@ -74,6 +75,7 @@ class Node:
             width=width_of(config),
             pretrained=config.pretrained,
         ).to(device)
+        _check_trainable(model, name, len(data.train), partition)
         stamp = Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition)
         store = state_store(config, context)
         return cls(config, partition, partitions, name, model, data, store, stamp, SeedStore(context))
@@ -154,6 +156,15 @@ def state_store(config: RunConfig, context: Context) -> StateStore:
     if config.state_dir:
         return FileStore(Path(config.state_dir) / f"run-{context.run_id}", _identity(context.node_config)[0])
     return ContextStore(context, str(context.run_id))
+
+
+def _check_trainable(model: nn.Module, name: str, samples: int, partition: int) -> None:
+    """Refuse one training sample where batch norm would have to take its deviation."""
+    if samples == 1 and any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
+        raise ConfigError(
+            f"client {partition} has one training sample, and batch norm in its model '{name}' needs two: use fewer "
+            "clients, a more even partition or a model without batch norm"
+        )
 
 
 def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:

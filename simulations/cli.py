@@ -292,7 +292,8 @@ def _show(folder: Path) -> None:
 
     finished = load_run(folder)
     _print(client_table(finished), summary_table(finished))
-    plot_run(finished, folder / "accuracy.png")
+    if finished.summary["accuracy"] is not None:  # None: no client has test samples
+        plot_run(finished, folder / "accuracy.png")
     typer.echo(f"results: {folder}")
 
 

@@ -107,6 +107,13 @@ def test_a_run_is_shown_and_written_and_needs_no_terminal(hetfl, here):
     assert (summary["algorithm"], summary["engine"], summary["rounds"]) == ("fedhe", "local", 2)
 
 
+def test_a_run_without_test_samples_has_no_accuracy_and_no_picture(hetfl, here):
+    done = hetfl("run", "local", *SMALL, "--out", "out", "--set", "test-fraction=0")
+    assert (done.status, done.err) == (0, "")
+    assert json.loads((here / "out" / "summary.json").read_text())["accuracy"] is None
+    assert not (here / "out" / "accuracy.png").exists()
+
+
 def test_the_config_of_a_run_folder_is_enough_to_run_it_again(hetfl):
     assert hetfl("run", "fedhe", *SMALL, "--seed", 5, "--set", "fedhe.alpha=0.5", "--out", "one").status == 0
     assert hetfl("run", "fedhe", "--recipe", "one/config.toml", "--out", "two").status == 0

@@ -54,6 +54,13 @@ def test_with_keep_best_a_client_reports_its_best_model_on_validation(make_confi
     assert kept["model.head.weight"].tolist() == HALF_RIGHT
 
 
+def test_a_client_without_test_samples_has_no_accuracy_rather_than_one_of_zero():
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT)
+    untested = replace(node, data=replace(node.data, test=node.data.test.first(0)))
+    assert evaluated(untested, HALF_RIGHT).keys() == {"loss", EXAMPLES, "validation-accuracy"}
+    assert "accuracy" in evaluated(node, HALF_RIGHT)
+
+
 def test_without_keep_best_a_client_reports_the_model_it_has(make_config):
     node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT)
     assert evaluated(node, [[2.0, 0.0], [0.0, 2.0]])["accuracy"] == 1.0

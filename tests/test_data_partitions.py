@@ -297,6 +297,11 @@ def test_a_column_of_the_data_set_owns_the_rows(own_rows):
     assert shares == [[0, 2, 4, 6, 8, 10], [1, 5, 9, 11], [3, 7]]
 
 
+def test_the_owners_column_may_be_ignored_as_it_is(own_rows):
+    keys = {"partition": "natural:user", "partition_id": 0, "num_partitions": 3}
+    assert load_client(**own_rows, **keys, ignore_columns="user").spec == load_client(**own_rows, **keys).spec
+
+
 def test_clients_share_what_all_of_them_test_on(own_rows):
     """Else memory and time of a client would grow with the number of clients."""
     one, two = (load_client(**own_rows, partition_id=client, num_partitions=2) for client in (0, 1))

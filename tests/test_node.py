@@ -123,3 +123,11 @@ def test_the_settings_of_data_and_threads_reach_the_node(make_config, make_node)
     assert (len(node.data.train), len(node.data.validation), len(node.data.test)) == (359, 360, 360)
     pixels, _ = node.data.test.batch(torch.arange(360))
     assert (pixels.min(), pixels.max()) == (0.0, 1.0)  # minus a mean image, some would be below 0
+
+
+def test_one_training_sample_is_too_few_for_batch_norm(refusal, make_config, make_node):
+    keys = {"clients": 8, "partition": "exponential"}
+    assert len(make_node(make_config(**keys, models="mlp"), 0).data.train) == 1
+    said = refusal(ConfigError, make_node, make_config(**keys, models="fedhe:5"), 0)
+    assert said.startswith("client 0 has one training sample, and batch norm in its model 'fedhe:5' needs two: use ")
+    assert len(make_node(make_config(**keys, models="fedhe:5"), 1).data.train) > 1

@@ -213,7 +213,8 @@ def groups_of(table: Arrays) -> tuple[int, ...]:
 
 def _named(source: "Source", key: str) -> list[str]:
     """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
-    by_name = {" ".join(name.split()): name for name in source.inputs}
+    columns = (*source.inputs, source.reading.domain_column, source.reading.id_column)
+    by_name = {" ".join(name.split()): name for name in columns if name}
     wanted: str = getattr(source.reading, key.replace("-", "_"))
     names = [" ".join(name.split()) for name in wanted.split(",") if name.strip()]
     for name in names:
