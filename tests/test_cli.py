@@ -148,7 +148,7 @@ UNUSABLE = {
     "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3, but there are 2 clients"),
     "device": ("fedhe", ["--set", "device=gpu"], "device = 'gpu': "),
     "data folder": ("fedhe", ["--dataset", "mnist", "--data-dir", "none"], "none' is not a folder: set it to"),
-    "layout": ("fedhe", ["--dataset", "mnist", "--data-dir", "."], "holds no ylecun/mnist: expected parquet, "),
+    "layout": ("fedhe", ["--dataset", "mnist", "--data-dir", "."], "holds no ylecun/mnist: expected in "),
     "resume without --out": ("fedhe", ["--resume"], "--resume needs --out"),
     "recipe": ("fedhe", ["--recipe", "none.toml"], "none.toml: No such file or directory"),
 }
