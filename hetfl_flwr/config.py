@@ -180,10 +180,11 @@ class RunConfig(BaseModel):
         bool, Field(description="Domains of the same images (rotated) split them alike, so that none trains on a test.")
     ] = False
     normalize: Annotated[
-        Literal["mean-image", "none"],
+        Literal["mean-image", "imagenet", "none"],
         Field(
             description="mean-image: images minus the mean of the training images, a table's columns with mean 0 and "
-            "deviation 1 on the client's training rows; none: images scaled to [0, 1] only, tables as they are."
+            "deviation 1 on the client's training rows; imagenet: images scaled as ImageNet's weights (pretrained) "
+            "expect; none: images scaled to [0, 1] only, tables as they are."
         ),
     ] = "mean-image"
 

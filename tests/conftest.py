@@ -14,6 +14,7 @@ import torch
 from flwr.app import Context, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import settings
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.federation import Federation
@@ -23,6 +24,10 @@ from simulations.engine import CLIENT_APP, LocalGrid
 
 RUN = 7
 """Run id of everything that is built here."""
+
+
+settings.register_profile("without a clock", deadline=None)  # a busy machine is no defect
+settings.load_profile("without a clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:

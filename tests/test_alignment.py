@@ -98,7 +98,7 @@ def test_rbf_cka_by_hand():
 
 
 @given(SHAPES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_cka_is_the_textbook_s(shape):
     n, first, second, seed = shape
     x, y = matrix(n, first, seed, "x") + 1, matrix(n, second, seed, "y") - 2
@@ -112,7 +112,7 @@ def test_cka_is_the_textbook_s(shape):
 
 
 @given(SHAPES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_cka_is_symmetric_within_0_and_1_and_1_against_itself(shape):
     n, first, second, seed = shape
     x, y = tensor(n, first, seed, "x").float(), tensor(n, second, seed, "y").float()
@@ -317,7 +317,7 @@ def test_a_kernel_width_that_is_none_is_refused(sigma):
 
 
 @given(st.integers(1, 12), WIDTHS, st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_thin_factor_is_that_of_the_mean_kernel(n, widths, seed):
     """With more samples than features and with fewer, also where representations repeat."""
     representations = [matrix(n, width, seed % 3, place % 2) for place, width in enumerate(widths)]
@@ -394,7 +394,7 @@ def test_float32_from_the_wire_is_averaged_in_float64_and_left_as_it_is():
 
 
 @given(st.integers(1, 10), WIDTHS, st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_mean_of_rbf_kernels_is_the_slow_one_s(n, widths, seed):
     representations = [matrix(n, width, seed, place) for place, width in enumerate(widths)]
     weights = [float(weight) for weight in generator(seed).random(len(widths))]

@@ -9,6 +9,8 @@ import pytest
 import torch
 from fixtures.loading import load_client
 from sklearn.datasets import load_digits
+from torchvision.transforms._presets import ImageClassification
+from torchvision.transforms.functional import normalize
 
 import hetfl_flwr
 from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
@@ -95,6 +97,24 @@ def test_the_mean_image_of_the_training_split_is_taken_off():
     difference = plain.train.batch(torch.arange(4))[0] - centred.train.batch(torch.arange(4))[0]
     assert torch.allclose(difference, everyone.double().mean(dim=0).float().expand(4, -1, -1, -1), atol=1e-6)
     assert difference.abs().max() > 0.5
+
+
+@pytest.mark.parametrize("dataset", ["digits", "digits-colour"])
+def test_images_are_scaled_as_torchvision_does_for_its_pretrained_networks(dataset):
+    """Torchvision's own preset is the oracle; grey takes the mean of the three colours' numbers."""
+    preset = ImageClassification(crop_size=8)
+    mean, deviation = torch.tensor(preset.mean), torch.tensor(preset.std)
+    if dataset == "digits":
+        mean, deviation = mean.mean(0, keepdim=True), deviation.mean(0, keepdim=True)
+    plain, scaled = (
+        load(dataset=dataset, normalize=how).test.batch(torch.arange(4))[0] for how in ("none", "imagenet")
+    )
+    assert torch.allclose(scaled, normalize(plain, mean.tolist(), deviation.tolist()), atol=1e-6)
+
+
+def test_tables_are_not_scaled_as_images(refusal):
+    said = refusal(ConfigError, load, dataset="breast-cancer", normalize="imagenet")
+    assert said == "normalize = 'imagenet' is for images, and 'breast-cancer' is a table: use mean-image"
 
 
 def test_clients_share_one_array_whatever_they_ask_for():

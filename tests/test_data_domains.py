@@ -444,7 +444,7 @@ class TestJoined:
             parts.append(Samples(arrays, torch.from_numpy(draw.permutation(12)[:size])))
         return tuple(parts)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
     def test_it_is_the_parts_one_after_the_other(self, sizes, seed):
         draw = np.random.default_rng(seed)

@@ -153,7 +153,7 @@ def test_the_mix_of_classes_does_not_grow_with_the_share():
     assert np.bincount(labels[cut(labels, "linear", 4)[3]]).min() > 25
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     clients=st.integers(1, 4),

@@ -95,7 +95,7 @@ def test_decoupled_terms_by_hand():
 
 
 @given(st.integers(1, 6), st.integers(2, 7), st.floats(0.3, 20), st.floats(0.1, 6), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_decoupled_terms_are_the_slow_ones(batch, classes, temperature, spread, seed):
     rng = torch.Generator().manual_seed(seed)
     student, teacher = (torch.randn(batch, classes, generator=rng, dtype=torch.float64) * spread for _ in range(2))

@@ -145,7 +145,7 @@ uploads_of_all = st.lists(
 
 @pytest.mark.parametrize("store", STORES)
 @given(first=uploads_of_all, second=uploads_of_all, order=st.permutations(range(K)))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_class_is_the_mean_of_its_uploads_in_any_order_of_clients(store, first, second, order):
     """Two rounds in any order of replies; and each class is the mean over its uploads that have samples behind them."""
     members = roster(K, classes=C)

@@ -175,7 +175,7 @@ memes = some_arrays(np.float32, 4, elements=st.floats(-1e3, 1e3, width=32))
 
 
 @given(sent=st.lists(memes, min_size=1, max_size=7), copies=st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_mean_of_any_memes_and_of_equal_ones(sent, copies):
     """Equal memes come out as they are, to the bit; so one client's meme is the global model."""
     merged = FML().absorb({"w": sent[0]}, [Upload(k, {"w": array}, k) for k, array in enumerate(sent)])["w"]

@@ -52,7 +52,7 @@ def by_the_primal(gradient, reference):
 
 
 @given(VECTORS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_projection_solves_the_quadratic_programme(vectors):
     gradient, reference = vectors
     found = project(torch.from_numpy(gradient), torch.from_numpy(reference)).numpy()
@@ -175,7 +175,7 @@ def test_pcgrad_without_conflict_is_the_sum():
 
 
 @given(VECTORS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_pcgrad_is_symmetric_and_conflicts_with_neither(vectors):
     gradient, reference = (torch.from_numpy(part) for part in vectors)
     found = pcgrad(gradient, reference)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
+from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families, scaled_as_imagenet
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition, split
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.samples import Arrays, ClientData, Samples
@@ -33,7 +33,7 @@ def load_client_data(
     public_fraction: float = 0.1,
     halved_fraction: float = 0.0,
     shared_split: bool = False,
-    normalize: Literal["mean-image", "none"] = "mean-image",
+    normalize: Literal["mean-image", "imagenet", "none"] = "mean-image",
 ) -> ClientData:
     """Return one client's training, validation and test samples.
 
@@ -80,9 +80,10 @@ def load_client_data(
     shared_split : bool
         Whether all domains share out and cut their rows by the same draw: then an image that one domain of a rotated
         family tests on is a training image in none. By default each domain draws its own split.
-    normalize : {"mean-image", "none"}
+    normalize : {"mean-image", "imagenet", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
         together; the numbers of a table with mean 0 and deviation 1 over the client's own training rows.
+        "imagenet": images as torchvision's pretrained networks expect them.
         "none": images in [0, 1], tables as they are. Texts are tokens in either case.
 
     Raises
@@ -110,7 +111,7 @@ def load_client_data(
     index, position = seats.of(partition_id)
     number, first = _family_of(families, index)
     family = family_arrays(families[number], seed, test == "global")
-    _check_family(families[number].name, family[0], test, features)
+    _check_family(families[number].name, family[0], test, features, normalize)
     domains = {
         other: _Domain(
             arrays=arrays,
@@ -137,8 +138,8 @@ def load_client_data(
     if family[0].spec.is_table:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, seed)
         family = _own_tables(family, columns, index - first, train, normalize)
-    elif family[0].spec.is_image and normalize == "mean-image":
-        family = centred(family)
+    elif family[0].spec.is_image and normalize != "none":
+        family = centred(family) if normalize == "mean-image" else scaled_as_imagenet(family)
     source = family[index - first]
     others = [other for other in domains if other != index and len(families) == 1]
     return ClientData(
@@ -237,7 +238,9 @@ def _own_tables(
     return tuple(scaled if number == own else scaled_like(table, scaled) for number, table in enumerate(tables))
 
 
-def _check_family(name: str, arrays: Arrays, test: str, features: str) -> None:
+def _check_family(name: str, arrays: Arrays, test: str, features: str, normalize: str) -> None:
+    if normalize == "imagenet" and not arrays.spec.is_image:
+        raise ConfigError(f"normalize = 'imagenet' is for images, and '{name}' is a {arrays.spec.kind}: use mean-image")
     if test == "global" and arrays.train_rows == len(arrays.labels):
         raise ConfigError(f"dataset '{name}' has no test split of its own: set test-set to client")
     if features != "all" and not arrays.spec.is_table:

@@ -21,6 +21,9 @@ from hetfl_flwr.data.tables import read_table
 from hetfl_flwr.data.texts import read_texts
 from hetfl_flwr.errors import ConfigError, DataError, unknown
 
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet's red, green and blue, in [0, 1], as torchvision documents them."""
+
 _ROTATED = "rotated-"
 
 
@@ -240,6 +243,19 @@ def centred(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
     mean = np.mean([_mean_image(arrays) for arrays in domains], axis=0)
     centre = torch.from_numpy(mean.astype(np.float32))
     return tuple(replace(arrays, centre=centre) for arrays in domains)
+
+
+@cache
+def scaled_as_imagenet(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
+    """Return the domains of a family of images, not copied, scaled as torchvision's pretrained networks expect.
+
+    Each colour has the mean and the deviation that it has on ImageNet; grey has the colours' mean ones.
+    """
+    mean, deviation = (torch.tensor(values).reshape(3, 1, 1) for values in IMAGENET)
+    if domains[0].spec.shape[0] == 1:
+        mean, deviation = mean.mean(0, keepdim=True), deviation.mean(0, keepdim=True)
+    centre = (mean / deviation).expand(domains[0].spec.shape)
+    return tuple(replace(arrays, peak=arrays.peak * deviation, centre=centre) for arrays in domains)
 
 
 def _mean_image(arrays: Arrays) -> npt.NDArray[np.float64]:

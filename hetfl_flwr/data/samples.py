@@ -66,8 +66,8 @@ class Arrays:
     train_rows : int
         How many of the N rows are the training split, 1 or more.
     peak : float or Tensor
-        The stored value that stands for 1.0, above 0; or (features,) float32, one a column of a table.
-        A column whose peak is infinite is 0 throughout.
+        The stored value that stands for 1.0, above 0; or float32 ones, (features,) of a table, (channels, 1, 1) of
+        images whose colours are scaled apart. A column whose peak is infinite is 0 throughout.
     centre : Tensor
         (*shape) float32, subtracted from each scaled input.
     groups : tuple of int
