@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -151,9 +152,8 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
 
 def _from_hub(hub_id: str) -> dict[str, "Dataset"]:
     from datasets.load import load_dataset
-    from huggingface_hub.utils.logging import set_verbosity_error
 
-    set_verbosity_error()  # of its retries; what they come to is said in one line
+    getLogger("huggingface_hub").setLevel(ERROR)  # of its retries: what they come to is said in one line
     try:
         try:
             data: Any = load_dataset(hub_id)
