@@ -35,6 +35,15 @@ MEMBER = "member"
 SEEDS, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
 """Messages that ask a client for its public rows and that bring it those of others; whether labels are asked for."""
 
+FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
+"""Metrics that are fractions in [0, 1]."""
+
+MOST_SAMPLES = 2**53
+"""More samples than a client has; sums of weights up to here are exact in float64."""
+
+LONGEST_REASON = 500
+"""Characters of a failure's reason that are kept: what it quotes may come from the client, and be of any length."""
+
 STAGES = {MessageType.QUERY: "roll call", SEEDS: "sharing of seeds", POOL: "sharing of seeds"}
 """How errors call what a message asks for, where its type says too little."""
 
@@ -546,11 +555,11 @@ class Federation:
         if isinstance(reply, str):
             result.failures.append(Failure(member.partition, sent.stage, f"{member}: {reply}"))
             return False
-        result.traffic[member.partition].add(Traffic(bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply)))
         try:
-            _check_reply(reply, member, uploads)
+            result.traffic[member.partition].add(_cost(reply, member))
+            _check_reply(reply, sent.message, member, uploads)
         except PayloadError as error:
-            result.failures.append(Failure(member.partition, sent.stage, str(error)))
+            result.failures.append(Failure(member.partition, sent.stage, _line(str(error))))
             return False
         result.replies.append(reply)
         return True
@@ -643,10 +652,27 @@ class GridView(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-def _check_reply(reply: Message, member: Member, uploads: Callable[[Member], PayloadSpec] | None) -> None:
+def _cost(reply: Message, member: Member) -> Traffic:
+    try:
+        return Traffic(bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply))
+    except ValueError as error:  # from a client in this process: nothing has serialised its numbers before
+        raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
+
+
+def _check_reply(
+    reply: Message, message: Message, member: Member, uploads: Callable[[Member], PayloadSpec] | None
+) -> None:
+    for name, came, expected in (
+        ("node", reply.metadata.src_node_id, message.metadata.dst_node_id),
+        ("run", reply.metadata.run_id, message.metadata.run_id),
+    ):
+        if came != expected:
+            raise PayloadError(f"{member}: a reply of {name} {came}, expected {name} {expected}")
     if reply.has_error():
         raise PayloadError(_reason(reply.error, member))
     content = reply.content
+    if content.config_records:
+        raise PayloadError(f"{member}: config records {', '.join(content.config_records)}, expected none")
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
     _check_metrics(dict(content.metric_records[METRICS]), member)
@@ -659,7 +685,7 @@ def _check_reply(reply: Message, member: Member, uploads: Callable[[Member], Pay
 
 
 def _reason(error: Error, who: object) -> str:
-    line = " ".join((error.reason or f"error {error.code} without a reason").split())
+    line = _line(error.reason or f"error {error.code} without a reason")
     return line if line.startswith("client ") else f"{who}: {line}"
 
 
@@ -667,9 +693,16 @@ def _check_metrics(metrics: Mapping[str, object], member: Member) -> None:
     for name, value in metrics.items():
         if not isinstance(value, int | float) or not isfinite(value):
             raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a finite number")
+        if name in FRACTIONS and not 0 <= value <= 1:
+            raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a fraction from 0 to 1")
     examples = metrics.get(EXAMPLES)
-    if not isinstance(examples, int | float) or examples < 0:
+    if not isinstance(examples, int) or not 0 <= examples <= MOST_SAMPLES:
         raise PayloadError(f"{member}: metric '{EXAMPLES}' is {examples!r}, expected a number of samples")
+
+
+def _line(text: str) -> str:
+    """Return the beginning of a text that may be a client's as one line of printable characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_REASON]).split())
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -5,8 +5,10 @@ range and finiteness before use; nothing is ever unpickled. Shape letters: B bat
 clients, R alignment samples.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from math import prod
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from flwr.common.constant import SType
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hetfl_flwr.data import DataSpec
@@ -23,15 +26,18 @@ from hetfl_flwr.errors import PayloadError
 Arrays = Mapping[str, NDArray[Any]]
 """Named arrays, in the order of their declaration."""
 
-NPY_HEADER = 4096
+NPY_HEADER = 1024
 """More bytes than the header of any array declared here takes in the .npy format."""
 
 SIMPLEX_TOLERANCE = 1e-4
 """How far from 1 the sum of a distribution may be: the rounding of float32 over thousands of classes stays below."""
 
 
-HEAD_LIMIT = 1e6
-"""A head with a larger entry has diverged: it would drown the others in a sum, and their logits may overflow."""
+LEARNT_LIMIT = 1e6
+"""Logits and weights of a larger magnitude have diverged: in a sum or a mean they drown the others or overflow."""
+
+STATISTIC_LIMIT = 1e18
+"""Running statistics of a larger magnitude are nobody's: the squares of those up to here fit into float32."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,19 @@ class ArraySpec:
         named = f"{where}: array '{self.name}'"
         if not isinstance(array, np.ndarray):
             raise PayloadError(f"{named} is no array but {type(array).__name__}")
-        if array.dtype != np.dtype(self.dtype):
-            raise PayloadError(f"{named} has dtype {array.dtype}, expected {self.dtype}")
-        if not self._fits(array.shape):
-            raise PayloadError(f"{named} has shape {array.shape}, expected {self.shape}")
+        self.check_form(array.dtype, array.shape, where)
         if not np.isfinite(array).all():
             raise PayloadError(f"{named} has values that are not finite")
         if array.size:
             self._check_values(array, named)
+
+    def check_form(self, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
+        """Raise `PayloadError` if dtype or shape of an array are not what is declared here."""
+        named = f"{where}: array '{self.name}'"
+        if dtype != np.dtype(self.dtype):
+            raise PayloadError(f"{named} has dtype {dtype}, expected {self.dtype}")
+        if not self._fits(shape):
+            raise PayloadError(f"{named} has shape {shape}, expected {self.shape}")
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         return len(shape) == len(self.shape) and all(
@@ -211,9 +222,27 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     if len(array.data) > spec.nbytes + NPY_HEADER:
         raise PayloadError(f"{named} takes {len(array.data)} bytes, expected {spec.nbytes}")
     try:
+        _check_header(array.data, spec, where)
         return array.numpy()
+    except PayloadError:
+        raise
     except Exception as error:  # NumPy raises many kinds, and a forged file may provoke any of them
         raise PayloadError(f"{named} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}") from None
+
+
+def _check_header(data: bytes, spec: ArraySpec, where: str) -> None:
+    """Refuse a .npy file of another dtype, shape or length than declared before memory is set aside for its array."""
+    file = BytesIO(data)
+    version = npy.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"version {version} of the .npy format, expected (1, 0)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of headers that NumPy would mend
+        shape, _, dtype = npy.read_array_header_1_0(file, max_header_size=NPY_HEADER)
+    spec.check_form(dtype, shape, where)
+    content, expected = len(data) - file.tell(), prod(shape) * dtype.itemsize
+    if content != expected:
+        raise ValueError(f"{content} bytes follow the header, expected {expected}")
 
 
 EMPTY = PayloadSpec()
@@ -231,7 +260,7 @@ def class_logits(classes: int) -> PayloadSpec:
     """Average logits of each class and the number of samples behind them: (C, C) and (C,)."""
     return PayloadSpec(
         (
-            ArraySpec("logits", (classes, classes), "float32"),
+            _learnt("logits", (classes, classes)),
             ArraySpec("counts", (classes,), "int64", minimum=0),
         )
     )
@@ -256,7 +285,11 @@ def public_consensus(pool: int, classes: int) -> PayloadSpec:
 
 def public_logits(rows: int | Dim, classes: int) -> PayloadSpec:
     """Logits on public rows, in the order in which they were asked for: (A, C)."""
-    return PayloadSpec((ArraySpec("logits", (rows, classes), "float32"),))
+    return PayloadSpec((_learnt("logits", (rows, classes)),))
+
+
+def _learnt(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:
+    return ArraySpec(name, shape, "float32", minimum=-LEARNT_LIMIT, maximum=LEARNT_LIMIT)
 
 
 def numbered_rows(name: str, rows: int | Dim, pool: int) -> PayloadSpec:
@@ -285,11 +318,11 @@ def representations(rows: int | Dim, width: int) -> PayloadSpec:
 
 
 def linear_head(classes: int, width: int) -> PayloadSpec:
-    """Declare a linear head: weight (C, D) and bias (C,), no entry of a magnitude above `HEAD_LIMIT`."""
+    """Declare a linear head: weight (C, D) and bias (C,), no entry of a magnitude above `LEARNT_LIMIT`."""
     return PayloadSpec(
         (
-            ArraySpec("weight", (classes, width), "float32", minimum=-HEAD_LIMIT, maximum=HEAD_LIMIT),
-            ArraySpec("bias", (classes,), "float32", minimum=-HEAD_LIMIT, maximum=HEAD_LIMIT),
+            _learnt("weight", (classes, width)),
+            _learnt("bias", (classes,)),
         )
     )
 
@@ -307,12 +340,21 @@ def summed_heads(classes: int, width: int) -> PayloadSpec:
 
 def whole_state(model: torch.nn.Module) -> PayloadSpec:
     """All entries of a model's state dict: `weights`, and integer buffers such as batch norm's step counters."""
-    return PayloadSpec(
-        tuple(
-            ArraySpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-            for name, tensor in model.state_dict().items()
-        )
-    )
+    return PayloadSpec(tuple(_entries(model).values()))
+
+
+def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
+    """Declare each entry of a model's state dict: floating-point numbers up to a limit, integers of any size."""
+    learnt = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {
+        name: _entry(name, tensor, LEARNT_LIMIT if name in learnt else STATISTIC_LIMIT)
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def _entry(name: str, tensor: torch.Tensor, most: float) -> ArraySpec:
+    least, largest = (-most, most) if tensor.is_floating_point() else (None, None)
+    return ArraySpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), least, largest)
 
 
 def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
@@ -354,13 +396,8 @@ def weights(model: torch.nn.Module) -> PayloadSpec:
 
     Integer buffers (batch norm's step counters) stay at home: they have no mean.
     """
-    return PayloadSpec(
-        tuple(
-            ArraySpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-            for name, tensor in model.state_dict().items()
-            if tensor.is_floating_point()
-        )
-    )
+    state = model.state_dict()
+    return PayloadSpec(tuple(spec for name, spec in _entries(model).items() if state[name].is_floating_point()))
 
 
 def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:

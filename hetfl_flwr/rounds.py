@@ -1,10 +1,11 @@
 """How rounds are run: all clients together, or each as it comes."""
 
 import time
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
@@ -144,7 +145,9 @@ class AsyncRounds:
         """Wait for the next reply, use it, and ask its client for more."""
         federation, strategy = self._federation, self._strategy
         for reply in federation.grid.pull_messages(self._waiting.keys()):
-            sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id)
+            sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+            if sent is None:
+                continue  # a second reply to one message
             if not _is_training(sent):
                 federation.judge(reply, sent, played.evaluated)
             elif not federation.judge(reply, sent, played.trained, strategy.upload_spec):
@@ -214,5 +217,18 @@ def is_due(number: int, config: RunConfig) -> bool:
 
 
 def with_samples(replies: list[Message]) -> list[Message]:
-    """Return the replies that weigh anything: no mean is taken over no samples."""
-    return [reply for reply in replies if reply.content.metric_records[METRICS][EXAMPLES]]
+    """Return the replies that weigh anything, with the metrics that all of them have.
+
+    No mean is taken over no samples, and Flower's strategies raise where one client names other metrics than the rest.
+    """
+    weighty = [reply for reply in replies if reply.content.metric_records[METRICS][EXAMPLES]]
+    measured = [set(reply.content.metric_records[METRICS]) for reply in weighty]
+    return [_with_metrics(reply, set.intersection(*measured)) for reply in weighty]
+
+
+def _with_metrics(reply: Message, names: set[str]) -> Message:
+    metrics = reply.content.metric_records[METRICS]
+    kept = MetricRecord({name: value for name, value in metrics.items() if name in names})
+    reply = copy(reply)
+    reply.content = RecordDict({**reply.content, METRICS: kept})
+    return reply

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.grids import Reversing, Tampering
+from fixtures.grids import Reversing
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from hetfl_flwr.algorithms import build_client, build_strategy, find, names
@@ -20,12 +20,8 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, Exchange, Federation
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Dim, from_record, to_record
-from simulations.engine import FIRST_NODE
 
 ALGORITHMS = names()
-EXCHANGING = [name for name in ALGORITHMS if name not in ("local", "agg")]
-"""Algorithms whose clients upload something that can be wrong."""
-
 SHARING = [
     name for name in ALGORITHMS if getattr(build_strategy(RunConfig(algorithm=name)), "sharing", None) is not None
 ]
@@ -189,52 +185,6 @@ def test_a_client_that_raises_is_named_and_the_round_goes_on(name, config_for, r
             }
         ]
         assert [client for client in "012" if "train-loss" in entry["clients"][client]] == ["0", "2"]
-
-
-def with_first_real_array(change: Callable[[str, np.ndarray], dict[str, np.ndarray]]) -> Callable[[Message], Message]:
-    def tamper(reply: Message) -> Message:
-        changed: dict[str, np.ndarray] = {}
-        arrays = from_record(reply.content.array_records[ARRAYS])
-        first = next(name for name, array in arrays.items() if array.dtype == np.float32)
-        for name, array in arrays.items():
-            changed |= change(name, array) if name == first else {name: array}
-        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in changed.items()})
-        return reply
-
-    return tamper
-
-
-TAMPERED = {
-    "NaN": (lambda name, array: {name: np.full_like(array, np.nan)}, "array '{}' has values that are not finite"),
-    "shape": (lambda name, array: {name: array[:-1]}, "array '{}' has shape "),
-    "dtype": (lambda name, array: {name: array.astype("float16")}, "array '{}' has dtype float16, expected float32"),
-    "count": (lambda name, array: {}, "arrays "),
-}
-
-
-@pytest.mark.parametrize("name", EXCHANGING)
-@pytest.mark.parametrize("change", TAMPERED)
-def test_a_bad_upload_is_refused_by_name_and_the_others_count_alone(name, change, config_for, make_federation):
-    config = config_for(name, clients=3)
-    alter, said = TAMPERED[change]
-    strategy, _, honest = first_round(make_federation(config))
-    expected, _ = strategy.aggregate_train(1, [reply for reply in honest.replies if _partition(reply) != 1])
-
-    federation = make_federation(config, Tampering(config, 1, with_first_real_array(alter)))
-    strategy, _, exchange = first_round(federation)
-    learnt, _ = strategy.aggregate_train(1, exchange.replies)
-    spec = strategy.upload_spec(next(iter(federation.roster)))
-    first = next(array.name for array in spec.arrays if array.dtype == "float32")
-    [failure] = exchange.failures
-    assert failure.partition == 1
-    assert failure.reason.startswith("client 1 (")
-    assert said.format(first) in failure.reason
-    assert "\n" not in failure.reason
-    assert bits(learnt) == bits(expected)
-
-
-def _partition(reply: Message) -> int:
-    return reply.metadata.src_node_id - FIRST_NODE
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

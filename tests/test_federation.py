@@ -1,5 +1,3 @@
-from math import inf, nan
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -279,39 +277,14 @@ def test_replies_are_sorted_by_partition_in_whatever_order_they_come():
     assert result.failures == []
 
 
-def forged(name, array):
-    return reply_with({**GOOD, name: Array(array)})
-
-
 BAD = {
     "error": (fails("client 1, train, round 1: it broke"), "client 1, train, round 1: it broke"),
     "error of Flower's, in lines": (fails("Node\n  gone"), "client 1 (mlp): Node gone"),
     "error without a reason": (fails(None), "client 1 (mlp): error 3 without a reason"),
     "silence": (never, "client 1 (mlp): no reply within 0.05 s"),
-    "nan": (forged("logits", np.array([0, nan], np.float32)), "'logits' has values that are not finite"),
-    "shape": (forged("logits", np.zeros(3, np.float32)), "'logits' has shape (3,), expected (2,)"),
-    "dtype": (forged("counts", np.ones(2)), "'counts' has dtype float64, expected int64"),
-    "negative": (forged("counts", np.array([1, -1])), "'counts' has values below 0"),
-    "one more": (forged("more", np.ones(1)), "arrays logits, counts, more, expected logits, counts"),
-    "one less": (reply_with({"logits": GOOD["logits"]}), "arrays logits, expected logits, counts"),
-    "order": (reply_with(dict(reversed(GOOD.items()))), "arrays counts, logits, expected logits, counts"),
-    "record name": (reply_with(name="weights"), "array records weights, expected 'arrays'"),
-    "nonsense dtype": (
-        reply_with({**GOOD, "logits": Array("nonsense", (-1,), "numpy.ndarray", b"")}),
-        "'logits' cannot be read",
-    ),
-    "no arrays": (
-        lambda m: Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=m),
-        "array records none, expected 'arrays'",
-    ),
-    "no metrics": (lambda m: Message(RecordDict({"arrays": ArrayRecord(GOOD)}), reply_to=m), "expected 'metrics'"),
-    "nothing": (lambda m: Message(RecordDict(), reply_to=m), "records none, expected 'metrics'"),
-    "examples missing": (reply_with(metrics={"loss": 1.0}), "metric 'num-examples' is None"),
-    "examples negative": (reply_with(metrics={"num-examples": -1}), "metric 'num-examples' is -1"),
-    "examples a list": (reply_with(metrics={"num-examples": [5]}), "metric 'num-examples' is [5]"),
-    "metric nan": (reply_with(metrics={"num-examples": 5, "loss": nan}), "metric 'loss' is nan"),
-    "metric inf": (reply_with(metrics={"num-examples": 5, "loss": inf}), "metric 'loss' is inf"),
+    "bad upload": (reply_with({}), "arrays none, expected logits, counts"),
 }
+"""Answers that cannot be used; `test_bad_peers` has a corpus of bad uploads."""
 
 
 @pytest.mark.parametrize("kind", list(BAD))

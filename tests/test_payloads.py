@@ -125,7 +125,7 @@ class Exploding:
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (raw(npy(np.array([[Exploding()] * 3] * 2), allow_pickle=True)), "cannot be read"),
+        (raw(npy(np.array([[Exploding()] * 3] * 2), allow_pickle=True)), "dtype object"),
         (raw(b"\x80\x04cposix\nsystem\n."), "cannot be read"),
         (raw(npy(LOGITS)[:-1]), "cannot be read"),
         (raw(npy(LOGITS)[:20]), "cannot be read"),
@@ -134,15 +134,15 @@ class Exploding:
         (raw(npy(np.zeros((3, 2), np.float32))), "shape (3, 2)"),
         (raw(npy(np.zeros(3))), "float64"),
         (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n")), None),
-        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }\n")), "cannot be read"),
+        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }\n")), "shape (2, 4)"),
         (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2**60, 9), }\n")), "cannot be read"),
-        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 3), }\n")), "cannot be read"),
+        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 3), }\n")), "shape (1099"),
         (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3), }\n")), "array 'logits'"),
         (raw(header("{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 3), }\n")), "cannot be read"),
         (raw(header("[" * 500 + "]" * 500)), "cannot be read"),
-        (raw(header("-" * 3000 + "1")), "cannot be read"),
+        (raw(header("-" * 900 + "1")), "cannot be read"),
         (raw(header("(" * 60000)), "takes 60034 bytes"),
-        (raw(npz(LOGITS)), "no array but NpzFile"),
+        (raw(npz(LOGITS)), "cannot be read"),
         (raw(b"PK\x03\x04" + bytes(50)), "cannot be read"),
     ],
     ids=[
