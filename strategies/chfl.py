@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from hetfl_flwr.aggregation import Average, parse_robust
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head
@@ -33,12 +34,22 @@ class CHFL(KnowledgeStrategy):
     mode : {"kd", "solo", "avg", "avgkd"}
         As in `clients.chfl.CHFLClient`. "solo": nothing is exchanged, and clients need not even agree on widths and
         classes.
+    robust : {"none", "median", "trimmed:SHARE"}
+        How wrong heads are kept from the sum: it is as many times their coordinate-wise median or trimmed mean (Yin et
+        al., ICML 2018) as they are, so that sum and mean keep their meaning for clients. As in
+        `hetfl_flwr.aggregation.parse_robust`. "none": the sum itself.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
     """
 
     width = 64
 
-    def __init__(self, *, mode: Literal["kd", "solo", "avg", "avgkd"] = "kd") -> None:
+    def __init__(self, *, mode: Literal["kd", "solo", "avg", "avgkd"] = "kd", robust: str = "none") -> None:
         self.mode = mode
+        self.robust = parse_robust(robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths.
@@ -63,7 +74,7 @@ class CHFL(KnowledgeStrategy):
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no head."""
-        return {} if self.mode == "solo" else _total([], roster.classes, next(iter(roster)).width)
+        return {} if self.mode == "solo" else _total(self.robust, [], roster.classes, next(iter(roster)).width)
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Send the sum of the heads."""
@@ -75,15 +86,15 @@ class CHFL(KnowledgeStrategy):
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Add up the heads of this round: Eq. (4)."""
-        return knowledge if self.mode == "solo" else _total(uploads, *knowledge["weight"].shape)
+        return knowledge if self.mode == "solo" else _total(self.robust, uploads, *knowledge["weight"].shape)
 
 
-def _total(uploads: Sequence[Upload], classes: int, width: int) -> Arrays:
+def _total(average: Average, uploads: Sequence[Upload], classes: int, width: int) -> Arrays:
     """Return the sum of heads, taken in float64, and their number."""
-    weight, bias = np.zeros((classes, width)), np.zeros(classes)
-    for upload in uploads:
-        weight += upload.arrays["weight"]
-        bias += upload.arrays["bias"]
+    weight, bias = (
+        average.total([upload.arrays[name] for upload in uploads], np.zeros(shape))
+        for name, shape in (("weight", (classes, width)), ("bias", (classes,)))
+    )
     return {
         "weight": weight.astype(np.float32),
         "bias": bias.astype(np.float32),

@@ -4,11 +4,12 @@ Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federate
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.aggregation import parse_robust
 from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
 from strategies.base import KnowledgeStrategy, Upload
@@ -36,18 +37,38 @@ class FedHe(KnowledgeStrategy):
     store : {"all", "latest"}
         What Eq. (10) averages for a class: every upload ever received, each with weight one ("all", the paper's); or
         the newest upload of each client that has that class in it ("latest", which forgets outdated logits).
+    robust : {"none", "median", "trimmed:SHARE"}
+        How wrong logits are kept from the averages; coordinate-wise median or trimmed mean of Yin et al., ICML 2018, as
+        in `hetfl_flwr.aggregation.parse_robust`. "none": not at all. Averaged are the logits of a class over the
+        clients that have seen it: with ``store = "latest"`` over the latest of each; with "all" over the uploads of one
+        round, as many times as they are, which then go into the running mean like honest ones. It takes three of them
+        to outvote one, so classes that few clients have are hardly protected.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    ValueError
+        ``robust`` with ``mode = "async"`` and ``store = "all"``: uploads that come one by one outvote nobody.
     """
 
-    def __init__(self, *, mode: Literal["sync", "async"] = "sync", store: Literal["all", "latest"] = "all") -> None:
+    def __init__(
+        self,
+        *,
+        mode: Literal["sync", "async"] = "sync",
+        store: Literal["all", "latest"] = "all",
+        robust: str = "none",
+    ) -> None:
         self.store = store
         self.asynchronous = mode == "async"
+        self.robust = parse_robust(robust)
+        if self.asynchronous and store == "all" and self.robust.form != "none":
+            raise ValueError(f"robust = '{robust}' compares clients, so mode = 'async' needs store = 'latest' with it")
 
     def initial(self, roster: Roster) -> Arrays:
         """Know nothing of any class: the cold start."""
         classes = roster.classes
-        if self.store == "latest":
-            return {}
-        return {"sums": np.zeros((classes, classes)), "uploads": np.zeros(classes, np.int64)}
+        return {} if self.store == "latest" else _nothing(classes)
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect class-average logits and their counts."""
@@ -57,21 +78,28 @@ class FedHe(KnowledgeStrategy):
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""
         if self.store == "latest":
             return self._replace(knowledge, uploads)
-        sums, count = knowledge["sums"].copy(), knowledge["uploads"].copy()
-        for upload in uploads:
-            seen = upload.arrays["counts"] > 0
-            sums[seen] += upload.arrays["logits"][seen]
-            count[seen] += 1
-        return {"sums": sums, "uploads": count}
+        logits = [upload.arrays["logits"] for upload in uploads]
+        seen = [upload.arrays["counts"] > 0 for upload in uploads]
+        return self._added(knowledge, logits, seen)
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Average what is stored for each class: Eq. (10). A class that no client has seen is marked as not known."""
         if self.store == "latest":
-            sums, count = _totals(knowledge, member.classes)
-        else:
-            sums, count = knowledge["sums"], knowledge["uploads"]
+            logits = [array for name, array in knowledge.items() if name.startswith("logits.")]
+            known = [array for name, array in knowledge.items() if name.startswith("known.")]
+            knowledge = self._added(_nothing(member.classes), logits, known)
+        sums, count = knowledge["sums"], knowledge["uploads"]
         mean = sums / np.maximum(count, 1)[:, None]
         return {"logits": mean.astype(np.float32), "known": count > 0}
+
+    def _added(self, stored: Arrays, logits: Sequence[NDArray[Any]], seen: Sequence[NDArray[np.bool_]]) -> Arrays:
+        """Add clients' logits (C, C) to the sums, class by class, each over the clients that have seen it (C,)."""
+        sums, uploads = stored["sums"].copy(), stored["uploads"].copy()
+        for label in range(len(sums)):
+            rows = [own[label] for own, has in zip(logits, seen, strict=True) if has[label]]
+            sums[label] = self.robust.total(rows, sums[label])
+            uploads[label] += len(rows)
+        return {"sums": sums, "uploads": uploads}
 
     @staticmethod
     def _replace(knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
@@ -85,12 +113,5 @@ class FedHe(KnowledgeStrategy):
         return dict(sorted(newest.items()))
 
 
-def _totals(newest: Arrays, classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    sums, count = np.zeros((classes, classes)), np.zeros(classes, np.int64)
-    for name, logits in newest.items():
-        kind, _, key = name.partition(".")
-        if kind == "logits":
-            known = newest[f"known.{key}"]
-            sums[known] += logits[known]
-            count[known] += 1
-    return sums, count
+def _nothing(classes: int) -> Arrays:
+    return {"sums": np.zeros((classes, classes)), "uploads": np.zeros(classes, np.int64)}

@@ -14,6 +14,7 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 from pydantic import Field
 
+from hetfl_flwr.aggregation import Average, parse_robust
 from hetfl_flwr.algorithms import for_unlike_models
 from hetfl_flwr.alignment import (
     FEWEST_SAMPLES,
@@ -68,6 +69,20 @@ class FedHeNN(KnowledgeStrategy):
         R, 4 or more (5000 in the paper). Where there are fewer public rows, all of them.
     rank : int
         Columns of the factor at most, 0 or more. 0: as many as an exact factor needs. Heterogeneous only.
+    robust : {"none", "median", "trimmed:SHARE"}
+        How wrong uploads are kept from the mean, as in `hetfl_flwr.aggregation.parse_robust`. "none": not at all.
+        Heterogeneous: kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its
+        length, and the product of two is their CKA. "median": their geometric median (Pillutla et al., IEEE TSP 2022),
+        a weighted mean of them and so a kernel again, which a coordinate-wise median need not be. "trimmed": the mean
+        of those that remain when the share that is farthest from it is left out. Either holds all kernels at once: 8 K
+        R^2 bytes, 21 MB for ten clients and 512 rows.
+        Homogeneous: the coordinate-wise median or trimmed mean of weights (Yin et al., ICML 2018), each client with the
+        same weight, whatever its number of samples.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
     """
 
     sharing = Sharing(labelled=False)
@@ -81,9 +96,11 @@ class FedHeNN(KnowledgeStrategy):
         rad: Literal["index", "value"] = "index",
         rad_size: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 512,
         rank: Annotated[int, Field(ge=0)] = 0,
+        robust: str = "none",
     ) -> None:
         self.mode, self.kernel, self.sigma = mode, kernel, sigma
         self.rad, self.rad_size, self.rank = rad, rad_size, rank
+        self.robust = parse_robust(robust)
         self.unlike_models = mode == "heterogeneous"
         self.sharing = Sharing(labelled=False, to_clients=rad == "index")
 
@@ -127,7 +144,7 @@ class FedHeNN(KnowledgeStrategy):
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Average the kernels over the set that was asked for, as a factor; or the weights."""
         if not self.unlike_models:
-            return _mean_weights(uploads)
+            return _mean_weights(uploads) if self.robust.form == "none" else _robust_weights(uploads, self.robust)
         factor, kept = self._mean_kernel([upload.arrays["representations"] for upload in uploads])
         if self.rank > 0:
             log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
@@ -139,18 +156,29 @@ class FedHeNN(KnowledgeStrategy):
         return {} if self.unlike_models else knowledge
 
     def _mean_kernel(self, uploaded: Sequence[NDArray[np.float32]]) -> tuple[Matrix, float]:
-        """Return a factor of K_mean of Eq. (5), centred, and the share of its trace that is kept.
-
-        What is equal in all rows is subtracted by the first row first, so that it leaves exact zeros.
-        """
-        shares = [1 / len(uploaded)] * len(uploaded)
+        """Return a factor of K_mean of Eq. (5), centred, and the share of its trace that is kept."""
+        shares = self._shares(uploaded)
         if self.kernel == "linear":
-            stacked = stack_factor(uploaded, shares)
-            stacked = stacked - stacked[0]
-            return thin_factor(stacked - stacked.mean(0), self.rank)
-        mean = mean_rbf_kernel(uploaded, shares, self.sigma)
-        mean = mean - mean[0, 0]
-        return thin_factor_of_kernel(mean - mean.mean(0) - mean.mean(1, keepdims=True) + mean.mean(), self.rank)
+            return thin_factor(_centred(stack_factor(uploaded, shares)), self.rank)
+        return thin_factor_of_kernel(_centred_kernel(mean_rbf_kernel(uploaded, shares, self.sigma)), self.rank)
+
+    def _shares(self, uploaded: Sequence[NDArray[np.float32]]) -> list[float]:
+        """Return what each kernel counts: 1 / K; or its robust weight among kernels of norm 1, over its own norm."""
+        if self.robust.form == "none":
+            return [1 / len(uploaded)] * len(uploaded)
+        kernels = np.stack([self._kernel_of(rows).ravel() for rows in uploaded])
+        products = kernels @ kernels.T
+        norms = np.sqrt(np.diag(products))
+        norms[norms == 0] = 1.0
+        shares: list[float] = (self.robust.weights(products / np.outer(norms, norms)) / norms).tolist()
+        return shares
+
+    def _kernel_of(self, rows: NDArray[np.float32]) -> Matrix:
+        """Return a client's centred kernel (R, R)."""
+        if self.kernel == "rbf":
+            return _centred_kernel(mean_rbf_kernel([rows], [1.0], self.sigma))
+        factor = _centred(rows.astype(np.float64))
+        return factor @ factor.T
 
     @property
     def _pool(self) -> dict[int, NDArray[Any]]:
@@ -189,6 +217,20 @@ def _known(number: int, rows: NDArray[np.int32], factor: Matrix, kept: float) ->
     return {"set": np.array(number), "aligned": rows, "factor": scaled.astype(np.float32), "kept": np.array(kept)}
 
 
+def _centred(factor: Matrix) -> Matrix:
+    """Subtract the mean row; the first row before it, so that what is equal in all rows leaves exact zeros."""
+    shifted = factor - factor[0]
+    centred: Matrix = shifted - shifted.mean(0)
+    return centred
+
+
+def _centred_kernel(kernel: Matrix) -> Matrix:
+    """Subtract the mean row and the mean column; one entry before them, as in `_centred`."""
+    shifted = kernel - kernel[0, 0]
+    centred: Matrix = shifted - shifted.mean(0) - shifted.mean(1, keepdims=True) + shifted.mean()
+    return centred
+
+
 def _mean_weights(uploads: Sequence[Upload]) -> Arrays:
     """Average weights by numbers of samples: Flower's own mean."""
     records = [
@@ -196,6 +238,14 @@ def _mean_weights(uploads: Sequence[Upload]) -> Arrays:
         for upload in uploads
     ]
     return from_record(aggregate_arrayrecords(records, EXAMPLES))
+
+
+def _robust_weights(uploads: Sequence[Upload], average: Average) -> Arrays:
+    """Average weights coordinate by coordinate, each client's alike."""
+    return {
+        name: average.mean([upload.arrays[name] for upload in uploads]).astype(array.dtype)
+        for name, array in uploads[0].arrays.items()
+    }
 
 
 def _check_enough(rows: int) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from hetfl_flwr.aggregation import parse_robust
 from hetfl_flwr.federation import Member, Roster, Sharing
 from hetfl_flwr.payloads import Arrays, PayloadSpec, public_logits
 from hetfl_flwr.seeding import generator
@@ -38,12 +39,21 @@ class FedMD(KnowledgeStrategy):
     ----------
     public_samples : int
         Rows of a subset, 1 or more; all public rows where there are fewer.
+    robust : {"none", "median", "trimmed:SHARE"}
+        How wrong logits are kept from the consensus: it is their coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018), as in `hetfl_flwr.aggregation.parse_robust`. "none": the mean. Public rows are taken as they come.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
     """
 
     sharing = Sharing(labelled=True, to_clients=True)
 
-    def __init__(self, *, public_samples: Annotated[int, Field(ge=1)] = 5000) -> None:
+    def __init__(self, *, public_samples: Annotated[int, Field(ge=1)] = 5000, robust: str = "none") -> None:
         self.public_samples = public_samples
+        self.robust = parse_robust(robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients without public rows, or with inputs or classes unlike the others'.
@@ -73,9 +83,9 @@ class FedMD(KnowledgeStrategy):
         asked = self._asked(knowledge)
         block = np.searchsorted(ends, asked, side="right")
         position = asked - np.append(0, ends)[block]
-        logits = np.stack([upload.arrays["logits"] for upload in uploads])
+        consensus = self.robust.mean([upload.arrays["logits"] for upload in uploads])
         return {
-            "consensus": logits.mean(0, dtype=np.float64).astype(np.float32),
+            "consensus": consensus.astype(np.float32),
             "rows": np.stack([partitions[block], position], axis=1),
             "subsets": knowledge["subsets"] + 1,
         }

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.aggregation import Average, parse_robust
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.federation import Member, Roster
@@ -41,20 +42,28 @@ class FML(KnowledgeStrategy):
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
         body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
         the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
+    robust : {"none", "median", "trimmed:SHARE"}
+        How wrong memes are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018), as in `hetfl_flwr.aggregation.parse_robust`. "none": the mean. Counters are not averaged.
 
     Raises
     ------
+    ConfigError
+        ``robust`` is none of these.
     ModelError
         There is no such model.
     ValueError
         The meme is not one model.
     """
 
-    def __init__(self, *, meme: str = "lenet5", share: Literal["model", "body"] = "model") -> None:
+    def __init__(
+        self, *, meme: str = "lenet5", share: Literal["model", "body"] = "model", robust: str = "none"
+    ) -> None:
         if len(parse_models(meme)) != 1:
             raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")
         self.meme = meme
         self.share = share
+        self.robust = parse_robust(robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that one meme does not fit.
@@ -91,7 +100,7 @@ class FML(KnowledgeStrategy):
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
-        return {name: _merged([upload.arrays[name] for upload in uploads]) for name in knowledge}
+        return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in knowledge}
 
 
 @cache
@@ -100,12 +109,9 @@ def _declared(meme: str, spec: DataSpec, share: str) -> PayloadSpec:
     return whole_state(model if share == "model" else model.body)
 
 
-def _merged(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return the mean of floating-point arrays, summed up in float64, or the largest entries of others."""
+def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:
+    """Return the average of floating-point arrays, taken in float64, or the largest entries of others."""
     first = arrays[0]
     if not np.issubdtype(first.dtype, np.floating):
         return np.asarray(np.max(arrays, axis=0), first.dtype)
-    total = np.zeros(first.shape)
-    for array in arrays:
-        total += array
-    return np.asarray(total / len(arrays), first.dtype)
+    return np.asarray(average.mean(arrays), first.dtype)

@@ -30,7 +30,7 @@ def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
 def test_a_name_leads_to_its_two_classes():
     found = find("fedhe")
     assert (found.strategy, found.client) == (FedHe, FedHeClient)
-    assert found.defaults == {"mode": "sync", "store": "all", "alpha": 1.0, "logit-loss": "mse"}
+    assert found.defaults == {"mode": "sync", "store": "all", "robust": "none", "alpha": 1.0, "logit-loss": "mse"}
 
 
 def test_an_algorithm_of_another_package_runs_with_its_own_option(make_config, run_federation):
@@ -108,6 +108,12 @@ def test_auto_means_models_that_take_the_data(refusal, tmp_path):
 def test_a_resolved_config_says_everything_and_only_the_own_keys():
     config = resolve(RunConfig(algorithm="fedhe", options={"fedhe.alpha": 0.5, "fixtures.echo.gain": 2}))
     assert config.models == "lenet5,mlp,fedhe:5"
-    own = {"fedhe.mode": "sync", "fedhe.store": "all", "fedhe.alpha": 0.5, "fedhe.logit-loss": "mse"}
+    own = {
+        "fedhe.mode": "sync",
+        "fedhe.store": "all",
+        "fedhe.robust": "none",
+        "fedhe.alpha": 0.5,
+        "fedhe.logit-loss": "mse",
+    }
     assert config.options == own
     assert resolve(config) == config

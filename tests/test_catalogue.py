@@ -86,7 +86,8 @@ def test_a_row_says_what_the_docstrings_say():
         "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
         "unlike models": "yes",
         "needs": "equal classes",
-        "own keys = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.alpha = 1.0\nfedhe.logit-loss = mse",
+        "own keys = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.robust = none\n"
+        "fedhe.alpha = 1.0\nfedhe.logit-loss = mse",
     }
     assert rows["fedmd"]["needs"] == "public rows with labels\nequal classes, one shape of input"
     assert rows["fedmd"]["what crosses the wire"].splitlines() == [

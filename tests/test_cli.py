@@ -392,5 +392,5 @@ def test_a_recipe_gives_what_the_command_line_does_not(hetfl, here):
     assert (config["seed"], config["rounds"], config["fedhe"]) == (
         5,
         1,
-        {"alpha": 0.25, "logit-loss": "mse", "mode": "sync", "store": "all"},
+        {"alpha": 0.25, "logit-loss": "mse", "mode": "sync", "robust": "none", "store": "all"},
     )

@@ -1,0 +1,181 @@
+"""Averages of what clients upload: the plain mean, and two that a few wrong uploads cannot move far.
+
+Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML
+2018: the coordinate-wise median (Definition 1) and the coordinate-wise trimmed mean (Definition 2). Pillutla, Kakade
+and Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal Processing 2022: the geometric
+median, for points such as kernels, whose coordinates cannot be taken one by one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import trim_mean
+
+from hetfl_flwr.errors import ConfigError
+
+Numbers = NDArray[np.float64]
+
+STEPS = 1000
+"""Steps of Weiszfeld's iteration at most: it slows down where the geometric median is one of the points."""
+
+
+@dataclass(frozen=True)
+class Average:
+    """A way to average what K clients have uploaded; see `parse_robust`.
+
+    Parameters
+    ----------
+    form : {"none", "median", "trimmed"}
+        The plain mean, the median or the trimmed mean.
+    share : float
+        Of "trimmed": the part of the clients that is cut off, at either end of each coordinate; in [0, 0.5).
+    """
+
+    form: Literal["none", "median", "trimmed"]
+    share: float = 0.0
+
+    def __str__(self) -> str:
+        """Return the text it was parsed from."""
+        return f"trimmed:{self.share:g}" if self.form == "trimmed" else self.form
+
+    def mean(self, values: Sequence[NDArray[Any]]) -> Numbers:
+        """Average arrays of one shape, coordinate by coordinate, in float64.
+
+        Parameters
+        ----------
+        values : sequence of array
+            One of each client, at least one.
+
+        Returns
+        -------
+        array
+            Of the same shape. "median": of an even number the mean of the middle two. "trimmed": the mean without the
+            ``int(share * K)`` smallest and as many of the largest values of each coordinate.
+
+        Examples
+        --------
+        >>> values = [np.array([1.0, 8.0]), np.array([2.0, -900.0]), np.array([6.0, 9.0])]
+        >>> [parse_robust(text).mean(values).tolist() for text in ("median", "trimmed:0.4")]
+        [[2.0, 8.0], [2.0, 8.0]]
+        """
+        if self.form == "none":
+            return self.total(values, np.zeros(values[0].shape)) / len(values)
+        stack = np.stack(values).astype(np.float64)
+        middle = np.median(stack, axis=0) if self.form == "median" else trim_mean(stack, self.share, axis=0)
+        return cast(Numbers, middle)
+
+    def total(self, values: Sequence[NDArray[Any]], start: Numbers) -> Numbers:
+        """Add arrays up: ``start`` plus as many times their `mean` as they are; there may be none.
+
+        Examples
+        --------
+        >>> values = [np.array([1.0]), np.array([2.0]), np.array([300.0])]
+        >>> [parse_robust(text).total(values, np.array([10.0])).tolist() for text in ("none", "median")]
+        [[313.0], [16.0]]
+        """
+        if self.form == "none" or len(values) == 0:
+            return sum(values, start)
+        return start + len(values) * self.mean(values)
+
+    def weights(self, products: Numbers) -> Numbers:
+        """Return the weights with which K points of any space are averaged, from their inner products alone.
+
+        A weighted mean of positive semidefinite matrices is one, which a coordinate-wise median need not be.
+
+        Parameters
+        ----------
+        products : array
+            Shape (K, K), the points' inner products: of kernels under the Frobenius norm ``tr(K_i K_j)``.
+
+        Returns
+        -------
+        array
+            Shape (K,), in [0, 1], of sum 1. "none": 1 / K each. "median": those of the `geometric_median`. "trimmed":
+            0 for the ``int(share * K)`` points that are farthest from it, equal for the others.
+        """
+        count = len(products)
+        if self.form == "none":
+            return np.full(count, 1 / count)
+        median = geometric_median(products)
+        if self.form == "median":
+            return median
+        nearest = np.argsort(_distances(products, median), kind="stable")[: count - int(self.share * count)]
+        weights = np.zeros(count)
+        weights[nearest] = 1 / len(nearest)
+        return weights
+
+
+def parse_robust(text: str) -> Average:
+    """Return the average that a value of an algorithm's key ``robust`` names.
+
+    Parameters
+    ----------
+    text : str
+        One of
+
+        - ``none``: the plain mean;
+        - ``median``: holds while less than half of the averaged uploads are wrong; of two it is their mean;
+        - ``trimmed:SHARE``: holds while at most this part of them is wrong, SHARE above 0 and below 0.5. Of fewer than
+          1 / SHARE uploads it cuts none and is the mean.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> parse_robust("trimmed:0.2")
+    Average(form='trimmed', share=0.2)
+    """
+    form, colon, value = text.partition(":")
+    if form in ("none", "median") and not colon:
+        return Average(cast(Literal["none", "median"], form))
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if form != "trimmed" or not 0 < share < 0.5:
+        raise ConfigError(f"robust = {text!r}: expected none, median or trimmed:SHARE, SHARE above 0 and below 0.5")
+    return Average("trimmed", share)
+
+
+def geometric_median(products: Numbers) -> Numbers:
+    """Return the weights of the point of least summed distance to K points, which is a weighted mean of them.
+
+    Weiszfeld's iteration, smoothed as in Pillutla et al., Algorithm 2: each point pulls with one over its distance. On
+    a line it is the median. Of points that all differ from each other alike, or of two, it is the mean.
+
+    Parameters
+    ----------
+    products : array
+        Shape (K, K), the points' inner products; K is at least 1.
+
+    Returns
+    -------
+    array
+        Shape (K,), above 0, of sum 1.
+
+    Examples
+    --------
+    >>> points = np.array([[0.0], [1.0], [90.0]])
+    >>> (geometric_median(points @ points.T) @ points).round(3).tolist()
+    [1.0]
+    """
+    smallest = max(1e-6 * float(np.sqrt(np.diag(products).max())), np.finfo(np.float64).tiny)
+    weights = np.full(len(products), 1 / len(products))
+    for _ in range(STEPS):
+        pulls = smallest / np.maximum(_distances(products, weights), smallest)
+        before, weights = weights, pulls / pulls.sum()
+        if np.abs(weights - before).max() < 1e-9:
+            break
+    return weights
+
+
+def _distances(products: Numbers, weights: Numbers) -> Numbers:
+    """Return the distances (K,) of points from their mean with these weights."""
+    across = products @ weights
+    return cast(Numbers, np.sqrt(np.maximum(np.diag(products) - 2 * across + weights @ across, 0.0)))

@@ -1,0 +1,127 @@
+"""Robust averages: by hand, by their definitions, and how far wrong uploads can move them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as some_arrays
+from scipy.optimize import minimize
+
+from hetfl_flwr.aggregation import geometric_median, parse_robust
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.seeding import generator
+
+FORMS = ["none", "median", "trimmed:0.2", "trimmed:0.45"]
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_the_text_names_the_average(text):
+    assert str(parse_robust(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "krum",
+        "median:0.1",
+        "none:",
+        "trimmed",
+        "trimmed:",
+        "trimmed:0",
+        "trimmed:0.5",
+        "trimmed:-0.1",
+        "trimmed:nan",
+    ],
+)
+def test_what_is_no_average_is_refused(text, refusal):
+    assert refusal(ConfigError, parse_robust, text) == (
+        f"robust = '{text}': expected none, median or trimmed:SHARE, SHARE above 0 and below 0.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "expected"),
+    [
+        ("none", [1, 2, 6], 3.0),
+        ("median", [900, 2, 1], 2.0),
+        ("median", [900, 2, 1, 4], 3.0),  # the middle two are 2 and 4
+        ("median", [7, 8], 7.5),
+        ("trimmed:0.2", [-900, 1, 5, 6, 900], 4.0),  # int(0.2 * 5) = 1 off either end: (1 + 5 + 6) / 3
+        ("trimmed:0.2", [0, 1, 2, 9], 3.0),  # int(0.2 * 4) = 0
+        ("trimmed:0.45", [0, 1, 3, 900], 2.0),  # int(0.45 * 4) = 1: (1 + 3) / 2
+    ],
+)
+def test_the_mean_by_hand(text, values, expected):
+    """Each coordinate by itself: in the second one all signs are turned."""
+    arrays = [np.array([value, -value], np.float32) for value in values]
+    assert parse_robust(text).mean(arrays).tolist() == [expected, -expected]
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_one_client_is_its_own_mean_in_double_precision(text):
+    value = np.array([[1e-8, 3e38]], np.float32)
+    mean = parse_robust(text).mean([value])
+    assert mean.dtype == np.float64
+    np.testing.assert_array_equal(mean, value)
+
+
+@pytest.mark.parametrize("text", FORMS)
+@given(stack=some_arrays(np.float32, (5, 2), elements=st.floats(-1e3, 1e3, width=32)), order=st.permutations(range(5)))
+def test_the_order_of_clients_changes_nothing_but_rounding(text, stack, order):
+    """And the mean lies between the smallest and the largest value."""
+    average = parse_robust(text)
+    mean = average.mean(list(stack))
+    np.testing.assert_allclose(average.mean(list(stack[order])), mean, atol=1e-9)
+    assert (stack.min(0) - 1e-9 <= mean).all()
+    assert (mean <= stack.max(0) + 1e-9).all()
+
+
+@pytest.mark.parametrize("text", ["median", "trimmed:0.3"])
+@given(wrong=some_arrays(np.float64, (2, 1), elements=st.floats(-1e30, 1e30)))
+def test_a_minority_cannot_move_it_out_of_what_the_others_say(text, wrong):
+    """Two of seven, and int(0.3 * 7) = 2."""
+    honest = [np.array([value]) for value in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert 1 <= parse_robust(text).mean([*honest, *wrong]).item() <= 5
+
+
+@pytest.mark.parametrize(("text", "expected"), [("none", [15, 108]), ("median", [13, 16])])
+def test_the_total_is_as_many_means_as_there_are_clients(text, expected):
+    """From (10, 10): the sums are (5, 98), and three times the medians (1, 2) is (3, 6)."""
+    values = [np.array([1.0, 2.0]), np.array([0.0, 95.0]), np.array([4.0, 1.0])]
+    start = np.array([10.0, 10.0])
+    assert parse_robust(text).total(values, start).tolist() == expected
+    assert parse_robust(text).total([], start).tolist() == start.tolist() == [10, 10]
+
+
+def products(points: np.ndarray) -> np.ndarray:
+    return points @ points.T
+
+
+@pytest.mark.parametrize("text", ["none", "median"])
+@pytest.mark.parametrize("points", [[[0.0]], [[0.0], [4.0]], [[1.0, 0], [0, 1], [-1, 0], [0, -1]], [[2.0, 2]] * 3])
+def test_points_that_nothing_tells_apart_count_alike(text, points):
+    """One, two, a square's corners and three equal ones."""
+    np.testing.assert_allclose(parse_robust(text).weights(products(np.array(points))), 1 / len(points))
+
+
+def test_the_farthest_points_are_cut_and_the_others_count_alike():
+    """The median of 0, 1, 2, 3, 50 is 2; int(0.45 * 5) = 2 are cut: 50 at distance 48 and 0 at 2."""
+    line = np.array([[0.0], [1.0], [2.0], [3.0], [50.0]])
+    np.testing.assert_allclose(parse_robust("trimmed:0.45").weights(products(line)), [0, 1 / 3, 1 / 3, 1 / 3, 0])
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_the_geometric_median_has_the_least_summed_distance(scale):
+    """Against SciPy's minimiser over the coordinates, which Weiszfeld's weights never see."""
+    points = generator(0, "points").normal(size=(7, 3))
+    points[0] += 40
+    least = minimize(lambda x: np.linalg.norm(points - x, axis=1).sum(), points.mean(0), tol=1e-10).x
+    weights = geometric_median(products(points * scale))
+    assert weights.min() > 0
+    assert weights.sum() == pytest.approx(1)
+    np.testing.assert_allclose(weights @ points, least, atol=1e-4)
+
+
+def test_the_geometric_median_of_zeros_is_defined():
+    np.testing.assert_allclose(geometric_median(np.zeros((4, 4))), 0.25)

@@ -1,0 +1,226 @@
+"""``robust``: what each algorithm averages with it, and one poisoned client of ten."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.grids import Tampering
+from fixtures.members import member, roster
+from flwr.app import Array, ArrayRecord, Message
+
+from hetfl_flwr.algorithms import build_strategy, check_options, find, names
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.federation import ARRAYS
+from hetfl_flwr.payloads import from_record
+from hetfl_flwr.seeding import generator
+from strategies.base import Upload
+from strategies.chfl import CHFL
+from strategies.fedhe import FedHe
+from strategies.fedhenn import FedHeNN
+
+ROBUST = [name for name in names() if "robust" in find(name).defaults]
+"""Algorithms whose server half averages what it can compare."""
+
+LINEAR = "fixtures.models:linear"
+
+POISONED = 3
+"""The client that lies."""
+
+SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
+"""For what goes wrong in a body, which a linear model has not."""
+
+
+def test_the_algorithms_that_have_it():
+    assert ROBUST == ["chfl", "fedhe", "fedhenn", "fedmd", "fml"]
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])
+def test_where_it_has_no_meaning_it_is_an_unknown_key(name, refusal):
+    config = RunConfig.from_flat({"algorithm": name, f"{name}.robust": "median"})
+    assert f"unknown config key '{name}.robust'" in refusal(ConfigError, check_options, config)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_what_is_no_average_is_refused_in_one_line(name, refusal):
+    config = RunConfig.from_flat({"algorithm": name, f"{name}.robust": "krum"})
+    assert refusal(ConfigError, build_strategy, config).startswith("robust = 'krum': expected none, median or trimmed")
+
+
+# --- FedHe ---------------------------------------------------------------------------------------
+
+
+def logits(partition: int, rows: Any, counts: list[int]) -> Upload:
+    return Upload(partition, {"logits": np.float32(rows), "counts": np.int64(counts)}, samples=sum(counts))
+
+
+@pytest.mark.parametrize("store", ["all", "latest"])
+def test_fedhe_takes_the_median_of_a_class_over_those_that_saw_it(store):
+    """Class 0 is on all three: the medians of (1, 3, 900) and (2, 1, -900) are 3 and 1. Class 1 is on clients 0 and 1
+    alone, so it is their mean, ((5, 7) + (7, 9)) / 2 = (6, 8), whatever client 2's row without samples says.
+    """
+    strategy = FedHe(store=store, robust="median")
+    uploads = [
+        logits(0, [[1, 2], [5, 7]], [1, 1]),
+        logits(1, [[3, 1], [7, 9]], [9, 9]),
+        logits(2, [[900, -900], [900, 900]], [1, 0]),
+    ]
+    knowledge = strategy.absorb(strategy.initial(roster(3, classes=2)), uploads)
+    sent = strategy.download_for(member(0, classes=2), knowledge, 1)
+    assert (sent["logits"].tolist(), sent["known"].tolist()) == ([[3, 1], [6, 8]], [True, True])
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        # all: three times the median 3 of round 1, and the only upload 8 of round 2: (9 + 8) / 4
+        ("all", 17 / 4),
+        # latest: the median of 8, 3 and 900
+        ("latest", 8),
+    ],
+)
+def test_fedhe_over_two_rounds(store, expected):
+    strategy = FedHe(store=store, robust="median")
+    knowledge = strategy.initial(roster(3, classes=1))
+    for uploads in ([logits(k, [[value]], [1]) for k, value in enumerate((1, 3, 900))], [logits(0, [[8]], [1])]):
+        knowledge = strategy.absorb(knowledge, uploads)
+    assert strategy.download_for(member(0, classes=1), knowledge, 1)["logits"].tolist() == [[expected]]
+
+
+def test_fedhe_has_nobody_to_compare_with_where_uploads_come_one_by_one(refusal):
+    keys = {"algorithm": "fedhe", "fedhe.mode": "async", "fedhe.robust": "median"}
+    said = refusal(ConfigError, build_strategy, RunConfig.from_flat(keys))
+    assert said.endswith("robust = 'median' compares clients, so mode = 'async' needs store = 'latest' with it")
+    build_strategy(RunConfig.from_flat({**keys, "fedhe.store": "latest"}))
+    build_strategy(RunConfig.from_flat({**keys, "fedhe.robust": "none"}))
+
+
+# --- the others ----------------------------------------------------------------------------------
+
+
+def test_chfl_sends_as_many_robust_means_as_there_are_heads():
+    """Medians of (1, 2, 900) and (5, 4, -900) are 2 and 4, times three heads 6 and 12."""
+    values = [(1, 5), (2, 4), (900, -900)]
+    uploads = [
+        Upload(k, {"weight": np.full((3, 2), weight, np.float32), "bias": np.full(3, bias, np.float32)}, samples=1)
+        for k, (weight, bias) in enumerate(values)
+    ]
+    strategy = CHFL(robust="median")
+    sent = strategy.absorb(strategy.initial(roster(3)), uploads)
+    assert (sent["weight"].tolist(), sent["bias"].tolist(), int(sent["heads"])) == ([[6, 6]] * 3, [12] * 3, 3)
+
+
+def fedhenn(rows: int, **options: Any) -> FedHeNN:
+    strategy = FedHeNN(**options)
+    members = roster(1, public=rows, shape=(1,))
+    strategy.prepare(members, RunConfig())
+    members.seeds = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
+    return strategy
+
+
+def unit(kernel: np.ndarray) -> np.ndarray:
+    return kernel / np.linalg.norm(kernel)
+
+
+def kernel_of(strategy: FedHeNN, uploaded: list[np.ndarray]) -> np.ndarray:
+    """The kernel that clients are sent as a factor, scaled to a norm of 1."""
+    uploads = [Upload(k, {"representations": np.float32(rows)}, samples=1) for k, rows in enumerate(uploaded)]
+    factor = strategy.absorb(strategy.initial(roster(1)), uploads)["factor"].astype(float)
+    return unit(factor @ factor.T)
+
+
+def dense(rows: np.ndarray, kernel: str, sigma: float) -> np.ndarray:
+    """A centred kernel of norm 1, without a factor."""
+    rows = np.float32(rows).astype(float)
+    if kernel == "linear":
+        full = rows @ rows.T
+    else:
+        full = np.exp(-np.square(rows[:, None] - rows[None]).sum(-1) / (2 * sigma**2))
+    centring = np.eye(len(rows)) - 1 / len(rows)
+    return unit(centring @ full @ centring)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_fedhenn_cuts_the_client_whose_kernel_is_farthest(kernel):
+    """Four bodies of unlike widths and lengths that see the same two features, and one that sees noise, a hundred times
+    as long. int(0.2 * 5) = 1: what is left is the mean of the four dense kernels of norm 1.
+    """
+    draw = generator(0, "kernels")
+    seen = draw.normal(size=(12, 2))
+    maps = [np.eye(2, width) + 0.2 * draw.normal(size=(2, width)) for width in (2, 3, 4, 2)]
+    honest = [scale * seen @ to for scale, to in zip((1.0, 0.5, 2.0, 1.5), maps, strict=True)]
+    noise = draw.normal(size=(12, 3)) * 100
+    strategy = fedhenn(12, kernel=kernel, sigma=2.0, robust="trimmed:0.2")
+    expected = unit(sum(dense(rows, kernel, 2.0) for rows in honest))
+    np.testing.assert_allclose(kernel_of(strategy, [*honest[:2], noise, *honest[2:]]), expected, atol=1e-6)
+
+
+def test_fedhenn_s_median_of_kernels_knows_no_length_and_stays_with_the_majority():
+    """Three clients have kernel K, two have L of other samples: summed distance to K is less, so the median is K."""
+    draw = generator(0, "median")
+    ours, theirs = draw.normal(size=(9, 2)), draw.normal(size=(9, 2))
+    found = kernel_of(fedhenn(9, robust="median"), [ours, 100 * theirs, ours * 2, ours + 5, 1e-3 * theirs])
+    np.testing.assert_allclose(found, dense(ours, "linear", 0), atol=1e-4)
+
+
+@pytest.mark.parametrize("robust", ["median", "trimmed:0.3"])
+def test_fedhenn_of_representations_that_tell_no_samples_apart(robust):
+    uploads = [Upload(k, {"representations": np.full((7, 2), 0.7, np.float32)}, samples=1) for k in range(4)]
+    strategy = fedhenn(7, robust=robust)
+    assert not strategy.absorb(strategy.initial(roster(1)), uploads)["factor"].any()
+
+
+# --- one poisoned client of ten ------------------------------------------------------------------
+
+
+def scaled(factor: float) -> Callable[[Message], Message]:
+    """Multiply the knowledge in a reply; numbers of samples stay."""
+
+    def tamper(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        reply.content[ARRAYS] = ArrayRecord(
+            {
+                name: Array(array * np.float32(factor) if array.dtype == np.float32 else array)
+                for name, array in arrays.items()
+            }
+        )
+        return reply
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        ("fedhe", {}),
+        ("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
+        ("chfl", {**SLOWER, "rounds": 15, "chfl.reduce": "mean"}),
+        ("fml", {"fml.meme": LINEAR}),
+        ("fedhenn", {"fedhenn.mode": "homogeneous"}),
+        ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),
+    ],
+)
+def test_one_poisoned_client_of_ten(algorithm, keys, make_config, run_federation, tmp_path):
+    """One sends a hundred times what it knows. With the median, the other nine are as good as if it did not, to a point
+    of accuracy; with the mean they lose more than five. (FedHeNN's mean kernel is then that of one client, who has only
+    three classes.)
+    """
+
+    def accuracy(name: str, factor: float, robust: str) -> float:
+        config = make_config(
+            algorithm=algorithm,
+            clients=10,
+            evaluate_every=100,
+            test_fraction=0.5,
+            output_dir=str(tmp_path / name),
+            **{"models": LINEAR, "learning_rate": 0.01, "rounds": 8, f"{algorithm}.robust": robust, **keys},
+        )
+        run = run_federation(config, Tampering(config, POISONED, scaled(factor)))
+        clients = json.loads((run / "rounds.jsonl").read_text().splitlines()[-1])["clients"]
+        return float(np.mean([client["accuracy"] for key, client in clients.items() if key != str(POISONED)]))
+
+    clean, poisoned = accuracy("clean", 1, "median"), accuracy("poisoned", 100, "median")
+    assert poisoned == pytest.approx(clean, abs=0.01)
+    assert accuracy("mean", 100, "none") < poisoned - 0.05
