@@ -111,8 +111,8 @@ class RunConfig(BaseModel):
         str,
         Field(
             min_length=1,
-            description="Name of `hetfl list datasets`, a Hugging Face hub id, or rotated- and one of images; "
-            "or a comma list, dealt round-robin over the clients.",
+            description="Name of `hetfl list datasets`, a Hugging Face hub id, a folder that begins with ./ or /, or "
+            "rotated- and one of images; or a comma list, dealt round-robin over the clients.",
         ),
     ] = "digits"
     data_dir: Annotated[

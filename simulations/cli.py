@@ -32,7 +32,9 @@ DEFAULT_CLIENTS = 10
 RECIPES = Path(__file__).parent / "recipes"
 
 
-DatasetOption = Annotated[str | None, typer.Option(help="Name of `hetfl list datasets`, or a Hugging Face hub id.")]
+DatasetOption = Annotated[
+    str | None, typer.Option(help="Name of `hetfl list datasets`, a hub id, or a folder: ./photos.")
+]
 FolderOption = Annotated[Path | None, typer.Option(help="Folder with local copies in the hub's layout.")]
 ClientsOption = Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}).")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")]

@@ -95,10 +95,13 @@ class FedHe(KnowledgeStrategy):
     def _added(self, stored: Arrays, logits: Sequence[NDArray[Any]], seen: Sequence[NDArray[np.bool_]]) -> Arrays:
         """Add clients' logits (C, C) to the sums, class by class, each over the clients that have seen it (C,)."""
         sums, uploads = stored["sums"].copy(), stored["uploads"].copy()
-        for label in range(len(sums)):
-            rows = [own[label] for own, has in zip(logits, seen, strict=True) if has[label]]
-            sums[label] = self.robust.total(rows, sums[label])
-            uploads[label] += len(rows)
+        for own, has in zip(logits, seen, strict=True):
+            sums[has] += own[has]
+            uploads[has] += 1
+        if self.robust.form != "none":
+            for label in range(len(sums)):
+                rows = [own[label] for own, has in zip(logits, seen, strict=True) if has[label]]
+                sums[label] = self.robust.total(rows, stored["sums"][label])
         return {"sums": sums, "uploads": uploads}
 
     @staticmethod

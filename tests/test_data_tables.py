@@ -245,6 +245,13 @@ class TestReading:
         shown = data.public.stored()[0]
         assert shown[torch.argsort(data.public.rows)][:, 0].tolist() == pytest.approx([1, 2.5, 2.5, 4])
 
+    def test_rows_shown_to_others_have_the_only_number_of_a_column_where_it_is_missing(self):
+        """Column 0 is 5 or missing, column 1 has mean 3, column 2 is missing throughout."""
+        inputs = torch.tensor([[5.0, torch.nan, torch.nan], [torch.nan, 2.0, torch.nan], [5.0, 4.0, torch.nan]])
+        table = Arrays(DataSpec((3,), 2), inputs, torch.tensor([0, 1, 0]), 3, 1.0, torch.zeros(3))
+        shown = Samples(standardised(table, (0, 1, 2)), torch.arange(3)).stored()[0]
+        assert shown.tolist() == [[5.0, 3.0, 0.0], [5.0, 2.0, 0.0], [5.0, 4.0, 0.0]]
+
     def test_columns_are_left_out_and_others_declared_as_categories(self, client):
         data = client(ignore_columns=" city,sex ,", categorical_columns="age", normalize="none")
         assert data.train.arrays.groups == (4, 1)

@@ -201,14 +201,15 @@ class Samples:
         -------
         inputs : Tensor
             (N, *shape) on the CPU, uint8 for images, int32 for texts, float32 for tables; neither scaled nor centred.
-            A value that is missing is this client's mean of its column.
+            A value that is missing is this client's mean of its column; 0 where these rows have none to tell.
         labels : Tensor
             (N,) int64, on the CPU.
         """
         inputs = self.arrays.inputs[self.rows]
         if self.arrays.spec.is_table:
-            usual = torch.nan_to_num(self.arrays.centre * self.arrays.peak, nan=0.0)  # 0 x inf: a constant column
-            inputs = torch.where(inputs.isnan(), usual, inputs)
+            usual = self.arrays.centre * self.arrays.peak
+            usual = torch.where(usual.isnan(), inputs.nanmean(0), usual)  # 0 x inf: a column of one number only
+            inputs = torch.where(inputs.isnan(), usual.nan_to_num(0.0), inputs)
         return inputs.cpu(), self.labels.cpu()
 
     def like(self, inputs: Tensor, labels: Tensor) -> "Samples":
