@@ -1,6 +1,7 @@
 """How rounds are run: all clients together, or each as it comes."""
 
 import time
+from collections import deque
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -104,6 +105,7 @@ class AsyncRounds:
         self._strategy = strategy
         self._federation = federation
         self._waiting: dict[str, tuple[Sent, float]] = {}
+        self._came: deque[Message] = deque()
         self._sent = 0
         self._wanted, self._last = 0, False
         self._to_evaluate: set[int] = set()
@@ -142,23 +144,29 @@ class AsyncRounds:
         return played
 
     def _take(self, number: int, played: Played) -> None:
-        """Wait for the next reply, use it, and ask its client for more."""
-        federation, strategy = self._federation, self._strategy
-        for reply in federation.grid.pull_messages(self._waiting.keys()):
-            sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
-            if sent is None:
-                continue  # a second reply to one message
-            if not _is_training(sent):
-                federation.judge(reply, sent, played.evaluated)
-            elif not federation.judge(reply, sent, played.trained, strategy.upload_spec):
-                continue  # asked again in the next round, lest one that fails at once uses the rounds up
-            elif taken := with_samples([reply]):
-                learnt, _ = strategy.aggregate_train(number, taken)
-                played.arrays = played.arrays if learnt is None else learnt
-            self._ask(federation.roster.of(sent.node), number, played)
+        """Use the next reply that has come, or look for more of them; those beyond this round wait for the next."""
+        if self._came:
+            self._use(self._came.popleft(), number, played)
+            return
+        self._came.extend(self._federation.grid.pull_messages(self._waiting.keys()))
         self._give_up(played)
-        if self._waiting and federation.poll:
-            time.sleep(federation.poll)
+        if not self._came:
+            time.sleep(self._federation.poll)
+
+    def _use(self, reply: Message, number: int, played: Played) -> None:
+        """Learn from a reply, and ask its client for more."""
+        federation, strategy = self._federation, self._strategy
+        sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+        if sent is None:
+            return  # a second reply to one message
+        if not _is_training(sent):
+            federation.judge(reply, sent, played.evaluated)
+        elif not federation.judge(reply, sent, played.trained, strategy.upload_spec):
+            return  # asked again in the next round, lest one that fails at once uses the rounds up
+        elif taken := with_samples([reply]):
+            learnt, _ = strategy.aggregate_train(number, taken)
+            played.arrays = played.arrays if learnt is None else learnt
+        self._ask(federation.roster.of(sent.node), number, played)
 
     def _ask(self, member: Member, number: int, played: Played) -> None:
         """Send a client that has nothing to do its next message: to evaluate where that is due, else to train."""
@@ -185,8 +193,9 @@ class AsyncRounds:
 
     def _give_up(self, played: Played) -> None:
         """Count clients that have not answered in time as failures; they are asked again in the next round."""
+        came = {reply.metadata.reply_to_message_id for reply in self._came}
         for message, (sent, deadline) in list(self._waiting.items()):
-            if time.monotonic() > deadline:
+            if message not in came and time.monotonic() > deadline:
                 del self._waiting[message]
                 self._federation.give_up(sent, played.trained if _is_training(sent) else played.evaluated)
 

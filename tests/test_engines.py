@@ -14,8 +14,8 @@ from hetfl_flwr.algorithms import names
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import Value
 from hetfl_flwr.results import ROUNDS_FILE, SUMMARY_FILE
-from simulations.benchmarks.flower import Flower, flower
 from simulations.cli import _run
+from simulations.deployment.flower import Flower, flower
 
 CLIENTS = 4
 MODELS = ("mlp", "lenet5", "fedhe:5")

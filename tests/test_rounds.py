@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.grids import Reversing
 from flwr.app import Message, MessageType
 
 from clients.fedhe import FedHeClient
@@ -46,6 +47,18 @@ class Recording(LocalGrid):
 
     def _is_lost(self, reply: Message) -> bool:
         return reply.metadata.src_node_id in self._lost and reply.metadata.message_type == MessageType.TRAIN
+
+
+class OneThenAll(Reversing):
+    """Delivers one reply at every other look, and at the others all that there are."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        self._looks = 0
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        self._looks += 1
+        return LocalGrid.pull_messages(self, message_ids) if self._looks % 2 else super().pull_messages(message_ids)
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
@@ -131,6 +144,15 @@ def test_a_client_never_has_two_messages_at_a_time(make_config, run_federation):
     run_federation(config, grid)
     assert not under_way
     assert len(grid.trained()) == 4 * 6
+
+
+def test_a_round_is_as_many_uploads_as_clients_also_where_more_come_at_once(make_config, run_federation):
+    """The first look for replies finds one, whose client is asked for more, and the second finds three: four, where
+    the round wants three. No upload is lost, and none is taken beyond the last round's."""
+    config = make_config(**ASYNC, clients=3, rounds=3, evaluate_every=3)
+    folder = run_federation(config, OneThenAll(config))
+    assert [entry["bytes_up"] // 480 for entry in entries(folder)] == [0, 3, 3, 3]
+    assert summary(folder)["failures"] == 0
 
 
 def test_with_one_client_there_is_nothing_to_be_asynchronous_about(make_config, run_federation, tmp_path):

@@ -79,7 +79,7 @@ def local_speed(folder: Path, rounds: int, workers: int) -> Row:
 
 def ray_speed(folder: Path, rounds: int) -> Row:
     """Measure FedHe's rounds a second in Flower's simulation."""
-    from simulations.benchmarks.flower import flower
+    from simulations.deployment.flower import flower
 
     out = folder / "ray"
     settings: Mapping[str, Value] = {"algorithm": "fedhe", "rounds": rounds, "output-dir": str(out)}

@@ -1,0 +1,1 @@
+"""Flower's own processes on one machine."""
