@@ -101,7 +101,7 @@ class KnowledgeClient(NumPyClient, ABC):
             self.node.model.train()
             upload, metrics = self.learn(download, round)
         checked = self.upload_spec().check_named(upload, str(self.node))
-        self._save()
+        self._save(round)
         return list(checked.values()), int(metrics.pop(EXAMPLES)), metrics
 
     @final
@@ -112,7 +112,7 @@ class KnowledgeClient(NumPyClient, ABC):
         metrics = self.assess(download)
         metrics = {**metrics, **self._measure_elsewhere(float(metrics["accuracy"]))}
         if self.node.config.keep_best:
-            metrics = self._best(metrics)
+            metrics = self._best(metrics, int(config.get(ROUND, self._saved.round)))
         if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
@@ -174,7 +174,7 @@ class KnowledgeClient(NumPyClient, ABC):
             metrics |= {name: value for name in ("acc", "fwt") if (value := getattr(scores, name)) is not None}
         return metrics
 
-    def _best(self, metrics: Metrics) -> Metrics:
+    def _best(self, metrics: Metrics, round: int) -> Metrics:
         """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
         prefix = "best."
         before = {key.removeprefix(prefix): n for key, n in self._saved.numbers.items() if key.startswith(prefix)}
@@ -182,7 +182,7 @@ class KnowledgeClient(NumPyClient, ABC):
             return dict(before)
         model = {f"{prefix}{name}": tensor for name, tensor in self.node.model.state_dict().items()}
         numbers = {f"{prefix}{name}": float(value) for name, value in metrics.items()}
-        self.node.write_state(ClientState({**self._saved.tensors, **model}, {**self._saved.numbers, **numbers}))
+        self._write(ClientState({**self._saved.tensors, **model}, {**self._saved.numbers, **numbers}, round))
         return metrics
 
     def _restore(self) -> None:
@@ -196,7 +196,7 @@ class KnowledgeClient(NumPyClient, ABC):
             if tensors:
                 module.load_state_dict(tensors)
 
-    def _save(self) -> None:
+    def _save(self, round: int) -> None:
         if not self.keeps_state:
             return
         tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith("best.")}
@@ -204,7 +204,15 @@ class KnowledgeClient(NumPyClient, ABC):
             tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
         for name, optimizer in self._optimizers.items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
-        self.node.write_state(ClientState(tensors, self.numbers))
+        self._write(ClientState(tensors, self.numbers, round))
+
+    def _write(self, state: ClientState) -> None:
+        """Save the state; that of the server's last checkpoint is kept until the next one, for ``resume``."""
+        every = self.node.config.checkpoint_every
+        checkpoint = (state.round - 1) // every * every if every else 0
+        if self._saved.tensors and self._saved.round <= checkpoint < state.round and checkpoint > 0:
+            self.node.store.keep()
+        self.node.write_state(state)
 
 
 def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

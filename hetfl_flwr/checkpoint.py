@@ -47,6 +47,8 @@ class Checkpoint:
         The run's id, with which the clients' states are stamped.
     traffic : mapping
         Bytes of each client so far, by partition and kind.
+    trained : mapping of int to int
+        The round in which each client has trained last, by partition.
     arrays : mapping of str to array
         The server's knowledge.
     """
@@ -54,6 +56,7 @@ class Checkpoint:
     round: int
     run: int
     traffic: Mapping[int, Mapping[str, int]]
+    trained: Mapping[int, int]
     arrays: Arrays
 
     def write(self, run_folder: Path, grid: object) -> None:
@@ -62,7 +65,7 @@ class Checkpoint:
         target, unfinished = parent / f"round-{self.round}", parent / f"unfinished-{os.getpid()}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        metadata = {"round": self.round, "run": self.run, "traffic": self.traffic}
+        metadata = {"round": self.round, "run": self.run, "traffic": self.traffic, "trained": self.trained}
         replace_file(unfinished / KNOWLEDGE_FILE, pack(self.arrays, metadata))
         if isinstance(grid, KeepsClients):
             grid.save_clients(unfinished)
@@ -72,9 +75,14 @@ class Checkpoint:
             if older != target:
                 shutil.rmtree(older, ignore_errors=True)
 
+    def load_clients(self, run_folder: Path, grid: object) -> None:
+        """Let the Grid, if it keeps clients, take up their states."""
+        if isinstance(grid, KeepsClients):
+            grid.load_clients(run_folder / CHECKPOINTS / f"round-{self.round}")
+
     @classmethod
-    def read(cls, run_folder: Path, grid: object = None) -> Self:
-        """Read the last checkpoint of a run folder and let the Grid, if it keeps clients, take up their states.
+    def read(cls, run_folder: Path) -> Self:
+        """Read the last checkpoint of a run folder.
 
         Raises
         ------
@@ -90,11 +98,10 @@ class Checkpoint:
         try:
             arrays, metadata = unpack(last / KNOWLEDGE_FILE)
             traffic = {int(client): counts for client, counts in metadata["traffic"].items()}
-            checkpoint = cls(metadata["round"], metadata["run"], traffic, arrays)
+            trained = {int(client): int(round) for client, round in metadata["trained"].items()}
+            checkpoint = cls(metadata["round"], metadata["run"], traffic, trained, arrays)
         except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
             raise RunFolderError(f"{last}: damaged checkpoint ({type(error).__name__})") from None
-        if isinstance(grid, KeepsClients):
-            grid.load_clients(last)
         return checkpoint
 
 

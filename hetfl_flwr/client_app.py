@@ -8,13 +8,16 @@ from collections.abc import Callable
 from functools import wraps
 from hashlib import sha256
 from logging import ERROR
+from typing import Any
 
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
+from numpy.typing import NDArray
 from torch.nn import Module
 
+from hetfl_flwr import payloads
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.federation import (
@@ -26,12 +29,14 @@ from hetfl_flwr.federation import (
     METRICS,
     POOL,
     ROUND,
+    RUN,
     SEEDS,
     STAGES,
     Member,
 )
 from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import PayloadSpec, to_record, weights
+from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, halved, to_record, weights
+from hetfl_flwr.privacy import private_rows, private_upload
 
 app = ClientApp()
 
@@ -58,8 +63,10 @@ def _surfaced(handler: Handler) -> Handler:
 def roll_call(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     node = Node.from_context(context)
-    build_client(node.config, node)
-    node.read_state()  # refuses another run's state before round 1
+    client = build_client(node.config, node)
+    if origin := message.content.config_records.get(CONFIG):
+        node.take_up(str(origin[RUN]), int(origin[ROUND]))  # type: ignore[arg-type]
+    state = node.read_state()  # refuses another run's state before round 1
     member = Member(
         node=context.node_id,
         partition=node.partition,
@@ -77,6 +84,8 @@ def roll_call(message: Message, context: Context) -> Message:
         public=len(node.data.public),
         validation=len(node.data.validation),
         test=len(node.data.test),
+        round=-1 if not client.keeps_state else state.round if state else 0,
+        holds=tuple(node.seeds.partitions()),
     )
     return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
 
@@ -86,9 +95,11 @@ def roll_call(message: Message, context: Context) -> Message:
 def seeds(message: Message, context: Context) -> Message:
     """Hand out this client's public rows, with their labels if they are asked for."""
     node = Node.from_context(context)
-    shared = node.own_seeds(labelled=bool(message.content.config_records[CONFIG][LABELLED]))
+    labelled = bool(message.content.config_records[CONFIG][LABELLED])
+    declared = payloads.seeds(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
+    shared = private_rows(node.own_seeds(labelled=labelled), declared, node.config, node.partition, "public-rows")
     count = MetricRecord({EXAMPLES: len(node.data.public)})
-    return Message(RecordDict({ARRAYS: to_record(shared), METRICS: count}), reply_to=message)
+    return Message(RecordDict({ARRAYS: _to_send(node, shared), METRICS: count}), reply_to=message)
 
 
 @app.query(POOL.removeprefix("query."))
@@ -105,12 +116,14 @@ def train(message: Message, context: Context) -> Message:
     """Run one round of `NumPyClient.fit`."""
     node = Node.from_context(context)
     client = build_client(node.config, node)
-    arrays, examples, metrics = client.fit(
-        _received(message, client.download_spec()), dict(message.content.config_records[CONFIG])
-    )
-    uploaded = to_record(dict(zip(client.upload_spec().names, arrays, strict=True)))
+    expected, declared = client.download_spec(), client.upload_spec()
+    sent, config = _received(message, node, expected), dict(message.content.config_records[CONFIG])
+    arrays, examples, metrics = client.fit(list(sent.values()), config)
+    learnt = dict(zip(declared.names, arrays, strict=True))
+    round = int(config[ROUND])  # type: ignore[arg-type]
+    upload = private_upload(learnt, declared, sent, expected, node.config, node.partition, round)
     return Message(
-        RecordDict({ARRAYS: uploaded, METRICS: MetricRecord({**metrics, EXAMPLES: examples})}),
+        RecordDict({ARRAYS: _to_send(node, upload), METRICS: MetricRecord({**metrics, EXAMPLES: examples})}),
         reply_to=message,
     )
 
@@ -121,9 +134,8 @@ def evaluate(message: Message, context: Context) -> Message:
     """Run `NumPyClient.evaluate`."""
     node = Node.from_context(context)
     client = build_client(node.config, node)
-    loss, examples, metrics = client.evaluate(
-        _received(message, client.assess_spec()), dict(message.content.config_records[CONFIG])
-    )
+    sent = _received(message, node, client.assess_spec())
+    loss, examples, metrics = client.evaluate(list(sent.values()), dict(message.content.config_records[CONFIG]))
     return Message(RecordDict({METRICS: MetricRecord({**metrics, "loss": loss, EXAMPLES: examples})}), reply_to=message)
 
 
@@ -131,9 +143,16 @@ def _fingerprint(model: Module) -> str:
     return sha256(repr(weights(model)).encode()).hexdigest()[:16]
 
 
-def _received(message: Message, spec: PayloadSpec) -> list[object]:
+def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:
     record = message.content.array_records.get(ARRAYS) or ArrayRecord()
-    return list(spec.decode(record, "server").values())
+    return spec.decode(record, "server", half=node.config.half)
+
+
+def _to_send(node: Node, arrays: Arrays) -> ArrayRecord:
+    if not node.config.half:
+        return to_record(arrays)
+    check_halves(arrays, str(node))
+    return to_record(halved(arrays))
 
 
 def _where(message: Message, context: Context) -> str:

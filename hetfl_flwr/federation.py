@@ -7,6 +7,7 @@ engine.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
 from logging import INFO
@@ -21,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
-from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, payload_bytes, seeds, to_record, wire_bytes
+from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, halved, payload_bytes, seeds, to_record, wire_bytes
 from hetfl_flwr.seeding import generator
 
 T = TypeVar("T")
@@ -31,6 +32,12 @@ ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-e
 
 MEMBER = "member"
 """Name of the record in which a client answers the roll call."""
+
+RUN = "run"
+"""Key, beside `ROUND`, under which a roll call names the run that this one goes on with."""
+
+NEWEST = 2**62
+"""A round later than all: clients go on with the newest state that they have."""
 
 SEEDS, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
 """Messages that ask a client for its public rows and that bring it those of others; whether labels are asked for."""
@@ -79,6 +86,10 @@ class Member:
         What its inputs are stored as, such as ``"uint8"``: the form in which public rows travel.
     train, public, validation, test : int
         Numbers of samples; the public ones are among those it trains on.
+    round : int
+        The round that its saved state is of. 0: it has none; -1: its algorithm keeps nothing.
+    holds : tuple of int
+        Partitions whose public rows it has been brought.
     """
 
     node: int
@@ -97,6 +108,8 @@ class Member:
     public: int
     validation: int
     test: int
+    round: int
+    holds: tuple[int, ...]
 
     @property
     def spec(self) -> DataSpec:
@@ -298,11 +311,31 @@ class Roster:
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong with one client in one round."""
+    """What went wrong with one client in one round. Its partition is -1 where it has not said which it is."""
 
     partition: int
     stage: str
     reason: str
+    node: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run that this one goes on with, where the clients have its state on their disks.
+
+    Parameters
+    ----------
+    run : int
+        Its id.
+    round : int
+        The round after which the server goes on; `NEWEST` where clients are not in step with it.
+    trained : mapping of int to int
+        The round in which each client had trained last, by partition.
+    """
+
+    run: int
+    round: int
+    trained: Mapping[int, int]
 
 
 @dataclass
@@ -355,6 +388,13 @@ class Sent:
         return self.message.metadata.dst_node_id
 
     @property
+    def round(self) -> int:
+        """The round that its client is told; 0 where it is told none."""
+        record = self.message.content.config_records.get(CONFIG) or ConfigRecord()
+        told = record.get(ROUND, 0)
+        return told if isinstance(told, int) else 0
+
+    @property
     def stage(self) -> str:
         """What the message asks for, as failures call it."""
         kind = self.message.metadata.message_type
@@ -370,12 +410,25 @@ class Federation:
         The engine's own.
     config : RunConfig
         The run.
+    origin : Origin, optional
+        The run that this one goes on with.
+
+    Attributes
+    ----------
+    roster : Roster
+        Who is here.
+    trained : dict of int to int
+        The round in which each client has trained last, by partition.
     """
 
-    def __init__(self, grid: Grid, config: RunConfig) -> None:
+    def __init__(self, grid: Grid, config: RunConfig, origin: Origin | None = None) -> None:
         self.grid = grid
         self.config = config
         self.roster = Roster()
+        self.trained = dict(origin.trained) if origin else {}
+        self._origin = origin
+        self._noted: list[Failure] = []
+        self._since: dict[int, str] = {}
         self._holds: dict[int, set[int]] = {}
         self._late: dict[str, int] = {}
         self.poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
@@ -383,29 +436,44 @@ class Federation:
     def assemble(self) -> None:
         """Wait for the nodes and call the roll.
 
+        With ``clients`` set, each client that cannot take part is an error; without, it is left out where others can.
+
         Raises
         ------
         FederationError
-            Too few nodes within ``round-timeout``, or a client that cannot take part: names it and why.
+            Too few nodes within ``round-timeout``, or clients that cannot take part: names them and why.
         """
         deadline = time.monotonic() + self.config.round_timeout
-        seen = -1
+        seen, refused = -1, dict[int, Failure]()
         while True:
-            for failure in self.welcome():
-                raise FederationError(failure.reason)
+            present = {node: since for node, since in self._present().items() if node not in refused}
+            self.roster.keep(set(present))
+            refused |= self._call_roll(present)
+            if refused and (self.config.clients or not len(self.roster)):
+                raise FederationError(next(iter(refused.values())).reason)
             announced = max((member.partitions for member in self.roster), default=1)
             wanted = self.config.clients or announced
-            if len(self.roster) >= wanted or time.monotonic() > deadline:
+            if len(self.roster) + len(refused) >= wanted or time.monotonic() > deadline:
                 break
             if len(self.roster) != seen:
                 seen = len(self.roster)
                 log(INFO, "waiting for nodes: %d of %d are here", seen, wanted)
             time.sleep(max(self.poll, 0.1))
         if len(self.roster) < self.config.min_clients:
-            raise FederationError(f"min-clients = {self.config.min_clients}, but there are {len(self.roster)} clients")
+            reasons = "".join(f"; {failure.reason}" for failure in refused.values())
+            raise FederationError(
+                f"min-clients = {self.config.min_clients}, but there are {len(self.roster)} clients{reasons}"
+            )
+        self._noted += refused.values()
+        self._check_origin()
+
+    def notes(self) -> list[Failure]:
+        """Return what has been noticed about clients since the last call."""
+        noted, self._noted = self._noted, []
+        return noted
 
     def welcome(self, check: Callable[[Roster], None] | None = None) -> list[Failure]:
-        """Forget nodes that left, call the roll of new ones, and return those that could not be taken in.
+        """Forget nodes that left, call the roll of new and restarted ones, and return what was noticed.
 
         Parameters
         ----------
@@ -413,25 +481,71 @@ class Federation:
             Raises FederationError for a roster that the algorithm cannot work with; a node that makes it so is not
             taken in.
         """
-        present = set(self.grid.get_node_ids())
-        self.roster.keep(present)
-        new = sorted(node for node in present if node not in self.roster)
-        calls = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
-        failures = []
+        present = self._present()
+        for member in self.roster:
+            if member.node not in present:
+                self._note(member, "its node has left")
+        self.roster.keep(set(present))
+        failures = self._call_roll(present, check)
+        return [*self.notes(), *sorted(failures.values(), key=lambda failure: failure.reason)]
+
+    def _present(self) -> dict[int, str]:
+        """Return the nodes that are here, and where the Grid knows it, since when."""
+        if hasattr(self.grid, "get_nodes"):
+            return {node.node_id: node.last_activated_at for node in self.grid.get_nodes()}
+        return dict.fromkeys(self.grid.get_node_ids(), "")
+
+    def _call_roll(
+        self, present: Mapping[int, str], check: Callable[[Roster], None] | None = None
+    ) -> dict[int, Failure]:
+        """Ask each node that is new, or has restarted since it was asked, who it is; return those not taken in."""
+        wanted = [node for node in sorted(present) if node not in self.roster or self._since.get(node) != present[node]]
+        calls = [Message(self._roll_call(), node, MessageType.QUERY) for node in wanted]
+        failures = {}
         for node, reply in self._answers(calls).items():
-            if isinstance(reply, str):
-                failures.append(Failure(-1, "roll call", f"node {node}: {reply}"))
-            elif reply.has_error():
-                failures.append(Failure(-1, "roll call", _reason(reply.error, f"node {node}")))
-            else:
-                try:
-                    self.roster.add(Member.from_reply(reply))
-                    if check is not None:
-                        check(self.roster)
-                except FederationError as error:
-                    self.roster.remove(node)
-                    failures.append(Failure(-1, "roll call", str(error)))
-        return sorted(failures, key=lambda failure: failure.reason)
+            if reply == BUSY and node in self.roster:
+                continue  # restarted, and what it was sent before is not given up yet
+            self.roster.remove(node)
+            try:
+                self._take_in(_member(reply, node), check)
+                self._since[node] = present[node]
+            except FederationError as error:
+                failures[node] = Failure(-1, "roll call", str(error), node)
+        return failures
+
+    def _roll_call(self) -> RecordDict:
+        if self._origin is None:
+            return RecordDict()
+        return RecordDict({CONFIG: ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})})
+
+    def _take_in(self, member: Member, check: Callable[[Roster], None] | None) -> None:
+        self.roster.add(member)
+        try:
+            if check is not None:
+                check(self.roster)
+        except FederationError:
+            self.roster.remove(member.node)
+            raise
+        self._holds[member.node] = set(member.holds)
+        if self._is_behind(member):
+            has = f"with its state of round {member.round}" if member.round else "without its state"
+            self._note(
+                member, f"comes {has}, but it has trained until round {self.trained[member.partition]}: see state-dir"
+            )
+
+    def _is_behind(self, member: Member) -> bool:
+        return 0 <= member.round < self.trained.get(member.partition, 0)
+
+    def _note(self, member: Member, what: str) -> None:
+        self._noted.append(Failure(member.partition, "roll call", f"{member}: {what}", member.node))
+
+    def _check_origin(self) -> None:
+        before = [member for member in self.roster if self.trained.get(member.partition)]
+        if self._origin is not None and before and all(map(self._is_behind, before)):
+            raise FederationError(
+                f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
+                "the state-dir that they had"
+            )
 
     def share(self, sharing: Sharing | None) -> Exchange:
         """Collect public rows of clients that have not shared theirs yet, and bring each client those it lacks.
@@ -529,11 +643,27 @@ class Federation:
         result = Exchange()
         sent = {
             message.metadata.dst_node_id: Sent.of(message)
-            for message in sorted(messages, key=lambda message: self.roster.of(message.metadata.dst_node_id).partition)
+            for message in sorted(
+                self.as_sent(messages), key=lambda message: self.roster.of(message.metadata.dst_node_id).partition
+            )
         }
         for node, reply in self._answers([one.message for one in sent.values()]).items():
             self.judge(reply, sent[node], result, uploads)
         return result
+
+    def as_sent(self, messages: Iterable[Message]) -> list[Message]:
+        """Return messages as they travel: in half precision, if so configured; what many share is halved once."""
+        written = list(messages)
+        if not self.config.half:
+            return written
+        records = {id(record): record for message in written for record in message.content.array_records.values()}
+        halves = {key: to_record(halved(from_record(record))) for key, record in records.items()}
+        return [
+            _with_arrays(message, halves[id(message.content.array_records[ARRAYS])])
+            if ARRAYS in message.content
+            else message
+            for message in written
+        ]
 
     def judge(
         self,
@@ -553,14 +683,16 @@ class Federation:
         if reply != BUSY:
             result.traffic.setdefault(member.partition, Traffic()).add(sent.traffic)
         if isinstance(reply, str):
-            result.failures.append(Failure(member.partition, sent.stage, f"{member}: {reply}"))
+            result.failures.append(Failure(member.partition, sent.stage, f"{member}: {reply}", member.node))
             return False
         try:
             result.traffic[member.partition].add(_cost(reply, member))
-            _check_reply(reply, sent.message, member, uploads)
+            reply = _checked(reply, sent.message, member, uploads, half=self.config.half)
         except PayloadError as error:
-            result.failures.append(Failure(member.partition, sent.stage, _line(str(error))))
+            result.failures.append(Failure(member.partition, sent.stage, _line(str(error)), member.node))
             return False
+        if sent.message.metadata.message_type == MessageType.TRAIN:
+            self.trained[member.partition] = sent.round
         result.replies.append(reply)
         return True
 
@@ -659,9 +791,10 @@ def _cost(reply: Message, member: Member) -> Traffic:
         raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
 
 
-def _check_reply(
-    reply: Message, message: Message, member: Member, uploads: Callable[[Member], PayloadSpec] | None
-) -> None:
+def _checked(
+    reply: Message, message: Message, member: Member, uploads: Callable[[Member], PayloadSpec] | None, *, half: bool
+) -> Message:
+    """Return a reply, with its arrays in their declared dtypes, or raise a PayloadError that says what is wrong."""
     for name, came, expected in (
         ("node", reply.metadata.src_node_id, message.metadata.dst_node_id),
         ("run", reply.metadata.run_id, message.metadata.run_id),
@@ -676,12 +809,27 @@ def _check_reply(
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
     _check_metrics(dict(content.metric_records[METRICS]), member)
-    if uploads is not None:
-        if list(content.array_records) != [ARRAYS]:
-            raise PayloadError(
-                f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'"
-            )
-        uploads(member).decode(content.array_records[ARRAYS], str(member))
+    if uploads is None:
+        return reply
+    if list(content.array_records) != [ARRAYS]:
+        raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
+    arrays = uploads(member).decode(content.array_records[ARRAYS], str(member), half=half)
+    return _with_arrays(reply, to_record(arrays)) if half else reply
+
+
+def _with_arrays(message: Message, arrays: ArrayRecord) -> Message:
+    message = copy(message)
+    message.content = RecordDict({**message.content, ARRAYS: arrays})
+    return message
+
+
+def _member(reply: Message | str, node: int) -> Member:
+    """Read a node's answer to the roll call, or raise a FederationError that says why there is none."""
+    if isinstance(reply, str):
+        raise FederationError(f"node {node}: {reply}")
+    if reply.has_error():
+        raise FederationError(_reason(reply.error, f"node {node}"))
+    return Member.from_reply(reply)
 
 
 def _reason(error: Error, who: object) -> str:

@@ -1,7 +1,7 @@
 """What a client half works with on its node: run config, data, model and state store."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -109,7 +109,7 @@ class Node:
         PayloadError
             They do not fit this client's own.
         """
-        return self.seeds.keep(record, self.data.spec, self.dtype)
+        return self.seeds.keep(record, self.data.spec, self.dtype, half=self.config.half)
 
     def read_state(self) -> ClientState | None:
         """Return what was saved after the last round, or None before the first."""
@@ -119,6 +119,29 @@ class Node:
     def write_state(self, state: ClientState) -> None:
         """Save what must survive until the next round."""
         self.store.write(encode(state, self.stamp))
+
+    def take_up(self, run: str, round: int) -> None:
+        """Go on with the state that this client had in another run after a round, if it is on this node's disk.
+
+        Parameters
+        ----------
+        run : str
+            The other run.
+        round : int
+            A round after which the server has written a checkpoint.
+
+        Raises
+        ------
+        StateError
+            The state is damaged, or another model's or algorithm's.
+        """
+        if not self.config.state_dir or self.store.read() is not None:
+            return
+        before, stamp = run_store(self.config, run, self.partition), replace(self.stamp, run=run)
+        for blob in (before.read(), before.kept()):
+            if blob is not None and (state := decode(blob, stamp, f"{self}: {before.where}")).round <= round:
+                self.write_state(state)
+                return
 
     def __str__(self) -> str:
         """Return how messages call it."""
@@ -154,8 +177,13 @@ def client_data(config: RunConfig, partition: int, partitions: int) -> ClientDat
 def state_store(config: RunConfig, context: Context) -> StateStore:
     """Return where a client's state lies: on disk with ``state-dir`` set (a folder a run), else in its Context."""
     if config.state_dir:
-        return FileStore(Path(config.state_dir) / f"run-{context.run_id}", _identity(context.node_config)[0])
+        return run_store(config, str(context.run_id), _identity(context.node_config)[0])
     return ContextStore(context, str(context.run_id))
+
+
+def run_store(config: RunConfig, run: str, partition: int) -> FileStore:
+    """Return where a client's state of some run lies on disk."""
+    return FileStore(Path(config.state_dir) / f"run-{run}", partition)
 
 
 def _check_trainable(model: nn.Module, name: str, samples: int, partition: int) -> None:

@@ -7,13 +7,15 @@ prepares its own. A client keeps what it was sent in Flower's ``Context.state``,
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context
+from numpy.typing import NDArray
 
 from hetfl_flwr.data import DataSpec, Joined, Samples
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.payloads import Dim, seeds
+from hetfl_flwr.payloads import Dim, seeds, to_record
 
 MOST_ROWS = 2**24
 """More public rows than one client shares."""
@@ -65,8 +67,8 @@ class SeedStore:
         self._context = context
         self._key = f"hetfl-seeds.{context.run_id}"
 
-    def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str) -> int:
-        """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them.
+    def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str, *, half: bool = False) -> int:
+        """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them in their own dtype.
 
         Returns
         -------
@@ -78,15 +80,21 @@ class SeedStore:
         PayloadError
             Names the array, what was expected and what came.
         """
-        rows = 0
+        rows, came = 0, dict[str, NDArray[Any]]()
         for partition, block in _blocks(record).items():
             payload = seeds(Dim("N", MOST_ROWS), spec, dtype, labelled="labels" in block)
-            rows += len(payload.decode(block, f"server: seeds of client {partition}")["inputs"])
+            arrays = payload.decode(block, f"server: seeds of client {partition}", half=half)
+            rows += len(arrays["inputs"])
+            came |= {f"{name}.{partition}": array for name, array in arrays.items()}
         kept = self._context.state.array_records.get(self._key, ArrayRecord())
         for key in [key for key in self._context.state if key.startswith("hetfl-seeds.")]:
             del self._context.state[key]
-        self._context.state[self._key] = ArrayRecord({**kept, **record})
+        self._context.state[self._key] = ArrayRecord({**kept, **to_record(came)})
         return rows
+
+    def partitions(self) -> list[int]:
+        """Return the clients whose rows are kept here."""
+        return sorted(_blocks(self._context.state.array_records.get(self._key, ArrayRecord())))
 
     def pool(self, own: int, public: Samples) -> Pool:
         """Return the pool: the rows kept here, and the client's own."""

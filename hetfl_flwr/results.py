@@ -11,20 +11,24 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE, Checkpoint, pack
-from hetfl_flwr.config import RunConfig, to_toml
-from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.federation import EXAMPLES, METRICS, Federation, Member, Roster, Traffic
+from hetfl_flwr.config import RunConfig, read_toml, to_toml
+from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.federation import EXAMPLES, METRICS, Federation, Member, Traffic
 from hetfl_flwr.metrics import mean, weighted_mean
 from hetfl_flwr.payloads import from_record, to_record
 from hetfl_flwr.rounds import Played
 from hetfl_flwr.state import replace_file
 
-CONFIG_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
+CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "config.toml",
+    "resume.toml",
     "rounds.jsonl",
     "summary.json",
     "clients.json",
 )
+
+CHANGEABLE = ("rounds", "checkpoint-every", "resume", "output-dir")
+"""Config keys that may differ when a run goes on."""
 
 
 @dataclass
@@ -84,14 +88,19 @@ class Results:
         holds_run = (folder / ROUNDS_FILE).exists() and (folder / ROUNDS_FILE).stat().st_size > 0
         if holds_run and not config.resume:
             raise RunFolderError(f"{folder} already holds a run: go on with it by --resume, or name another folder")
-        if config.resume and not holds_run:
-            raise RunFolderError(f"{folder} holds no run to resume")
-        written = folder / CONFIG_FILE, folder / ROUNDS_FILE, folder, *folder.parents
+        if config.resume:
+            if not holds_run:
+                raise RunFolderError(f"{folder} holds no run to resume")
+            check_unchanged(folder, config)
+        written = folder / CONFIG_FILE, folder / RESUME_FILE, folder / ROUNDS_FILE, folder, *folder.parents
         self._made = [path for path in written if not path.exists()]
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
             kept = config.with_values({"resume": False, "output-dir": ""})
             replace_file(folder / CONFIG_FILE, to_toml(kept.to_flat()).encode())
+            if engine != "local":  # `flwr run` takes values or a file, not both
+                going_on = config.with_values({"resume": True, "output-dir": str(folder)})
+                replace_file(folder / RESUME_FILE, to_toml(going_on.to_flat()).encode())
             (folder / ROUNDS_FILE).touch()
 
     def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
@@ -138,16 +147,17 @@ class Results:
         key = name.replace("_", "-")
         return {client: values[key] for client, values in self._latest.items() if key in values}
 
-    def checkpoint(self, round: int, arrays: ArrayRecord, run: int, grid: object) -> None:
-        """Write what ``--resume`` needs."""
+    def checkpoint(self, round: int, arrays: ArrayRecord, run: int, federation: Federation) -> None:
+        """Write what ``resume`` needs."""
         traffic = {client: asdict(traffic) for client, traffic in self._traffic.items()}
         with self._writing():
-            Checkpoint(round, run, traffic, from_record(arrays)).write(self.folder, grid)
+            Checkpoint(round, run, traffic, federation.trained, from_record(arrays)).write(self.folder, federation.grid)
 
-    def resume(self, grid: object, roster: Roster) -> tuple[int, ArrayRecord]:
-        """Go back to the last checkpoint and return its round and knowledge; rounds written after it are dropped."""
-        checkpoint = Checkpoint.read(self.folder, grid)
-        self._members = {member.partition: member for member in roster}
+    def resume(self, checkpoint: Checkpoint, federation: Federation) -> tuple[int, ArrayRecord]:
+        """Go back to a checkpoint and return its round and knowledge; rounds written after it are dropped."""
+        checkpoint.load_clients(self.folder, federation.grid)
+        federation.trained = dict(checkpoint.trained)
+        self._members = {member.partition: member for member in federation.roster}
         self._traffic = {client: Traffic(**counts) for client, counts in checkpoint.traffic.items()}
         for line in (self.folder / ROUNDS_FILE).read_text().splitlines():
             try:
@@ -160,7 +170,7 @@ class Results:
         with self._writing():
             replace_file(self.folder / ROUNDS_FILE, kept.encode())
         if self.rounds and self.rounds[-1].clock is not None:
-            grid.clock = self.rounds[-1].clock  # type: ignore[attr-defined]
+            federation.grid.clock = self.rounds[-1].clock  # type: ignore[attr-defined]
         return checkpoint.round, to_record(checkpoint.arrays)
 
     def finish(self, arrays: ArrayRecord) -> None:
@@ -250,6 +260,36 @@ def new_folder(config: RunConfig) -> Path:
     while (parent / (name if tries == 1 else f"{name}-{tries}")).exists():
         tries += 1
     return parent / (name if tries == 1 else f"{name}-{tries}")
+
+
+def config_of(folder: Path) -> RunConfig:
+    """Return the config that a run folder holds.
+
+    Raises
+    ------
+    RunFolderError
+        It holds none.
+    """
+    if not (folder / CONFIG_FILE).exists():
+        raise RunFolderError(f"{folder} holds no run to resume")
+    return RunConfig.from_flat(read_toml(folder / CONFIG_FILE))
+
+
+def check_unchanged(folder: Path, config: RunConfig) -> None:
+    """Refuse to go on with the run in a folder under another config.
+
+    Raises
+    ------
+    ConfigError
+        Names a key that differs, and both values.
+    """
+    before = config_of(folder).to_flat()
+    for key, value in config.to_flat().items():
+        if key not in CHANGEABLE and before.get(key) != value:
+            raise ConfigError(
+                f"{folder} was run with {key} = {before.get(key)!r}, not {value!r}: "
+                "only rounds and checkpoint-every may change on resume"
+            )
 
 
 def round_seconds(seconds: float) -> float:

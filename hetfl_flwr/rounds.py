@@ -24,7 +24,7 @@ class Played:
     trained, evaluated : Exchange
         Replies, failures and cost of training (with the sharing of seeds) and of evaluation.
     left_out : list of Failure
-        Clients that could not take part.
+        Clients that have left, could not take part, or came back without what they had learned.
     carry : bool
         Whether clients that were not evaluated in this round count with what they had before.
     """
@@ -60,8 +60,8 @@ class SyncRounds:
 
     def start(self, arrays: ArrayRecord) -> Played:
         """Share seeds if the algorithm needs them, and evaluate everyone before any training."""
-        shared = self._federation.share(self._sharing)
-        return Played(arrays, shared, evaluate(self._strategy, self._federation, 0, arrays))
+        noted, shared = self._federation.notes(), self._federation.share(self._sharing)
+        return Played(arrays, shared, evaluate(self._strategy, self._federation, 0, arrays), noted)
 
     def resume(self) -> None:
         """Share seeds again: they were counted when the run began."""
@@ -75,6 +75,8 @@ class SyncRounds:
             played.left_out = federation.welcome(getattr(strategy, "check", None))
             played.trained.add(federation.share(self._sharing))
         drawn = federation.holding(federation.draw(number), self._sharing)
+        if not drawn:
+            return played  # Flower's own strategies would wait for a node for ever
         messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
         trained = federation.exchange(messages, strategy.upload_spec)
         played.trained.add(trained)
@@ -113,7 +115,8 @@ class AsyncRounds:
 
     def start(self, arrays: ArrayRecord) -> Played:
         """Evaluate everyone before any training."""
-        return Played(arrays, evaluated=evaluate(self._strategy, self._federation, 0, arrays))
+        noted = self._federation.notes()
+        return Played(arrays, evaluated=evaluate(self._strategy, self._federation, 0, arrays), left_out=noted)
 
     def resume(self) -> None:
         """Do nothing: no seeds are shared."""
@@ -185,7 +188,7 @@ class AsyncRounds:
             self._stopping = True
 
     def _push(self, messages: Any) -> None:
-        for message in messages:
+        for message in self._federation.as_sent(messages):
             message.metadata.ttl = max(message.metadata.ttl, self._config.round_timeout)
             sent = Sent.of(message)
             self._federation.grid.push_messages([message])

@@ -9,11 +9,11 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from hetfl_flwr.algorithms import build_strategy, find, resolve
-from hetfl_flwr.checkpoint import KeepsClients
+from hetfl_flwr.algorithms import build_strategy, resolve
+from hetfl_flwr.checkpoint import Checkpoint, KeepsClients
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, TooFewClients
-from hetfl_flwr.federation import Federation
+from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
+from hetfl_flwr.federation import NEWEST, Federation, Origin
 from hetfl_flwr.progress import Watch
 from hetfl_flwr.results import Results, Round, new_folder
 from hetfl_flwr.rounds import AsyncRounds, Played, Rounds, SyncRounds
@@ -27,17 +27,16 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config = resolve(RunConfig.from_flat(context.run_config))
         strategy = build_strategy(config)
-        _check_resumable(config, grid)
+        asynchronous = getattr(strategy, "asynchronous", False)
         results = Results(new_folder(config), config, _engine(grid))
         try:
-            federation = Federation(grid, config)
+            checkpoint = Checkpoint.read(results.folder) if config.resume else None
+            federation = Federation(grid, config, _origin(checkpoint, grid, newest=asynchronous))
             federation.assemble()
             done, arrays = 0, strategy.prepare(federation.roster, config)
-            if config.resume:
-                done, arrays = results.resume(grid, federation.roster)
-            rounds = (AsyncRounds if getattr(strategy, "asynchronous", False) else SyncRounds)(
-                config, strategy, federation
-            )
+            if checkpoint:
+                done, arrays = results.resume(checkpoint, federation)
+            rounds = (AsyncRounds if asynchronous else SyncRounds)(config, strategy, federation)
         except BaseException:
             results.discard()
             raise
@@ -68,9 +67,9 @@ def _federate(
                 done += 1
                 watch.show(entry)
                 if done == config.rounds or (config.checkpoint_every and done % config.checkpoint_every == 0):
-                    results.checkpoint(done, arrays, run, federation.grid)
+                    results.checkpoint(done, arrays, run, federation)
         except Interrupted:
-            results.checkpoint(done, arrays, run, federation.grid)
+            results.checkpoint(done, arrays, run, federation)
             raise
         finally:
             results.finish(arrays)
@@ -105,12 +104,11 @@ def _timed(
     return entry, played.arrays
 
 
-def _check_resumable(config: RunConfig, grid: Grid) -> None:
-    if config.resume and find(config.algorithm).client.keeps_state and not isinstance(grid, KeepsClients):
-        raise ConfigError(
-            f"resume = true: clients of {config.algorithm} keep their models, and in this engine "
-            "they ended with their run; only `hetfl run --resume` goes on with them"
-        )
+def _origin(checkpoint: Checkpoint | None, grid: Grid, *, newest: bool) -> Origin | None:
+    """Return what clients on other machines must know to go on; a Grid that keeps the clients brings them back."""
+    if checkpoint is None or isinstance(grid, KeepsClients):
+        return None
+    return Origin(checkpoint.run, NEWEST if newest else checkpoint.round, checkpoint.trained)
 
 
 def _engine(grid: Grid) -> str:

@@ -7,6 +7,7 @@ clients.
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors.torch import load, save
 
 from hetfl_flwr.errors import StateError
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the blob's layout; raised when older files can no longer be read."""
 
 RECORD = "hetfl-state"
@@ -47,15 +48,18 @@ class ClientState:
         Model and optimizer, under dotted names.
     numbers : dict of numbers
         Counters and scalars that an algorithm keeps.
+    round : int
+        The round in which it was written.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     numbers: dict[str, int | float] = field(default_factory=dict)
+    round: int = 0
 
 
 def encode(state: ClientState, stamp: Stamp) -> bytes:
     """Write state and stamp as one safetensors blob."""
-    metadata = {"state": json.dumps({"stamp": asdict(stamp), "numbers": state.numbers})}
+    metadata = {"state": json.dumps({"stamp": asdict(stamp), "numbers": state.numbers, "round": state.round})}
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, metadata)
 
 
@@ -72,7 +76,7 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
         size = int.from_bytes(blob[:8], "little")
         written = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["state"])
         found: Mapping[str, object] = dict(written["stamp"])
-        numbers = dict(written["numbers"])
+        numbers, round = dict(written["numbers"]), int(written["round"])
         tensors = load(blob)
     except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise StateError(f"{where}: damaged state ({type(error).__name__})") from None
@@ -82,7 +86,7 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
                 f"{where}: state of another {name}: found {found.get(name)!r}, expected {expected!r}; "
                 "use another state-dir or delete it"
             )
-    return ClientState(tensors, numbers)
+    return ClientState(tensors, numbers, round)
 
 
 class StateStore(Protocol):
@@ -96,8 +100,14 @@ class StateStore(Protocol):
     def write(self, blob: bytes) -> None:
         """Replace the blob; the older one stays if this fails."""
 
+    def keep(self) -> None:
+        """Keep what was written last beside what is written next, in place of what was kept before."""
+
+    def kept(self) -> bytes | None:
+        """Return what was kept, or None."""
+
     def forget(self) -> None:
-        """Remove the blob, if there is one."""
+        """Remove the blob, if there is one, and what was kept."""
 
 
 class ContextStore:
@@ -121,6 +131,12 @@ class ContextStore:
         """Replace this run's blob."""
         self._context.state[RECORD] = ConfigRecord({self._run: blob})
 
+    def keep(self) -> None:
+        """Keep nothing: no other run finds this Context."""
+
+    def kept(self) -> None:
+        """Return None."""
+
     def forget(self) -> None:
         """Remove this run's blob."""
         self._context.state.pop(RECORD, None)
@@ -131,16 +147,12 @@ class FileStore:
 
     def __init__(self, folder: Path, partition: int) -> None:
         self._path = folder / f"client-{partition}.safetensors"
+        self._kept = folder / f"client-{partition}.checkpoint.safetensors"
         self.where = str(self._path)
 
     def read(self) -> bytes | None:
         """Return the file's content, or None where there is no file."""
-        try:
-            return self._path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StateError(f"{self.where}: cannot be read: {error.strerror}") from None
+        return self._content(self._path)
 
     def write(self, blob: bytes) -> None:
         """Replace the file in one step; a reader sees the older or the newer one, never a part."""
@@ -149,16 +161,47 @@ class FileStore:
         except OSError as error:
             raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
 
+    def keep(self) -> None:
+        """Give the file a second name, in one step; a copy where the disk knows no second names."""
+        unfinished = self._kept.with_name(f".{self._kept.name}.{os.getpid()}")
+        try:
+            unfinished.unlink(missing_ok=True)
+            try:
+                unfinished.hardlink_to(self._path)
+            except OSError:
+                shutil.copyfile(self._path, unfinished)
+            unfinished.replace(self._kept)
+        except OSError as error:
+            raise StateError(f"{self._kept}: cannot be written: {error.strerror}") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def kept(self) -> bytes | None:
+        """Return what was kept, or None."""
+        return self._content(self._kept)
+
     def forget(self) -> None:
-        """Remove the file."""
+        """Remove the files."""
         try:
             self._path.unlink(missing_ok=True)
+            self._kept.unlink(missing_ok=True)
         except OSError as error:
             raise StateError(f"{self.where}: cannot be removed: {error.strerror}") from None
 
+    def _content(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"{path}: cannot be read: {error.strerror}") from None
+
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file through a temporary one beside it: flushed to disk, then renamed."""
+    """Write a file through a temporary one beside it: flushed to disk, then renamed.
+
+    Temporary files of processes that were killed while they wrote this one are removed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -167,6 +210,8 @@ def replace_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        for remains in path.parent.glob(f".{path.name}.*"):
+            remains.unlink(missing_ok=True)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -34,7 +34,7 @@ def evaluated(node: Any, weight: list[list[float]]) -> Metrics:
     client = LocalClient(node)
     client._restore()
     client.node.model.head.weight.data = torch.tensor(weight)
-    client._save()
+    client._save(1)
     loss, samples, metrics = LocalClient(node).evaluate([], {ROUND: 1})
     return {**metrics, "loss": loss, EXAMPLES: samples}
 

@@ -20,6 +20,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, Exchange, Federation
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Dim, from_record, to_record
+from simulations.engine import FIRST_NODE
 
 ALGORITHMS = names()
 SHARING = [
@@ -182,6 +183,7 @@ def test_a_client_that_raises_is_named_and_the_round_goes_on(name, config_for, r
                 "partition": 1,
                 "stage": "train",
                 "reason": f"client 1, train, round {entry['round']}: RuntimeError: the disk is full",
+                "node": FIRST_NODE + 1,
             }
         ]
         assert [client for client in "012" if "train-loss" in entry["clients"][client]] == ["0", "2"]

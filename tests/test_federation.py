@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -6,7 +8,7 @@ from flwr.serverapp import Grid
 from hetfl_flwr import federation as federation_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import Federation, Member, Roster
+from hetfl_flwr.federation import Failure, Federation, Member, Origin, Roster
 from hetfl_flwr.payloads import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
@@ -31,6 +33,8 @@ def member(partition, node=None, **fields):
         "public": 1,
         "validation": 0,
         "test": 2,
+        "round": -1,
+        "holds": (),
     }
     return Member(**(defaults | fields))
 
@@ -191,7 +195,7 @@ def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten():
     del federation.grid.members[100]
     federation.grid.members[98] = member(2)
     called = len(federation.grid.pushed)
-    assert federation.welcome() == []
+    assert federation.welcome() == [Failure(0, "roll call", "client 0 (mlp): its node has left", 100)]
     assert partitions(federation.roster) == [1, 2]
     assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [98]
     assert federation.welcome() == []
@@ -202,8 +206,67 @@ def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again():
     federation = federation_of(member(0), member(1))
     del federation.grid.members[99]
     federation.grid.members[5] = member(1, node=5)
-    assert federation.welcome() == []
+    assert [failure.node for failure in federation.welcome()] == [99]
     assert [(one.partition, one.node) for one in federation.roster] == [(0, 100), (1, 5)]
+
+
+def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refusal):
+    """With a number each client is wanted, and the first that fails ends the run before round 1. A client that fails
+    alone ends it, too: the mistake is everybody's."""
+    post = Post([member(0), member(1)])
+    known = post.roll_call
+    post.roll_call = lambda message: (fails("client 1, no data") if message.metadata.dst_node_id == 99 else known)(
+        message
+    )
+    assert refusal(FederationError, Federation(post, RunConfig(clients=2)).assemble) == "client 1, no data"
+    federation = Federation(post, RunConfig(clients=0, round_timeout=0.05))
+    federation.assemble()
+    assert partitions(federation.roster) == [0]
+    assert federation.notes() == [Failure(-1, "roll call", "client 1, no data", 99)]
+    assert federation.notes() == []
+    said = refusal(FederationError, Federation(post, RunConfig(clients=0, min_clients=2, round_timeout=0.05)).assemble)
+    assert said == "min-clients = 2, but there are 1 clients; client 1, no data"
+    del post.members[100]
+    assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "client 1, no data"
+
+
+def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has():
+    """It holds nobody's public rows any more, and comes without the model that it had trained until round 1."""
+    federation = federation_of(member(0, round=0), member(1, round=0))
+    since = dict.fromkeys(federation.grid.members, "noon")
+    federation.grid.get_nodes = lambda: [
+        SimpleNamespace(node_id=node, last_activated_at=moment) for node, moment in since.items()
+    ]
+    federation.welcome()
+    federation.grid.members = {100: member(0, round=1, holds=[1]), 99: member(1, round=1, holds=[0])}
+    exchange(federation)
+    assert federation.trained == {0: 1, 1: 1}
+    called = len(federation.grid.pushed)
+    since[99], federation.grid.members[99] = "one", member(1, round=0, holds=[])
+    assert federation.welcome() == [
+        Failure(
+            1,
+            "roll call",
+            "client 1 (mlp): comes without its state, but it has trained until round 1: see state-dir",
+            99,
+        )
+    ]
+    assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [99]
+    assert federation.roster.of(99).holds == ()
+    assert federation.welcome() == []
+
+
+@pytest.mark.parametrize(("newest", "left"), [((4, 4), None), ((4, 0), 1), ((0, 3), 0), ((0, 0), "all")])
+def test_a_run_that_is_gone_on_with_names_clients_without_their_state(refusal, newest, left):
+    members = [member(partition, round=round) for partition, round in enumerate(newest)]
+    federation = Federation(Post(members), RunConfig(clients=2), Origin(12, 4, {0: 4, 1: 3}))
+    if left == "all":
+        assert refusal(FederationError, federation.assemble).startswith("no client has its state of run 12")
+        return
+    federation.assemble()
+    told = [dict(message.content.config_records["config"]) for message in federation.grid.pushed]
+    assert told == [{"run": "12", "server-round": 4}] * 2
+    assert [failure.partition for failure in federation.notes()] == ([] if left is None else [left])
 
 
 def test_a_late_joiner_that_does_not_answer_or_fit_is_left_out():

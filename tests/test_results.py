@@ -1,10 +1,12 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from flwr.app import Error, Message, MetricRecord
 from safetensors.numpy import load_file
 
+from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
@@ -58,8 +60,8 @@ RUN = 7
 class Meddled(LocalGrid):
     """A LocalGrid whose messages and replies pass through functions of the test."""
 
-    def __init__(self, config, *, workers=1, push=None, pull=None):
-        super().__init__(config.to_flat(), config.clients, RUN, workers)
+    def __init__(self, config, *, workers=1, push=None, pull=None, run=RUN):
+        super().__init__(config.to_flat(), config.clients, run, workers)
         self._push, self._pull = push or (lambda grid, message: None), pull or (lambda message: message)
 
     def push_messages(self, messages):
@@ -74,7 +76,7 @@ class Meddled(LocalGrid):
 
 def round_of(message):
     content = message.content.config_records
-    return content["config"]["server-round"] if "config" in content else None
+    return content["config"].get("server-round") if "config" in content else None
 
 
 def lines(folder):
@@ -234,7 +236,7 @@ def test_a_client_that_fails_is_named_with_its_reason_and_the_others_go_on(make_
     rounds = lines(folder)
     assert [entry["failures"] for entry in rounds] == [
         [],
-        [{"partition": 1, "stage": "train", "reason": "client 1, train, round 1: broke"}],
+        [{"partition": 1, "stage": "train", "reason": "client 1, train, round 1: broke", "node": 2**62 + 1}],
         [],
     ]
     assert ["train-loss" in rounds[1]["clients"][client] for client in "012"] == [True, False, True]
@@ -450,16 +452,87 @@ def test_a_damaged_checkpoint_is_named(refusal, finished, make_config, run_feder
     assert "round-2" in refusal(RunFolderError, Checkpoint.read, finished)
 
 
-def test_resume_is_refused_where_the_clients_models_are_gone(refusal, make_config, make_grid, run_federation):
-    """A Grid that keeps no clients, as Flower's own do not: FedHe's models are lost."""
+class Elsewhere(GridView):
+    """Clients that this process cannot save: as in Flower's own engines, they end with their run."""
+
+    engine, pull_interval = "local", 0.0
+
+
+def elsewhere(config, run, push=None):
+    grid = Meddled(config, push=push, run=run)
+    return Elsewhere(grid, grid.get_node_ids())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        ("fedhe", {"keep_best": True}),
+        ("fedhe", {"fraction": 0.3, "seed": 1}),
+        ("fedavg", {}),
+        ("fedh2l", {}),
+        ("fml", {}),
+    ],
+)
+def test_clients_elsewhere_go_on_with_the_state_that_they_had_at_the_checkpoint(
+    tmp_path, make_config, run_federation, algorithm, keys
+):
+    """The run dies in round 4, when clients have trained beyond the checkpoint of round 2. The one that goes on has an
+    id of its own and dies in round 3, before a checkpoint of its own, so the third goes on with the first's."""
+    keys = {"algorithm": algorithm, "models": "mlp", "rounds": 5, "clients": 3, "checkpoint_every": 2} | keys
+    whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
+    config = make_config(**keys, state_dir=str(tmp_path / "state"))
+    with pytest.raises(Crash):
+        run_federation(config, elsewhere(config, 7, crash_in(4)), run_id=7)
+    with pytest.raises(Crash):
+        run_federation(resumed(config), elsewhere(resumed(config), 8, crash_in(3)), run_id=8)
+    folder = run_federation(resumed(config), elsewhere(resumed(config), 9), run_id=9)
+    assert reached(folder) == reached(whole)
+    assert summary_of(folder)["failures"] == 0
+
+
+def test_clients_elsewhere_that_have_lost_their_state_are_named_or_if_all_have_refused(
+    refusal, tmp_path, make_config, run_federation
+):
+    config = make_config(clients=3, checkpoint_every=1, state_dir=str(tmp_path / "state"))
+    folder = run_federation(config, elsewhere(config, 7))
+    longer = resumed(config, rounds=3)
+    for file in (tmp_path / "state" / "run-7").glob("client-1.*"):
+        file.unlink()
+    run_federation(longer, elsewhere(longer, 8), run_id=8)
+    assert [failure["reason"] for failure in lines(folder)[-1]["failures"]] == [
+        "client 1 (lenet5): comes without its state, but it has trained until round 2: see state-dir"
+    ]
+    shutil.rmtree(tmp_path / "state")
+    before = (folder / "rounds.jsonl").read_bytes()
+    longer = resumed(config, rounds=4)
+    line = refusal(FederationError, run_federation, longer, elsewhere(longer, 9), run_id=9)
+    assert line.startswith("no client has its state of run 8: resume needs nodes")
+    assert (folder / "rounds.jsonl").read_bytes() == before
+
+
+def test_the_state_of_another_model_is_refused_by_name_when_a_run_goes_on(
+    refusal, tmp_path, make_config, run_federation
+):
+    config = make_config(checkpoint_every=1, state_dir=str(tmp_path / "state"))
+    run_federation(config, elsewhere(config, 7))
+    state = tmp_path / "state" / "run-7"
+    shutil.copy(state / "client-0.safetensors", state / "client-1.safetensors")
+    longer = resumed(config, rounds=3)
+    line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
+    assert "client-1.safetensors: state of another model: found 'mlp', expected 'lenet5'" in line
+
+
+def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_federation):
+    """Its folder has it with ``resume`` and its own path, in one file for `flwr run`, if it was not a local run."""
     config = make_config(checkpoint_every=1)
-    run_federation(config)
-    longer = config.with_values({"rounds": 3, "resume": True})
-    grid = make_grid(longer)
-    before = (Path(config.output_dir) / "config.toml").read_bytes()
-    line = refusal(ConfigError, run_federation, longer, GridView(grid, grid.get_node_ids()))
-    assert line.startswith("resume = true: clients of fedhe keep their models")
-    assert (Path(config.output_dir) / "config.toml").read_bytes() == before
+    grid = elsewhere(config, 7)
+    grid.engine = "deployment"
+    folder = run_federation(config, grid)
+    going_on = RunConfig.from_flat(read_toml(folder / "resume.toml"))
+    assert going_on == resolve(resumed(config))
+    other = resumed(config, seed=1)
+    line = refusal(ConfigError, run_federation, other, elsewhere(other, 8), run_id=8)
+    assert line == f"{folder} was run with seed = 0, not 1: only rounds and checkpoint-every may change on resume"
 
 
 def test_resuming_a_run_that_is_done_changes_nothing(make_config, run_federation):

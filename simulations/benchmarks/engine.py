@@ -63,7 +63,9 @@ def overhead(clients: int, repeats: int) -> list[Row]:
     with LocalGrid(config.to_flat(), clients, run=2**62, app="simulations.benchmarks.echo:app") as grid:
         federation = Federation(grid, config)
         for partition, node in enumerate(grid.get_node_ids()):
-            federation.roster.add(Member(node, partition, clients, "none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0))
+            federation.roster.add(
+                Member(node, partition, clients, "none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, ())
+            )
         return [
             Row(f"overhead, {name}, {clients} clients", "ms a message", _timed(act, repeats, clients), "<= 1 ms")
             for name, act in (("bare", bare), ("exchange", exchange))
