@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from hetfl_flwr.errors import ConfigError, unknown
 
@@ -84,6 +84,14 @@ def simulated_seconds(text: str) -> list[float]:
     if not seconds or not all(0 < value < float("inf") for value in seconds):
         raise ConfigError(f"client-seconds = {text!r}: expected numbers above 0, separated by commas")
     return seconds
+
+
+def _noise(multiplier: float, info: ValidationInfo) -> float:
+    key = _kebab(info.field_name or "")
+    norm = key.replace("noise-multiplier", "clipping-norm")
+    if multiplier > 0 and info.data.get(norm.replace("-", "_")) == 0:
+        raise ConfigError(f"{key} = {multiplier:g} needs {norm} above 0: the noise's deviation is {key} times {norm}")
+    return multiplier
 
 
 def _kebab(name: str) -> str:
@@ -259,6 +267,36 @@ class RunConfig(BaseModel):
     momentum: Annotated[float, Field(ge=0, lt=1, description="Momentum of sgd.")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the optimizer.")] = 0.0
 
+    payload_precision: Annotated[
+        Literal["full", "half"],
+        Field(description="full: float32 travels as it is. half: as float16, both ways, in half of the bytes."),
+    ] = "full"
+    clipping_norm: Annotated[
+        float,
+        Field(ge=0, description="L2 norm to which each upload of a client, or its change of weights, is cut. 0: off."),
+    ] = 0.0
+    noise_multiplier: Annotated[
+        float,
+        AfterValidator(_noise),
+        Field(ge=0, description="Deviation of the Gaussian noise on each upload, in clipping-norm. 0: none."),
+    ] = 0.0
+    public_clipping_norm: Annotated[
+        float,
+        Field(ge=0, description="L2 norm, in stored values, to which each shared public row is cut. 0: off."),
+    ] = 0.0
+    public_noise_multiplier: Annotated[
+        float,
+        AfterValidator(_noise),
+        Field(ge=0, description="Deviation of the Gaussian noise on each public row, in its clipping norm. 0: none."),
+    ] = 0.0
+    noise_source: Annotated[
+        Literal["auto", "seed", "system"],
+        Field(
+            description="What noise is drawn from. seed: the run's seed, which whoever knows it can subtract; system: "
+            "the operating system's entropy; auto: seed where all clients are simulated, system in deployment."
+        ),
+    ] = "auto"
+
     device: Annotated[
         str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N or mps.")
     ] = "cpu"
@@ -281,6 +319,11 @@ class RunConfig(BaseModel):
     ] = 10
 
     options: Annotated[dict[str, Value], Field(exclude=True, description="The algorithms' own keys, as name.key.")] = {}
+
+    @property
+    def half(self) -> bool:
+        """Whether payloads travel in half precision."""
+        return self.payload_precision == "half"
 
     @property
     def reading(self) -> "Reading":
@@ -333,6 +376,11 @@ NODE_KEYS = {
     "device": "device",
     "threads": "threads",
     "state-dir": "state-dir",
+    "clipping-norm": "clipping-norm",
+    "noise-multiplier": "noise-multiplier",
+    "public-clipping-norm": "public-clipping-norm",
+    "public-noise-multiplier": "public-noise-multiplier",
+    "noise-source": "noise-source",
 }
 """Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
 

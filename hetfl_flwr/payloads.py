@@ -7,7 +7,7 @@ clients, R alignment samples.
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from math import prod
 from typing import Any
@@ -32,6 +32,12 @@ NPY_HEADER = 1024
 SIMPLEX_TOLERANCE = 1e-4
 """How far from 1 the sum of a distribution may be: the rounding of float32 over thousands of classes stays below."""
 
+
+HALF_TOLERANCE = 1e-3
+"""The same for a distribution in half precision, which rounds each value by up to one part in 2048."""
+
+HALF_LIMIT = float(np.finfo(np.float16).max)
+"""The largest number that half precision has: 65504."""
 
 LEARNT_LIMIT = 1e6
 """Logits and weights of a larger magnitude have diverged: in a sum or a mean they drown the others or overflow."""
@@ -78,6 +84,9 @@ class ArraySpec:
         Each row is a probability distribution: no value below 0, and a sum of 1 within `SIMPLEX_TOLERANCE`.
     nonzero : bool
         Not all of its values may be 0.
+    sensitive : bool
+        Of integers: whether they are counted from private data, so that clipping and noise apply to them as they do
+        to all floating-point numbers.
     """
 
     name: str
@@ -87,6 +96,20 @@ class ArraySpec:
     maximum: float | None = None
     sums_to_one: bool = False
     nonzero: bool = False
+    sensitive: bool = False
+
+    def halved(self) -> "ArraySpec":
+        """Return how this array travels in half precision: float32 as float16, any other as it is."""
+        return replace(self, dtype="float16") if self.dtype == "float32" else self
+
+    def widened(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array that came in half precision in its declared dtype; distributions sum to 1 again."""
+        wide: NDArray[Any] = array.astype(self.dtype, copy=False)
+        if not self.sums_to_one:
+            return wide
+        sums = wide.sum(-1, keepdims=True, dtype=np.float64)
+        rounded = np.abs(sums - 1) <= HALF_TOLERANCE  # what is farther off was none before: `check` refuses it
+        return np.where(rounded, wide / np.where(rounded, sums, 1.0), wide).astype(self.dtype)
 
     def check(self, array: NDArray[Any], where: str) -> None:
         """Raise `PayloadError` if an array is not what is declared here."""
@@ -192,8 +215,17 @@ class PayloadSpec:
                         f"array '{first}' has {expected.letter} = {other}"
                     )
 
-    def decode(self, record: ArrayRecord, where: str) -> dict[str, NDArray[Any]]:
+    def decode(self, record: ArrayRecord, where: str, *, half: bool = False) -> dict[str, NDArray[Any]]:
         """Check a received record, first by what it declares and by its size, then by its content.
+
+        Parameters
+        ----------
+        record : ArrayRecord
+            What came.
+        where : str
+            Who sent it, for the error.
+        half : bool
+            Whether it must have come in half precision. What is returned has the declared dtypes all the same.
 
         Raises
         ------
@@ -201,7 +233,10 @@ class PayloadSpec:
             As `check`; nothing larger than declared is decoded.
         """
         self._check_names(record, where)
-        return self.check([_decode(record[spec.name], spec, where) for spec in self.arrays], where)
+        if not half:
+            return self.check([_decode(record[spec.name], spec, where) for spec in self.arrays], where)
+        came = [spec.widened(_decode(record[spec.name], spec.halved(), where)) for spec in self.arrays]
+        return self.check(came, where)
 
     def check_named(self, arrays: Arrays, where: str) -> dict[str, NDArray[Any]]:
         """Check named arrays that are about to be sent, as the receiver will: names and order too."""
@@ -261,7 +296,7 @@ def class_logits(classes: int) -> PayloadSpec:
     return PayloadSpec(
         (
             _learnt("logits", (classes, classes)),
-            ArraySpec("counts", (classes,), "int64", minimum=0),
+            ArraySpec("counts", (classes,), "int64", minimum=0, sensitive=True),
         )
     )
 
@@ -353,7 +388,8 @@ def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
 
 
 def _entry(name: str, tensor: torch.Tensor, most: float) -> ArraySpec:
-    least, largest = (-most, most) if tensor.is_floating_point() else (None, None)
+    smallest = 0.0 if name.endswith("running_var") else -most
+    least, largest = (smallest, most) if tensor.is_floating_point() else (None, None)
     return ArraySpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), least, largest)
 
 
@@ -424,6 +460,30 @@ def to_record(arrays: Arrays) -> ArrayRecord:
 def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """Unwrap arrays that this process itself has wrapped; what came over the wire goes through `PayloadSpec.decode`."""
     return {name: array.numpy() for name, array in record.items()}
+
+
+def halved(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return arrays as they travel in half precision: float32 as float16, cut off at `HALF_LIMIT`; others as they are.
+
+    Examples
+    --------
+    >>> halved({"logits": np.float32([0.5, 1e6]), "counts": np.arange(2)})
+    {'logits': array([5.00e-01, 6.55e+04], dtype=float16), 'counts': array([0, 1])}
+    """
+    return {
+        name: np.asarray(np.clip(array, -HALF_LIMIT, HALF_LIMIT), np.float16) if array.dtype == np.float32 else array
+        for name, array in arrays.items()
+    }
+
+
+def check_halves(arrays: Arrays, where: str) -> None:
+    """Raise `PayloadError` where `halved` would cut off a client's numbers."""
+    for name, array in arrays.items():
+        if array.dtype == np.float32 and np.abs(array).max(initial=0.0) > HALF_LIMIT:
+            raise PayloadError(
+                f"{where}: array '{name}' has values beyond {HALF_LIMIT:g}, the largest of half precision: "
+                "set payload-precision = 'full'"
+            )
 
 
 def payload_bytes(message: Message) -> int:
