@@ -1,11 +1,12 @@
 """What a person sees while a run goes on: a bar in a terminal, one log line a round elsewhere."""
 
 from contextlib import AbstractContextManager
-from logging import INFO
+from logging import INFO, WARNING
 from types import TracebackType
 from typing import Self
 
 from flwr.supercore import log
+from flwr.supercore.logger import FLOWER_LOGGER
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (
@@ -68,7 +69,11 @@ class Watch(AbstractContextManager["Watch"]):
         """Show one round."""
         self._bytes += entry.bytes_up + entry.bytes_down
         for failure in entry.failures:
-            self._console.print(f"round {entry.round}: {failure['reason']}", style="yellow", markup=False)
+            if FLOWER_LOGGER.isEnabledFor(WARNING):
+                told = " ".join(f"{key}={failure[key]!r}" for key in ("partition", "node", "stage", "reason"))
+                log(WARNING, "round=%d %s", entry.round, told)
+            else:  # `hetfl run`, which shows a person no log
+                self._console.print(f"round {entry.round}: {failure['reason']}", style="yellow", markup=False)
         if self._progress is not None and self._task is not None:
             accuracy = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.1%}  "
             self._progress.update(self._task, completed=entry.round, figures=accuracy + decimal(self._bytes))

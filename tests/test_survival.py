@@ -1,0 +1,147 @@
+"""Real processes on loopback that are killed by SIGKILL, come late and leave, and what is left of the run."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetfl_flwr.checkpoint import KNOWLEDGE_FILE, Checkpoint
+from hetfl_flwr.config import Value
+from hetfl_flwr.results import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
+from simulations.cli import _run
+from simulations.deployment.flower import NAME, ROOT, Flower, flower
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 300
+"""Seconds after which a test that waits for something gives up."""
+
+FEDHE: dict[str, Value] = {"algorithm": "fedhe", "models": "mlp", "local-batches": 1, "checkpoint-every": 1}
+
+
+def until(true: Callable[[], object], started: Flower) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, started.logs()
+        time.sleep(0.2)
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    path = folder / ROUNDS_FILE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def reaches(folder: Path, lines: int, started: Flower) -> None:
+    """Wait until so many rounds, that of the first evaluation among them, are written down."""
+    until(lambda: len(rounds(folder)) >= lines, started)
+
+
+def training(started: Flower, node: str) -> bool:
+    """Say whether the last thing that a SuperNode said is that it has been sent something to train on."""
+    said = (started.home / f"{node}.log").read_text()
+    return said.rfind("Receiving: train") > said.rfind("Sending:")
+
+
+def kill(started: Flower, name: str) -> None:
+    """Kill a process and all that it has started, which share its group, as a power failure would."""
+    os.killpg(started.processes[name].pid, signal.SIGKILL)
+    started.processes.pop(name).wait()
+
+
+def kill_server_app(started: Flower) -> None:
+    found = subprocess.run(
+        ["pgrep", "-f", f"flwr-serverapp.*{started.address}"], capture_output=True, text=True, check=True
+    )
+    for process in found.stdout.split():
+        os.kill(int(process), signal.SIGKILL)
+
+
+def go_on(started: Flower, folder: Path) -> None:
+    """Start the run in a folder again, in the way that the guide names."""
+    started.start("run", "flwr", "run", str(ROOT), NAME, "--stream", "--run-config", str(folder / RESUME_FILE))
+
+
+def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_running(tmp_path: Path) -> None:
+    """Three rounds on two nodes. The ServerApp is killed in round 2 and the SuperLink in round 3, each time when a
+    client is at it, and the run is started again: the end is that of a run that nothing has happened to."""
+    settings = {**FEDHE, "clients": 2, "rounds": 3, "evaluate-every": 3}
+    run, database = tmp_path / "run", ["--database", str(tmp_path / "link.db")]
+    with flower(tmp_path / "flower") as started:
+        started.superlink(*database)
+        for partition in range(2):
+            started.supernode(partition, 2, **{"state-dir": str(tmp_path / f"state-{partition}")})
+        started.start_run({**settings, "output-dir": str(run)})
+        reaches(run, 2, started)
+        until(lambda: training(started, "supernode-1"), started)
+        kill_server_app(started)
+        assert json.loads((run / SUMMARY_FILE).read_text())["rounds"] == 1
+        started.processes.pop("run").kill()
+
+        go_on(started, run)
+        reaches(run, 3, started)
+        until(lambda: training(started, "supernode-0"), started)
+        kill(started, "superlink")
+        started.processes.pop("run").kill()
+
+        started.superlink(*database)
+        go_on(started, run)
+        assert started.processes["run"].wait(PATIENCE) == 0
+        assert started.statuses()[0] == "finished:completed", started.logs()
+    whole = _run({**settings, "output-dir": str(tmp_path / "whole")}, resume=False, workers=1, verbose=True)
+    assert Checkpoint.read(run).round == 3
+    assert (run / KNOWLEDGE_FILE).read_bytes() == (whole / KNOWLEDGE_FILE).read_bytes()
+    keys = ("round", "accuracy", "clients", "failures", "bytes_up", "bytes_down")
+    assert [[entry[key] for key in keys] for entry in rounds(run)] == [
+        [entry[key] for key in keys] for entry in rounds(whole)
+    ]
+
+
+def test_nodes_that_are_killed_come_late_and_leave(tmp_path: Path) -> None:
+    """Of three clients two begin. The third comes in round 1 and takes part from then on; client 1 is killed while it
+    trains in its turn, and comes back with its state; the third leaves, and the two go on to the end."""
+    run = tmp_path / "run"
+
+    def node(partition: int) -> None:
+        started.supernode(partition, 3, **{"state-dir": str(tmp_path / f"state-{partition}")})
+
+    def trained(entry: dict[str, Any]) -> list[str]:
+        return [client for client, values in entry["clients"].items() if "train-loss" in values]
+
+    with flower(tmp_path / "flower") as started:
+        started.superlink()
+        node(0)
+        node(1)
+        started.start_run({**FEDHE, "clients": 2, "rounds": 40, "evaluate-every": 40, "output-dir": str(run)})
+        reaches(run, 1, started)
+        node(2)
+        until(lambda: "2" in trained(rounds(run)[-1]), started)
+        until(lambda: training(started, "supernode-1"), started)
+        killed = len(rounds(run))
+        kill(started, "supernode-1")
+        node(1)
+        until(lambda: len(rounds(run)) > killed and "1" in trained(rounds(run)[-1]), started)
+        back = len(rounds(run)) - 1
+        started.processes["supernode-2"].terminate()
+        until(lambda: any("has left" in str(entry["failures"]) for entry in rounds(run)[back:]), started)
+        reached = len(rounds(run))
+        started.flwr("stop", str(started.runs()[0]["run-id"]), NAME)
+        until(lambda: json.loads((run / SUMMARY_FILE).read_text())["rounds"] >= reached - 1, started)
+        assert started.statuses()[0] == "finished:stopped"
+    entries = rounds(run)
+    joined = next(entry["round"] for entry in entries if "2" in trained(entry))
+    assert 2 <= joined <= 3
+    assert "1" not in trained(entries[killed])
+    reasons = [failure["reason"] for entry in entries for failure in entry["failures"]]
+    assert any(reason.startswith("client 1 (mlp): ") for reason in reasons)
+    assert not any("without its state" in reason for reason in reasons)
+    assert [entry["round"] for entry in entries] == list(range(len(entries)))
+    assert len(entries) >= reached
+    summary = json.loads((run / SUMMARY_FILE).read_text())
+    assert summary["rounds"] == entries[-1]["round"]
+    assert summary["bytes_up"] == sum(entry["bytes_up"] for entry in entries)
