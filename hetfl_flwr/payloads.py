@@ -85,8 +85,8 @@ class ArraySpec:
     nonzero : bool
         Not all of its values may be 0.
     sensitive : bool
-        Of integers: whether they are counted from private data, so that clipping and noise apply to them as they do
-        to all floating-point numbers.
+        Of integers: whether they are counted from private data. Clipping and noise apply to them as to all
+        floating-point numbers, and where there is clipping only whether there are any leaves the client: 1 or 0.
     """
 
     name: str

@@ -7,11 +7,12 @@ done to the result after that (rounding, bounds, the simplex) sees nothing else 
 
 The L2 sensitivity of a clipped upload is 2 C where a client's data are replaced by any others, C where the client is
 left out. Hence the guarantee is a client's, for its data as a whole, towards everyone, the server too: see `epsilon`.
-It covers no metrics (accuracies, losses, ``num-examples``), no sizes and row numbers, and public rows only by
-keys of their own. Noise is floating-point and not hardened against attacks on its lowest bits (Mironov, CCS 2012).
+An upload that is made again after a run was resumed counts again. The guarantee covers no metrics (accuracies, losses,
+``num-examples``), no sizes and row numbers, and public rows only by keys of their own. Noise is floating-point, of a
+statistical generator, and not hardened against attacks on its lowest bits (Mironov, CCS 2012).
 
-Flower's ``LocalDpMod`` does the same for weights, and gives the same bits where there is no noise. It wants the same
-arrays up as down, draws from NumPy's global generator and fails on an update of norm 0; hence not used as it is.
+Flower's ``LocalDpMod`` clips weights alike. It wants the same arrays up as down, draws from NumPy's global generator
+and fails on an update of norm 0; hence not used as it is.
 """
 
 import sys
@@ -84,20 +85,22 @@ def private_upload(
     -------
     mapping of str to array
         Arrays that fit the declaration: floating-point ones and `ArraySpec.sensitive` counts clipped and noised,
-        others as they are.
+        others as they are. A count is 1 if what was clipped and noised is above the noise's deviation, else 0: so
+        clipping alone changes no 1 or 0, and much noise drops more than it makes up.
     """
     released = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
     if config.clipping_norm == 0 or not released:
         return upload
     origin = {one.name: sent[one.name].astype(np.float64) if one in sent_spec.arrays else 0.0 for one in released}
-    changes = [np.ravel(upload[one.name] - origin[one.name]) for one in released]
+    changes = [np.ravel(_any(upload[one.name], one) - origin[one.name]) for one in released]
     mechanism = GaussianMechanism(config.clipping_norm, config.noise_multiplier)
     noised = mechanism(np.concatenate(changes, dtype=np.float64)[None], _noise(config, *scope))[0]
+    deviation = config.clipping_norm * config.noise_multiplier
     parts = np.split(noised, np.cumsum([len(change) for change in changes])[:-1])
     return {
         **upload,
         **{
-            one.name: _fitted(origin[one.name] + part.reshape(upload[one.name].shape), one)
+            one.name: _fitted(_any(origin[one.name] + part.reshape(upload[one.name].shape), one, deviation), one)
             for one, part in zip(released, parts, strict=True)
         },
     }
@@ -127,13 +130,18 @@ def private_rows(rows: Arrays, spec: PayloadSpec, config: RunConfig, *scope: int
     return {**rows, "inputs": _fitted(mechanism(flat, _noise(config, *scope)).reshape(inputs.shape), declared)}
 
 
+def _any(values: NDArray[Any], spec: ArraySpec, least: float = 0.0) -> NDArray[Any]:
+    """Return whether there are any, 1 or 0, of what is counted; other values as they are."""
+    return (values > least).astype(np.float64) if spec.sensitive else values
+
+
 def _fitted(values: NDArray[np.float64], spec: ArraySpec) -> NDArray[Any]:
-    """Return the nearest array that a declaration allows; counts are rounded up, so that clipping alone loses none."""
+    """Return the nearest array that a declaration allows."""
     dtype = np.dtype(spec.dtype)
     least, most = -inf, inf
     if dtype.kind in "iu":
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
-        values = (np.ceil if spec.sensitive else np.rint)(values)
+        values = np.rint(values)
     if spec.sums_to_one:
         values = onto_simplex(values)
     low = least if spec.minimum is None else spec.minimum
@@ -206,7 +214,7 @@ def guarantee(noise_multiplier: float, uploads: int) -> str:
     'a client has (6.57, 1e-05)-differential privacy after 50 uploads'
     """
     said = f"({epsilon(noise_multiplier, uploads):.3g}, {DELTA:g})"
-    return f"a client has {said}-differential privacy after {uploads} uploads"
+    return f"a client has {said}-differential privacy after {uploads} upload{'s' * (uploads != 1)}"
 
 
 def _noise(config: RunConfig, *scope: int | str) -> np.random.Generator:

@@ -14,6 +14,7 @@ from hetfl_flwr.checkpoint import Checkpoint, KeepsClients
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
 from hetfl_flwr.federation import NEWEST, Federation, Origin
+from hetfl_flwr.privacy import guarantee
 from hetfl_flwr.progress import Watch
 from hetfl_flwr.results import Results, Round, new_folder
 from hetfl_flwr.rounds import AsyncRounds, Played, Rounds, SyncRounds
@@ -41,6 +42,8 @@ def main(grid: Grid, context: Context) -> None:
             results.discard()
             raise
         strategy.summary()
+        if config.noise_multiplier > 0:
+            log(INFO, "\t├── privacy: %s", guarantee(config.noise_multiplier, config.rounds))
         _federate(config, rounds, federation, results, context.run_id, done, arrays)
     except HetflError as error:
         log(ERROR, "%s", error)
@@ -68,6 +71,7 @@ def _federate(
                 watch.show(entry)
                 if done == config.rounds or (config.checkpoint_every and done % config.checkpoint_every == 0):
                     results.checkpoint(done, arrays, run, federation)
+                    results.finish(arrays)  # so far: whoever kills this process still finds a summary
         except Interrupted:
             results.checkpoint(done, arrays, run, federation)
             raise

@@ -470,6 +470,7 @@ def summary_table(run: Run) -> Table:
         "wire down": _bytes(shown["wire_down"]),
         "seconds": _seconds(shown["seconds"]),
         "failures": _count(shown["failures"]),
+        "privacy": _privacy(run),
     }
     table = _frame(run.name, [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"])
     table.show_header = False
@@ -620,6 +621,15 @@ def _accuracy(summaries: Sequence[Summary]) -> str:
 def _over_seeds(accuracies: Sequence[float | None]) -> str:
     known = _known(accuracies)
     return _percent(stdev(known)) if len(known) > 1 else NOTHING
+
+
+def _privacy(run: Run) -> str | None:
+    noise = float(run.config.get("noise-multiplier", 0.0))
+    if noise == 0:
+        return None
+    from hetfl_flwr.privacy import guarantee  # torch is not needed to compare runs
+
+    return guarantee(noise, figures(run)["rounds"])
 
 
 def _domains(summary: Summary) -> str | None:

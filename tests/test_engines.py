@@ -21,7 +21,8 @@ CLIENTS = 4
 MODELS = ("mlp", "lenet5", "fedhe:5")
 
 FEDHE: dict[str, Value] = {"algorithm": "fedhe", "models": ",".join(MODELS), "rounds": 3, "batch-size": 20}
-DRAWN: dict[str, Value] = {**FEDHE, "fraction": 0.5, "partition": "dirichlet:0.5", "seed": 3}
+PRIVATE: dict[str, Value] = {"payload-precision": "half", "clipping-norm": 20.0, "noise-multiplier": 0.01}
+DRAWN: dict[str, Value] = {**FEDHE, **PRIVATE, "fraction": 0.5, "partition": "dirichlet:0.5", "seed": 3}
 FEDAVG: dict[str, Value] = {"algorithm": "fedavg", "models": "mlp", "rounds": 2, "batch-size": 20}
 
 PAYLOAD = ("round", "accuracy", "global_accuracy", "bytes_up", "bytes_down", "clients", "failures")
@@ -110,13 +111,24 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
 
 @pytest.mark.slow
 def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_path: Path) -> None:
-    """Two rounds of FedHe; the nodes' own models are those that the local run deals."""
-    settings = {**FEDHE, "rounds": 2, "output-dir": str(tmp_path / "deployed")}
+    """Two rounds of FedHe; the nodes' own models are those that the local run deals. Noise is the seed's on demand."""
+    settings = {**FEDHE, **PRIVATE, "noise-source": "seed", "rounds": 2, "output-dir": str(tmp_path / "deployed")}
     said = deployed.run({key: value for key, value in settings.items() if key != "models"})
     assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
     assert engine(tmp_path / "deployed") == "deployment"
     assert [path.name for path in (deployed.home / "state").glob("run-*/*")] == ["client-1.safetensors"]
     assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", {**settings, "clients": len(MODELS)}))
+
+
+@pytest.mark.slow
+def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed: Flower, tmp_path: Path) -> None:
+    """All else would be equal, as the test before has it."""
+    settings = {**FEDHE, **PRIVATE, "rounds": 1, "local-batches": 1, "output-dir": str(tmp_path / "deployed")}
+    said = deployed.run({key: value for key, value in settings.items() if key != "models"})
+    assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
+    local(tmp_path / "local", {**settings, "clients": len(MODELS)})
+    noised = [(tmp_path / engine / KNOWLEDGE_FILE).read_bytes() for engine in ("deployed", "local")]
+    assert noised[0] != noised[1]
 
 
 @pytest.mark.slow
