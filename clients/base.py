@@ -209,8 +209,8 @@ class KnowledgeClient(NumPyClient, ABC):
     def _write(self, state: ClientState) -> None:
         """Save the state; that of the server's last checkpoint is kept until the next one, for ``resume``."""
         every = self.node.config.checkpoint_every
-        checkpoint = (state.round - 1) // every * every if every else 0
-        if self._saved.tensors and self._saved.round <= checkpoint < state.round and checkpoint > 0:
+        checkpoint = (state.round - 1) // every * every if every else -1
+        if self._saved.tensors and self._saved.round <= checkpoint < state.round:
             self.node.store.keep()
         self.node.write_state(state)
 

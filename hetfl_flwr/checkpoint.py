@@ -60,16 +60,17 @@ class Checkpoint:
     arrays: Arrays
 
     def write(self, run_folder: Path, grid: object) -> None:
-        """Write this checkpoint into a run folder, in place of the older one."""
+        """Write this checkpoint into a run folder, in place of the older one; that of a round is written once."""
         parent = run_folder / CHECKPOINTS
         target, unfinished = parent / f"round-{self.round}", parent / f"unfinished-{os.getpid()}"
+        if target.exists():
+            return
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         metadata = {"round": self.round, "run": self.run, "traffic": self.traffic, "trained": self.trained}
         replace_file(unfinished / KNOWLEDGE_FILE, pack(self.arrays, metadata))
         if isinstance(grid, KeepsClients):
             grid.save_clients(unfinished)
-        shutil.rmtree(target, ignore_errors=True)
         unfinished.replace(target)
         for older in parent.iterdir():
             if older != target:

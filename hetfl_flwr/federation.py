@@ -482,6 +482,7 @@ class Federation:
             taken in.
         """
         present = self._present()
+        self._late = {message: node for message, node in self._late.items() if node in present}
         for member in self.roster:
             if member.node not in present:
                 self._note(member, "its node has left")

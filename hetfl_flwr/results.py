@@ -148,10 +148,11 @@ class Results:
         return {client: values[key] for client, values in self._latest.items() if key in values}
 
     def checkpoint(self, round: int, arrays: ArrayRecord, run: int, federation: Federation) -> None:
-        """Write what ``resume`` needs."""
+        """Write what ``resume`` needs, and summary, clients and knowledge so far."""
         traffic = {client: asdict(traffic) for client, traffic in self._traffic.items()}
         with self._writing():
             Checkpoint(round, run, traffic, federation.trained, from_record(arrays)).write(self.folder, federation.grid)
+        self.finish(arrays)
 
     def resume(self, checkpoint: Checkpoint, federation: Federation) -> tuple[int, ArrayRecord]:
         """Go back to a checkpoint and return its round and knowledge; rounds written after it are dropped."""

@@ -65,13 +65,14 @@ def _federate(
                 rounds.resume()
             else:
                 watch.show(_timed(0, lambda: rounds.start(arrays), federation, results)[0])
+                if config.checkpoint_every:
+                    results.checkpoint(done, arrays, run, federation)
             while done < config.rounds:
                 entry, arrays = _timed(done + 1, partial(rounds.play, done + 1, arrays), federation, results)
                 done += 1
                 watch.show(entry)
                 if done == config.rounds or (config.checkpoint_every and done % config.checkpoint_every == 0):
                     results.checkpoint(done, arrays, run, federation)
-                    results.finish(arrays)  # so far: whoever kills this process still finds a summary
         except Interrupted:
             results.checkpoint(done, arrays, run, federation)
             raise

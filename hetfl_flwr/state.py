@@ -163,7 +163,7 @@ class FileStore:
 
     def keep(self) -> None:
         """Give the file a second name, in one step; a copy where the disk knows no second names."""
-        unfinished = self._kept.with_name(f".{self._kept.name}.{os.getpid()}")
+        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")  # swept by the next `write`
         try:
             unfinished.unlink(missing_ok=True)
             try:

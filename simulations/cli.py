@@ -14,7 +14,7 @@ import click
 import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 
 if TYPE_CHECKING:
     from simulations.engine import LocalGrid
@@ -121,6 +121,50 @@ def partition(
     if out is not None:
         plot_split(split, out)
         typer.echo(f"picture: {out}")
+
+
+@app.command()
+def keys(
+    host: Annotated[
+        list[str], typer.Option("--host", help="Name or IP address of the server, as its clients call it; repeatable.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to; what is there already is kept.")],
+    nodes: Annotated[int, typer.Option(min=0, help="Key pairs to have: node-0, node-1 and so on.")] = 0,
+) -> None:
+    """Make a private CA, the server's certificate and a key pair for each node, for a deployment by TLS.
+
+    Example: hetfl keys --host server.example.org --nodes 3 --out keys
+    """
+    from simulations.deployment.keys import make_keys
+
+    made = make_keys(out, host, nodes)
+    typer.echo(f"new in {out}: {', '.join(path.name for path in made) or 'nothing, all were there'}")
+
+
+@app.command()
+def rehearse(
+    algorithm: Annotated[str, typer.Argument(help="Name of `hetfl list algorithms`.")] = "fedhe",
+    nodes: Annotated[int, typer.Option(min=1, max=32, help="SuperNodes to start.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = 3,
+    settings: SettingsOption = None,
+    out: Annotated[Path | None, typer.Option(help="New folder for all that is written (default: under runs/).")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the federation up after the run, until Ctrl-C.")] = False,
+) -> None:
+    """Rehearse a deployment on this machine: TLS, known nodes, and for each a model and folders of its own.
+
+    Example: hetfl rehearse fedhe --nodes 3 --rounds 3
+    """
+    from simulations.deployment.rehearsal import hold, rehearsal
+
+    chosen = _chosen(None, settings, algorithm=algorithm, rounds=rounds)
+    try:
+        with rehearsal(chosen, nodes, out, typer.echo) as (federation, folder):
+            _show(folder)
+            if keep:
+                hold(federation, typer.echo)
+    except FederationError as error:
+        typer.echo(f"hetfl: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @app.command("list")
@@ -245,21 +289,13 @@ def _resolved(config: RunConfig) -> RunConfig:
 def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id. Only ``rounds`` may differ."""
     from hetfl_flwr.checkpoint import Checkpoint
-    from hetfl_flwr.results import CONFIG_FILE
+    from hetfl_flwr.results import check_unchanged, config_of
 
     if "output-dir" not in chosen:
         raise ConfigError("--resume needs --out: which run folder to go on with")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
-    if not (folder / CONFIG_FILE).exists():
-        raise RunFolderError(f"{folder} holds no run to resume")
-    before = RunConfig.from_flat(read_toml(folder / CONFIG_FILE))
-    asked = before.with_values({**chosen, "output-dir": str(folder), "resume": True})
-    for key, value in _resolved(asked).to_flat().items():
-        if key not in ("rounds", "output-dir", "resume") and before.to_flat().get(key) != value:
-            raise ConfigError(
-                f"{folder} was run with {key} = {before.to_flat().get(key)!r}, not {value!r}: "
-                "only --rounds may change on --resume"
-            )
+    asked = config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
+    check_unchanged(folder, _resolved(asked))
     checkpoint = Checkpoint.read(folder)
     if asked.rounds < checkpoint.round:
         raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")

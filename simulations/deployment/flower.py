@@ -4,20 +4,26 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from hetfl_flwr.config import Value
+from simulations.deployment.keys import Keys
 
 ROOT = Path(__file__).parents[2]
 """Where the app's pyproject.toml lies: this needs a checkout."""
+
+NAME = "loopback"
+"""What ``flwr`` calls the SuperLink."""
 
 START, RUN, END = 60, 900, 20
 """Seconds that a server may take to start, a run to finish, and a process to end when asked to."""
@@ -31,30 +37,53 @@ class Flower:
     ----------
     home : Path
         FLWR_HOME, working directory of the servers, and where their logs are written.
+    address : str
+        Where the SuperLink listens: by default a free port on loopback.
+    processes : dict
+        All that were started, by name.
+    keys : Keys, optional
+        With them, all connections are by TLS, and the SuperLink knows a SuperNode by its registered key; without,
+        all is plain text and open to everybody.
+    variables : dict
+        More environment variables for them.
     """
 
     home: Path
     address: str = field(default_factory=lambda: f"127.0.0.1:{_free_port()}")
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    keys: Keys | None = None
+    variables: dict[str, str] = field(default_factory=dict)
 
     def superlink(self, *options: str) -> None:
         """Start the SuperLink and wait until it answers."""
         self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "config.toml").write_text(f'[superlink.tested]\naddress = "{self.address}"\ninsecure = true\n')
+        trust = f"root-certificates = {json.dumps(str(self.keys.ca))}" if self.keys else "insecure = true"
+        (self.home / "config.toml").write_text(f'[superlink.{NAME}]\naddress = "{self.address}"\n{trust}\n')
         host, _, port = self.address.partition(":")
-        self.start("superlink", "flower-superlink", "--insecure", "--host", host, "--port", port, *options)
+        self.start("superlink", "flower-superlink", *self._as_server(), "--host", host, "--port", port, *options)
         deadline = time.monotonic() + START
         while not self._answers():
             if time.monotonic() > deadline or self.processes["superlink"].poll() is not None:
                 raise RuntimeError(f"the SuperLink does not answer:\n{self.logs()}")
             time.sleep(0.1)
 
-    def supernode(self, partition: int, partitions: int, **settings: Value) -> None:
+    def supernode(self, partition: int, partitions: int, /, **settings: Value) -> None:
         """Start the SuperNode of one client with its own settings, and do not wait for it."""
         settings = {"partition-id": partition, "num-partitions": partitions, **settings}
+        self.node(f"supernode-{partition}", *self._as_node(partition), "--node-config", _toml(settings))
+
+    def node(self, name: str, *options: str) -> None:
+        """Start a SuperNode that is secured by these options alone, and do not wait for it."""
         ports = ["--superlink", self.address, "--port", str(_free_port())]
-        options = ["--insecure", *ports, "--node-config", _toml(settings)]
-        self.start(f"supernode-{partition}", "flower-supernode", *options)
+        self.start(name, "flower-supernode", *ports, *options)
+
+    def register(self, number: int) -> None:
+        """Tell the SuperLink of the public key of a node."""
+        if self.keys is None:
+            raise ValueError("a Flower without keys has none to register")
+        said = self.flwr("supernode", "register", str(self.keys.node_public(number)), NAME)
+        if "registered successfully" not in said:
+            raise RuntimeError(f"the key of node {number} is not registered:\n{said}")
 
     def start(self, name: str, *command: str) -> None:
         """Start a process that goes on, with a log of its own, leading a process group of its own."""
@@ -70,11 +99,20 @@ class Flower:
 
     def run(self, settings: Mapping[str, Value], *options: str) -> str:
         """Run the app to its end, good or bad, and return what was printed."""
-        return self.flwr("run", str(ROOT), "tested", "--stream", "--run-config", _toml(settings), *options)
+        return self.flwr(*_run_command(settings), *options)
+
+    def start_run(self, settings: Mapping[str, Value]) -> None:
+        """Run the app as process ``run``, and do not wait for it."""
+        self.start("run", "flwr", *_run_command(settings))
 
     def statuses(self) -> list[str]:
+        """Return how the runs stand, newest first."""
+        return [run["status"] for run in self.runs()]
+
+    def runs(self) -> list[dict[str, Any]]:
         """Return what `flwr list` says of the runs, newest first."""
-        return [run["status"] for run in json.loads(self.flwr("list", "tested", "--format", "json"))["runs"]]
+        listed: list[dict[str, Any]] = json.loads(self.flwr("list", NAME, "--format", "json"))["runs"]
+        return listed
 
     def flwr(self, *command: str) -> str:
         """Run the ``flwr`` command."""
@@ -95,7 +133,8 @@ class Flower:
         return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.home.glob("*.log")))
 
     def end(self) -> None:
-        """End all that was started: asked first, then by force."""
+        """End all that was started, and what that has started in turn: asked first, then by force."""
+        others = _descendants(process.pid for process in self.processes.values())
         for process in reversed(self.processes.values()):
             process.send_signal(signal.SIGTERM)
         for process in self.processes.values():
@@ -104,6 +143,12 @@ class Flower:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        deadline = time.monotonic() + END
+        while (left := others & _parents().keys()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for number in left:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -116,24 +161,58 @@ class Flower:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            **self.variables,
         }
 
+    def _as_server(self) -> list[str]:
+        """Return how the SuperLink is secured."""
+        if self.keys is None:
+            return ["--insecure"]
+        files = {"ca-certfile": self.keys.ca, "certfile": self.keys.server, "keyfile": self.keys.server_key}
+        return ["--enable-supernode-auth", *(f"--ssl-{option}={path}" for option, path in files.items())]
+
+    def _as_node(self, number: int) -> list[str]:
+        """Return how a SuperNode trusts the SuperLink, and is known to it."""
+        if self.keys is None:
+            return ["--insecure"]
+        return [f"--root-certificates={self.keys.ca}", f"--auth-supernode-private-key={self.keys.node(number)}"]
+
     def _answers(self) -> bool:
+        scheme, context = ("https", ssl.create_default_context(cafile=self.keys.ca)) if self.keys else ("http", None)
         try:
-            with urlopen(f"http://{self.address}/health", timeout=1) as response:
+            with urlopen(f"{scheme}://{self.address}/health", timeout=1, context=context) as response:
                 return bool(response.status == 200)
         except (URLError, OSError):
             return False
 
 
 @contextmanager
-def flower(home: Path) -> Iterator[Flower]:
+def flower(home: Path, keys: Keys | None = None) -> Iterator[Flower]:
     """Give a Flower whose processes are ended on leaving, also after a failure."""
-    started = Flower(home)
+    started = Flower(home, keys=keys)
     try:
         yield started
     finally:
         started.end()
+
+
+def _descendants(processes: Iterable[int]) -> set[int]:
+    """Return the ids of all that these processes have started, and those in turn, as far as that can be seen."""
+    parents, found, level = _parents(), set[int](), set(processes)
+    while level:
+        level = {number for number, parent in parents.items() if parent in level}
+        found |= level
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """Return each process of this machine with its parent, without zombies; none where ``ps`` cannot tell."""
+    try:
+        done = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = (line.split() for line in done.stdout.splitlines())
+    return {int(number): int(parent) for number, parent, state, *_ in rows if not state.startswith("Z")}
 
 
 def _free_port() -> int:
@@ -145,6 +224,10 @@ def _free_port() -> int:
 
 def _script(name: str) -> str:
     return str(Path(sys.executable).parent / name)
+
+
+def _run_command(settings: Mapping[str, Value]) -> list[str]:
+    return ["run", str(ROOT), NAME, "--stream", "--run-config", _toml(settings)]
 
 
 def _toml(settings: Mapping[str, Value]) -> str:

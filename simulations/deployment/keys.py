@@ -1,0 +1,234 @@
+"""Keys of one federation: a private certificate authority, the server's certificate, and a key pair for each node."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from hetfl_flwr.errors import ConfigError
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names that every server certificate holds: the SuperLink's own processes call it by them."""
+
+CA_DAYS, SERVER_DAYS = 3650, 825
+"""Days for which the authority and a server certificate are valid; keys of nodes have no end."""
+
+_Names = x509.SubjectAlternativeName
+_CURVE = ec.SECP384R1()
+_HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The files of one folder, by what they are for.
+
+    Parameters
+    ----------
+    folder : Path
+        Where `make_keys` has written them.
+    """
+
+    folder: Path
+
+    @property
+    def ca(self) -> Path:
+        """The authority's certificate, by which all others know the server."""
+        return self.folder / "ca.crt"
+
+    @property
+    def ca_key(self) -> Path:
+        """The authority's private key, needed only to sign a server certificate."""
+        return self.folder / "ca.key"
+
+    @property
+    def server(self) -> Path:
+        """The server's certificate."""
+        return self.folder / "server.crt"
+
+    @property
+    def server_key(self) -> Path:
+        """The server's private key."""
+        return self.folder / "server.key"
+
+    def node(self, number: int) -> Path:
+        """Return the private key of a node."""
+        return self.folder / f"node-{number}"
+
+    def node_public(self, number: int) -> Path:
+        """Return the public key of a node, which the SuperLink is told of."""
+        return self.folder / f"node-{number}.pub"
+
+
+def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
+    """Write what a folder still lacks of a federation's keys, and return the new files.
+
+    Each pair has a public half. Where that is there, the pair is kept, wherever its private half is by now; so nodes
+    can be added later, and a server certificate is renewed by moving the old one away. No file is ever overwritten.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there, readable by its owner alone. Private keys have mode 0600.
+    hosts : sequence of str
+        Names and IP addresses by which others call the server; those of `LOOPBACK` are added.
+    nodes : int
+        Keys ``node-0`` to ``node-(nodes-1)``, on the curve P-384 in OpenSSH's format, as Flower asks for.
+
+    Raises
+    ------
+    ConfigError
+        A host that is none, a server certificate that is there for other hosts or by another authority, or a file that
+        cannot be read or written.
+    """
+    keys = Keys(folder.expanduser().resolve())
+    names = [_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
+    try:
+        keys.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = [] if keys.ca.exists() else _make_authority(keys)
+        if keys.server.exists():
+            _check_server(keys, names)
+        else:
+            made += _make_server(keys, names)
+        for number in range(nodes):
+            if not keys.node_public(number).exists():
+                made += _make_node(keys, number)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from None
+    return made
+
+
+def _make_authority(keys: Keys) -> list[Path]:
+    key = ec.generate_private_key(_CURVE)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hetfl private CA")])
+    builder = _builder(name, name, key.public_key(), key.public_key(), CA_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(certificates=True), critical=True)
+    return _written(keys.ca_key, _pem(key), keys.ca, builder.sign(key, hashes.SHA384()).public_bytes(Encoding.PEM))
+
+
+def _make_server(keys: Keys, names: list[x509.GeneralName]) -> list[Path]:
+    authority, signer = _read_certificate(keys.ca), _read_key(keys.ca_key)
+    key = ec.generate_private_key(_CURVE)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hetfl SuperLink")])
+    builder = _builder(name, authority.subject, key.public_key(), signer.public_key(), SERVER_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(certificates=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    builder = builder.add_extension(_Names(names), critical=False)
+    signed = builder.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM)
+    return _written(keys.server_key, _pem(key), keys.server, signed)
+
+
+def _make_node(keys: Keys, number: int) -> list[Path]:
+    key = ec.generate_private_key(_CURVE)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" node-{number}\n".encode()
+    return _written(keys.node(number), private, keys.node_public(number), public)
+
+
+def _check_server(keys: Keys, names: list[x509.GeneralName]) -> None:
+    """Refuse a server certificate that clients of these hosts would not trust."""
+    certificate, authority = _read_certificate(keys.server), _read_certificate(keys.ca)
+    anew = f"move {keys.server} and {keys.server_key.name} away to have new ones made"
+    held = {name for each in certificate.extensions if isinstance(each.value, _Names) for name in each.value}
+    lacking = [str(name.value) for name in names if name not in held]
+    if lacking:
+        raise ConfigError(f"the certificate of the server is not for {', '.join(lacking)}: {anew}")
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, InvalidSignature):
+        raise ConfigError(f"the certificate of the server is not signed by {keys.ca}: {anew}") from None
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePublicKey,
+    days: int,
+) -> x509.CertificateBuilder:
+    """Return a certificate with what is common to all; it is valid from a day ago, for clocks that are behind."""
+    start = datetime.now(UTC) - timedelta(days=1)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+
+
+def _usage(*, certificates: bool) -> x509.KeyUsage:
+    """Return what a key is for: to sign certificates, or handshakes."""
+    return x509.KeyUsage(
+        digital_signature=not certificates,
+        key_cert_sign=certificates,
+        crl_sign=certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(host: str) -> x509.GeneralName:
+    """Return a host as certificates hold it.
+
+    Raises
+    ------
+    ConfigError
+        It is neither an IP address nor a name in ASCII, or has a port.
+    """
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        if not _HOST.fullmatch(host):
+            raise ConfigError(
+                f"'{host}' is no host: give a name such as server.example.org or an IP address, without a port"
+            ) from None
+        return x509.DNSName(host.lower())
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError:
+        raise ConfigError(f"{path} is no certificate in PEM format") from None
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path} is no private key of an elliptic curve in PEM format without a passphrase")
+    return key
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _written(private: Path, secret: bytes, public: Path, shown: bytes) -> list[Path]:
+    """Write a pair, the public half last, for where that is the pair counts as made."""
+    for path, content, mode in ((private, secret, 0o600), (public, shown, 0o644)):
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+    return [private, public]

@@ -1,0 +1,403 @@
+"""Deployment by TLS with registered nodes: keys, who is refused, the rehearsal, what guide and units name."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from flwr.common.config import parse_config_args
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from httpx import HTTPStatusError
+
+from hetfl_flwr.config import RunConfig, for_node
+from hetfl_flwr.errors import ConfigError, FederationError
+from simulations.deployment.flower import NAME, ROOT, Flower, flower
+from simulations.deployment.keys import Keys, make_keys
+from simulations.deployment.rehearsal import SETTLED, check, write_digits
+
+HOST, ADDRESS = "server.example.org", "10.0.0.7"
+DEPLOYMENT = ROOT / "simulations" / "deployment"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    """A federation's keys for a server with a name and an address, and for two nodes."""
+    made = Keys(tmp_path / "keys")
+    make_keys(made.folder, [HOST, ADDRESS], 2)
+    return made
+
+
+def shake_hands(keys: Keys, trusted: Path, host: str) -> None:
+    """Let a client that trusts an authority greet the server by a name, over TLS in memory and by the strict rules.
+
+    A handshake is done when nobody waits for the other's bytes any more: four turns are more than enough.
+    """
+    client = ssl.create_default_context(cafile=trusted)
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(keys.server, keys.server_key)
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(down, up, server_hostname=host),
+        server.wrap_bio(up, down, server_side=True),
+    ]
+    for _ in range(4):
+        waiting = 0
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                waiting += 1
+    assert not waiting
+
+
+@pytest.mark.parametrize("host", [HOST, ADDRESS, "localhost", "127.0.0.1"])
+def test_the_server_is_trusted_by_each_of_its_names(keys: Keys, host: str) -> None:
+    shake_hands(keys, keys.ca, host)
+
+
+@pytest.mark.parametrize("host", ["other.example.org", "10.0.0.8"])
+def test_the_server_is_not_trusted_by_another_name(keys: Keys, host: str) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError, match=re.escape(f"certificate is not valid for '{host}'")):
+        shake_hands(keys, keys.ca, host)
+
+
+def test_the_server_is_not_trusted_by_another_authority(keys: Keys, tmp_path: Path) -> None:
+    make_keys(tmp_path / "other", [HOST], 0)
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer certificate|signature"):
+        shake_hands(keys, Keys(tmp_path / "other").ca, HOST)
+
+
+def test_a_nodes_two_halves_belong_together_and_are_of_its_own(keys: Keys) -> None:
+    """On a NIST curve, as Flower asks for."""
+    privates = [load_ssh_private_key(keys.node(number).read_bytes(), None) for number in range(2)]
+    publics = [load_ssh_public_key(keys.node_public(number).read_bytes()) for number in range(2)]
+    assert [private.public_key() for private in privates] == publics
+    assert publics[0] != publics[1]
+    assert {public.curve.name for public in publics} == {"secp384r1"}
+
+
+def test_private_halves_are_their_owners_alone(tmp_path: Path) -> None:
+    """Also for a user whose files are open to all by default."""
+    before = os.umask(0)
+    try:
+        made = make_keys(tmp_path / "keys", [HOST], 1)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in made}
+    private = dict.fromkeys(("ca.key", "server.key", "node-0"), 0o600)
+    assert modes == {**private, **dict.fromkeys(("ca.crt", "server.crt", "node-0.pub"), 0o644)}
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+
+
+def test_nodes_are_added_and_nothing_is_overwritten(keys: Keys) -> None:
+    """Private halves that have gone to where they belong are not made anew."""
+    for moved in (keys.ca_key, keys.server_key, keys.node(0)):
+        moved.unlink()
+    before = {path: path.read_bytes() for path in keys.folder.iterdir()}
+    made = make_keys(keys.folder, [HOST], 3)
+    assert made == [keys.node(2), keys.node_public(2)]
+    assert {path: path.read_bytes() for path in keys.folder.iterdir() if path not in made} == before
+
+
+def test_a_server_certificate_that_was_moved_away_is_made_anew_by_the_same_authority(keys: Keys) -> None:
+    authority, old = keys.ca.read_bytes(), keys.server.read_bytes()
+    keys.server.unlink()
+    keys.server_key.unlink()
+    assert make_keys(keys.folder, ["new.example.org"], 2) == [keys.server_key, keys.server]
+    assert keys.ca.read_bytes() == authority
+    assert keys.server.read_bytes() != old
+    shake_hands(keys, keys.ca, "new.example.org")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "hosts", "line"),
+    [
+        (None, ["server.example.org:8000"], "'server.example.org:8000' is no host: .* without a port"),
+        (None, ["other.example.org"], "the certificate of the server is not for other.example.org: move .*server.crt"),
+        (lambda keys: keys.node_public(1).unlink(), [HOST], "node-1: File exists"),
+        (lambda keys: [keys.server.unlink(), keys.ca_key.unlink()], [HOST], "ca.key: No such file"),
+        (lambda keys: keys.ca.write_text("no"), [HOST], "ca.crt is no certificate in PEM format"),
+    ],
+    ids=["port", "other host", "half a pair", "no authority", "no certificate"],
+)
+def test_what_cannot_be_made_is_refused_in_one_line(
+    keys: Keys,
+    refusal: Callable[..., str],
+    spoil: Callable[[Keys], object] | None,
+    hosts: list[str],
+    line: str,
+) -> None:
+    if spoil:
+        spoil(keys)
+    before = {path: path.read_bytes() for path in keys.folder.iterdir()}
+    assert re.search(line, refusal(ConfigError, make_keys, keys.folder, hosts, 2))
+    assert {path: path.read_bytes() for path in keys.folder.iterdir()} == before
+
+
+def test_a_server_certificate_of_another_authority_is_refused(
+    keys: Keys, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    make_keys(tmp_path / "other", [HOST], 0)
+    keys.ca.write_bytes(Keys(tmp_path / "other").ca.read_bytes())
+    assert "is not signed by" in refusal(ConfigError, make_keys, keys.folder, [HOST], 2)
+
+
+def test_the_parts_of_a_rehearsals_nodes_are_all_digits_and_share_none(tmp_path: Path) -> None:
+    """Of 1,797 images three parts are 599 each; per class they differ by one at most."""
+    folders = [tmp_path / name for name in "abc"]
+    write_digits(folders)
+    parts = [{path.name: path for path in folder.glob("*/*.png")} for folder in folders]
+    assert [len(part) for part in parts] == [599, 599, 599]
+    assert all(one.keys().isdisjoint(other.keys()) for one, other in combinations(parts, 2))
+    for digit in range(10):
+        counts = [len(list((folder / str(digit)).iterdir())) for folder in folders]
+        assert max(counts) - min(counts) <= 1
+
+
+class Ended(NamedTuple):
+    """What a process came to."""
+
+    status: int | None
+    log: str
+
+
+COMMAND = [sys.executable, "-c", "from simulations.cli import main; main()"]
+
+
+def hetfl(folder: Path, *arguments: object) -> Ended:
+    """Run the command in a process of its own; what it prints, both ways."""
+    command = [*COMMAND, *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return Ended(done.returncode, done.stdout)
+
+
+def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
+    arguments = ("keys", "--host", HOST, "--out", "keys", "--nodes")
+    names = "ca.key, ca.crt, server.key, server.crt, node-0, node-0.pub"
+    assert hetfl(tmp_path, *arguments, 1) == (0, f"new in keys: {names}\n")
+    assert hetfl(tmp_path, *arguments, 1) == (0, "new in keys: nothing, all were there\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["fedhee"], "unknown algorithm 'fedhee': did you mean 'fedhe'?"),
+        (
+            ["--set", "dataset=mnist"],
+            "dataset is set by the rehearsal itself, which gives each node its own: leave it out",
+        ),
+        (["--out", "full"], "full is not empty: give a new folder"),
+    ],
+    ids=["algorithm", "key", "folder"],
+)
+def test_a_rehearsal_that_cannot_be_is_refused_before_it_begins(
+    tmp_path: Path, arguments: list[str], line: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    ended = hetfl(tmp_path, "rehearse", *arguments)
+    assert ended.status == 2
+    assert line in ended.log
+    assert ended.log.count("\n") == 1
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["full", "full/file"]
+
+
+def test_settled_keys_are_keys_of_the_run_config() -> None:
+    assert set(SETTLED) <= RunConfig().to_flat().keys()
+
+
+def test_a_node_that_ends_by_itself_is_named_with_its_reason(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    with flower(tmp_path) as started:
+        program = "print('\\x1b[91mERROR \\x1b[0m:     Exit Code: 305\\nNo disk.\\nMore of it.')"
+        started.start("supernode-1", "python", "-c", program)
+        started.processes["supernode-1"].wait()
+        assert (
+            refusal(FederationError, check, started) == f"supernode-1 has ended by itself: No disk.; logs: {tmp_path}"
+        )
+
+
+NODES: dict[str, Callable[[Keys], list[str]]] = {
+    "registered": lambda keys: [f"--root-certificates={keys.ca}", f"--auth-supernode-private-key={keys.node(0)}"],
+    "another key": lambda keys: [f"--root-certificates={keys.ca}", f"--auth-supernode-private-key={keys.node(1)}"],
+    "no key": lambda keys: [f"--root-certificates={keys.ca}"],
+    "plain text": lambda keys: ["--insecure", "--max-retries=0"],
+    "unknown authority": lambda keys: [f"--auth-supernode-private-key={keys.node(0)}"],
+}
+"""How SuperNodes come to a SuperLink with TLS that knows the key of node 0. Failed connections are tried again."""
+
+REFUSALS = {
+    "another key": "Failed to activate SuperNode.",
+    "no key": "SuperNode authentication is enabled.",
+    "plain text": "Server disconnected without sending a response.",
+    "unknown authority": "certificate verify failed: unable to get local issuer certificate",
+}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """One SuperLink with TLS and node authentication that knows the key of node 0, and all of `NODES` at its door."""
+    folder = tmp_path_factory.mktemp("secured")
+    make_keys(folder / "keys", [], 2)
+    with flower(folder / "flower", Keys(folder / "keys")) as started:
+        started.superlink()
+        started.register(0)
+        for name, options in NODES.items():
+            started.node(name, *options(Keys(folder / "keys")))
+        yield started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_node_is_refused(secured: Flower, name: str) -> None:
+    assert secured.processes[name].wait(60) == 1
+    assert REFUSALS[name] in (secured.home / f"{name}.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_registered_node_is_let_in_alone(secured: Flower) -> None:
+    for name in REFUSALS:
+        secured.processes[name].wait(60)
+    until(lambda: "SuperNode ID" in (secured.home / "registered.log").read_text())
+    nodes = json.loads(secured.flwr("supernode", "list", NAME, "--format", "json"))["nodes"]
+    assert [node["status"] for node in nodes] == ["online"]
+    assert secured.processes["registered"].poll() is None
+
+
+@pytest.mark.slow
+def test_a_node_that_claims_anothers_key_is_refused(secured: Flower) -> None:
+    """It shows the public key of node 0, which is known, and signs with the private key of node 1."""
+    assert secured.keys is not None
+    shown = load_ssh_private_key(secured.keys.node(0).read_bytes(), None).public_key()
+    private = load_ssh_private_key(secured.keys.node(1).read_bytes(), None)
+    request = ActivateNodeRequest(public_key=public_key_to_bytes(shown), heartbeat_interval=30)
+    authority = secured.keys.ca.read_bytes()
+    signing = [NodeAuthHttpInterceptor(private, shown)]
+    with (
+        FleetHttpClient.from_server_address(secured.address, False, authority, interceptors=signing) as client,
+        pytest.raises(HTTPStatusError, match="401 Unauthorized"),
+    ):
+        client.ActivateNode(request)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder for a rehearsal. What one that fails its test leaves running is ended all the same."""
+    yield tmp_path
+    for number in still_running(tmp_path):
+        os.kill(number, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(here: Path) -> None:
+    """From an empty folder with nothing but --out. The nodes have 899 and 898 images, none of them the other's."""
+    ended = hetfl(here, "rehearse", "--nodes", 2, "--rounds", 1, "--set", "local-batches=1", "--out", "all")
+    assert ended.status == 0, ended.log
+    assert still_running(here) == []
+    run = here / "all" / "run"
+    assert f"results: {run}" in ended.log
+    assert json.loads((run / "summary.json").read_text())["engine"] == "deployment"
+    clients = json.loads((run / "clients.json").read_text())
+    assert [client["model"] for client in clients] == ["lenet5", "mlp"]
+    samples = [sum(client[part] for part in ("train", "validation", "test")) for client in clients]
+    assert samples == [899, 898]
+    for number in range(2):
+        states = (here / "all" / f"node-{number}" / "state").glob("run-*/*.safetensors")
+        assert [path.name for path in states] == [f"client-{number}.safetensors"]
+    assert [path.name for path in here.iterdir()] == ["all"]
+
+
+@pytest.mark.slow
+def test_a_rehearsal_that_fails_says_why_and_leaves_nothing_running(here: Path) -> None:
+    ended = hetfl(here, "rehearse", "fedavg", "--nodes", 2, "--set", "models=mlp,lenet5", "--out", "all")
+    assert ended.status == 1
+    assert still_running(here) == []
+    reason = "hetfl: the run failed: fedavg averages weights, so all clients need the same model"
+    assert ended.log.splitlines()[-1].startswith(reason)
+    assert ended.log.endswith(f"; logs: {here / 'all' / 'flower'}\n")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_of_a_rehearsal(here: Path) -> None:
+    """Also for those who press it again and again: that does not keep the first one from its work."""
+    said = here / "said"
+    with said.open("wb") as file:
+        command = [*COMMAND, "rehearse", "--nodes", "1", "--out", str(here / "all")]
+        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+    until(lambda: "node 0" in said.read_text())
+    assert still_running(here)
+    for _ in range(5):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.02)
+    assert process.wait(60) == 1
+    assert still_running(here) == []
+    assert said.read_text().splitlines()[-1].startswith("ending      superlink ")
+
+
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def still_running(folder: Path) -> list[int]:
+    """Return the processes whose FLWR_HOME is below a folder, as Linux tells."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"FLWR_HOME={folder}".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def units() -> list[Path]:
+    return sorted((DEPLOYMENT / "systemd").glob("*.service"))
+
+
+def settings(path: Path) -> dict[str, str]:
+    """Read an environment file as systemd does: one assignment a line, quotes as in the shell."""
+    return dict(word.split("=", 1) for word in shlex.split(path.read_text(), comments=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["flower-superlink", "flower-supernode"])
+def test_flower_knows_all_options_that_units_and_guides_name(program: str) -> None:
+    known = subprocess.run(
+        [Path(sys.executable).parent / program, "--help"], capture_output=True, text=True, check=True
+    )
+    texts = [path.read_text() for path in [*units(), DEPLOYMENT / "README.md", ROOT / "README.md"]]
+    commands = re.findall(rf"\b{program} ((?:[^\n]*\\\n)*[^\n]*)", "\n".join(texts))
+    named = {option for command in commands for option in re.findall(r"--[a-z-]+", command)}
+    assert len(named) >= 5
+    assert named <= set(re.findall(r"--[a-z-]+", known.stdout))
+
+
+@pytest.mark.parametrize(
+    ("unit", "file"), [("flower-superlink.service", "superlink.env"), ("flower-supernode@.service", "node-0.env")]
+)
+def test_each_setting_of_a_unit_has_an_example_and_each_example_a_use(unit: str, file: str) -> None:
+    text = (DEPLOYMENT / "systemd" / unit).read_text()
+    assert set(re.findall(r"\$\{(\w+)\}", text)) == settings(DEPLOYMENT / "systemd" / file).keys()
+
+
+def test_the_example_of_a_nodes_settings_is_one_that_a_node_takes() -> None:
+    example = parse_config_args([settings(DEPLOYMENT / "systemd" / "node-0.env")["NODE_CONFIG"]])
+    config = for_node(RunConfig(), example)
+    assert (config.dataset, config.partition, config.models) == ("/srv/photos", "all", "mlp")
+    assert config.state_dir.startswith("/var/lib/hetfl/node-0/")

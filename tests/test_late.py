@@ -1,0 +1,184 @@
+"""Clients that come late, leave, come back, lag or always fail: what the others and the server make of it."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.faults import GOOD, Fate, Scripted, failing, on_its_clock
+from flwr.app import MessageType
+
+from hetfl_flwr.algorithms import build_strategy, find, names
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import TooFewClients
+from hetfl_flwr.federation import POOL
+
+ALGORITHMS = names()
+NORMED = "fixtures.models:normed"
+TIMEOUT = 20.0
+LITTLE = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "fml.meme": NORMED}
+"""Own keys of algorithms that would do much before or besides the local work."""
+
+
+@pytest.fixture
+def config_for(make_config) -> Callable[..., RunConfig]:
+    """Build a config for an algorithm: three clients, unlike models if it takes them, and hardly any work."""
+
+    def build(name: str, **keys: Any) -> RunConfig:
+        models = f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED
+        own = {key: value for key, value in LITTLE.items() if key.startswith(f"{name}.")}
+        small = {"algorithm": name, "models": models, "clients": 3, "local-batches": 1, "batch-size": 8, "rounds": 4}
+        few = {"public-fraction": 0.05, "evaluate-every": 4, "round-timeout": TIMEOUT}
+        return make_config(**{**small, **few, **own, **keys})
+
+    return build
+
+
+@pytest.fixture
+def played(run_federation, monkeypatch) -> Callable[[Scripted, RunConfig], list[dict[str, Any]]]:
+    """Run a federation by a Grid's own clock and return its rounds."""
+
+    def play(grid: Scripted, config: RunConfig) -> list[dict[str, Any]]:
+        on_its_clock(grid, monkeypatch)
+        return rounds_of(run_federation(config, grid))
+
+    return play
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def knowledge(config: RunConfig) -> bytes:
+    return (Path(config.output_dir) / "knowledge.safetensors").read_bytes()
+
+
+def trained(rounds: list[dict[str, Any]]) -> list[str]:
+    """Return who has trained in each round from 1 on."""
+    return ["".join(sorted(client for client in entry["clients"] if is_trained(entry, client))) for entry in rounds[1:]]
+
+
+def is_trained(entry: dict[str, Any], client: str) -> bool:
+    return "train-loss" in entry["clients"][client]
+
+
+def reasons(entry: dict[str, Any]) -> list[tuple[int, str, str]]:
+    return [(failure["partition"], failure["stage"], failure["reason"]) for failure in entry["failures"]]
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return {key: array.tobytes() for key, array in one.items()} == {k: array.tobytes() for k, array in other.items()}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_joins_during_round_2_takes_part_from_round_3_with_the_knowledge_so_far(name, config_for, played):
+    """It is sent what client 0 is sent: averages, heads, consensus or weights of rounds 1 and 2. In FedH2L that are the
+    signals of both others. Public rows go to it and from it to all."""
+    config = config_for(name, clients=2)
+    grid = Scripted(config, {3: lambda grid: grid.join(2)})
+    rounds = played(grid, config)
+    assert trained(rounds) == ["01", "01", "012", "012"]
+    assert [entry["failures"] for entry in rounds] == [[]] * 5
+    first, [own, _] = grid.sent(MessageType.TRAIN, 0), grid.sent(MessageType.TRAIN, 2)
+    if name == "fedh2l":
+        assert [download["teachers"].tolist() for download in first] == [[], [1], [1], [1, 2]]
+        assert own["teachers"].tolist() == [0, 1]
+    else:
+        assert same(own, first[2])
+        assert name in ("agg", "local") or not same(own, first[0])
+    sharing = getattr(build_strategy(config), "sharing", None)
+    pools = [[sorted({key.rpartition(".")[2] for key in pool}) for pool in grid.sent(POOL, k)] for k in range(3)]
+    to_clients = sharing is not None and sharing.to_clients
+    assert pools == ([[["1"], ["2"]], [["0"], ["2"]], [["0", "1"]]] if to_clients else [[], [], []])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_leaves_for_good_is_noticed_once_and_the_others_go_on(name, config_for, played):
+    config = config_for(name)
+    rounds = played(Scripted(config, {3: lambda grid: grid.leave(1)}), config)
+    assert trained(rounds) == ["012", "012", "02", "02"]
+    [(partition, _, reason)] = reasons(rounds[3])
+    assert partition == 1
+    assert "left" in reason
+    assert [reasons(entry) for entry in (*rounds[:3], rounds[4])] == [[]] * 4
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_comes_back_under_another_node_id_keeps_partition_and_state(name, config_for, played, tmp_path):
+    """A new process with the same state folder goes on as the old one would have, had only its network been down."""
+    runs = {}
+    for kind in ("the same process", "another process"):
+        config = config_for(name, state_dir=str(tmp_path / kind / "state"), output_dir=str(tmp_path / kind / "run"))
+        back = (lambda grid: grid.come_back(1)) if kind == "the same process" else (lambda grid: grid.join(1, 1))
+        runs[kind] = played(Scripted(config, {3: lambda grid: grid.leave(1), 4: back}), config), knowledge(config)
+    (one, knows), (other, knows_too) = runs.values()
+    assert trained(one) == trained(other) == ["012", "012", "02", "012"]
+    assert [entry["clients"] for entry in one] == [entry["clients"] for entry in other]
+    assert knows == knows_too
+    assert reasons(other[4]) == []
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_is_slow_misses_its_round_and_is_welcome_in_the_next(name, config_for, played, tmp_path):
+    """Its late upload is dropped: everything comes as if it had been an error."""
+    runs = []
+    for kind, slow in {"slow": Fate("no reply", TIMEOUT + 3), "failing": failing("client 1: no memory")}.items():
+        config = config_for(name, output_dir=str(tmp_path / kind))
+
+        def fate(partition: int, kind: str, round: int, slow: Fate = slow) -> Fate:
+            return slow if (partition, kind, round) == (1, MessageType.TRAIN, 2) else GOOD
+
+        rounds = played(Scripted(config, fate=fate), config)
+        assert trained(rounds) == ["012", "02", "012", "012"]
+        [(partition, stage, reason)] = reasons(rounds[2])
+        assert (partition, stage) == (1, "train")
+        assert ("no reply within 20 s" if kind == "slow" else "no memory") in reason
+        runs.append(([entry["clients"] for entry in rounds], knowledge(config)))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, played):
+    """Client 1 from the first roll call on, and client 2, which joins before round 2, at each roll call."""
+
+    def fate(partition: int, kind: str, round: int) -> Fate:
+        broken = (partition == 1 and kind != MessageType.QUERY) or partition == 2
+        return failing(f"client {partition}: no memory") if broken else GOOD
+
+    config = config_for(name, clients=2)
+    rounds = played(Scripted(config, {2: lambda grid: grid.join(2)}, fate), config)
+    assert trained(rounds) == ["0"] * 4
+    for entry in rounds[:1] + rounds[2:]:  # who has not shared its rows before round 1 is asked again before round 2
+        assert (1, "client 1: no memory") in [(partition, reason) for partition, _, reason in reasons(entry)]
+        roll_call = [reason for _, stage, reason in reasons(entry) if stage == "roll call"]
+        assert roll_call == ["client 2: no memory"] * (entry["round"] > 1)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_when_all_have_left_the_run_ends_and_what_was_reached_is_kept(name, config_for, played, refusal, monkeypatch):
+    monkeypatch.setattr(
+        "flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: pytest.fail("waits for nodes for ever")
+    )
+    config = config_for(name)
+
+    def all_leave(grid: Scripted) -> None:
+        for partition in range(3):
+            grid.leave(partition)
+
+    said = refusal(TooFewClients, played, Scripted(config, {3: all_leave}), config)
+    assert said.startswith("round 3: 0 good replies, fewer than min-clients = 1: ")
+    assert trained(rounds_of(Path(config.output_dir))) == ["012", "012", ""]
+
+
+def test_who_joins_late_is_sent_the_newest_averages_in_an_asynchronous_run(config_for, played):
+    """Round 3 is three uploads, of clients 0, 1 and 2; what client 2 is sent first holds all that came before it."""
+    config = config_for("fedhe", clients=2, **{"fedhe.mode": "async"})
+    grid = Scripted(config, {3: lambda grid: grid.join(2)})
+    rounds = played(grid, config)
+    assert [entry["failures"] for entry in rounds] == [[]] * 5
+    assert ["2" in clients for clients in trained(rounds)] == [False, False, True, True]
+    own = grid.sent(MessageType.TRAIN, 2)[0]
+    earlier = [download for k in (0, 1) for download in grid.sent(MessageType.TRAIN, k)]
+    assert own["known"].sum() >= max(download["known"].sum() for download in earlier[:2])
+    assert own["known"].any()
