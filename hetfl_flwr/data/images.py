@@ -1,6 +1,6 @@
 """Images of a data set, decoded into one array."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,7 @@ def read_images(source: Source, rows: IntArray) -> Arrays:
 
 
 def _shape(source: Source) -> tuple[int, int, int]:
-    image = _decoded(source, _encoded(source)[0][source.inputs[0]], 0)
+    image = _decoder(source)(_encoded(source)[0][source.inputs[0]], 0)
     size = source.reading.image_size
     return (1 if image.mode in _GREY else 3, size or image.height, size or image.width)
 
@@ -89,15 +89,15 @@ def _encoded(source: Source) -> "Dataset":
 def _batches(source: Source, shape: tuple[int, int, int], rows: IntArray) -> Iterator[npt.NDArray[np.uint8]]:
     """Decode all images, batch by batch: each (B, *shape)."""
     channels, height, width = shape
-    place = iter(rows.tolist())
+    place, decode = iter(rows.tolist()), _decoder(source)
     for batch in _encoded(source).select(rows).iter(_BATCH):
-        images = [_pixels(source, cell, next(place), shape) for cell in batch[source.inputs[0]]]
+        numbered = [(cell, next(place)) for cell in batch[source.inputs[0]]]
+        images = [_pixels(source, decode(cell, row), row, shape) for cell, row in numbered]
         yield np.moveaxis(np.stack(images).reshape(-1, height, width, channels), -1, 1)
 
 
-def _pixels(source: Source, cell: Any, row: int, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+def _pixels(source: Source, image: "Image", row: int, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
     """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
-    image = _decoded(source, cell, row)
     if image.mode not in _GREY | _COLOUR:
         raise DataError(f"image {source.where(row)} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
     if shape[0] == 1 and image.mode in _COLOUR:
@@ -117,9 +117,15 @@ def _pixels(source: Source, cell: Any, row: int, shape: tuple[int, int, int]) ->
     return np.asarray(image)
 
 
-def _decoded(source: Source, cell: Any, row: int) -> "Image":
-    try:
-        image: Image = source.splits["train"].features[source.inputs[0]].decode_example(cell)
-    except Exception as error:
-        raise DataError(f"cannot decode image {source.where(row)}: {reason(error)}") from error
-    return image
+def _decoder(source: Source) -> Callable[[Any, int], "Image"]:
+    """Return what makes an image of a cell and its row number."""
+    feature = source.splits["train"].features[source.inputs[0]]  # asked once: each time it is a deep copy of all
+
+    def decode(cell: Any, row: int) -> "Image":
+        try:
+            image: Image = feature.decode_example(cell)
+        except Exception as error:
+            raise DataError(f"cannot decode image {source.where(row)}: {reason(error)}") from error
+        return image
+
+    return decode
