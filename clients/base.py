@@ -193,7 +193,7 @@ class KnowledgeClient(NumPyClient, ABC):
         self.numbers = dict(saved.numbers)
         for name, module in self.modules().items():
             tensors = _under(f"{name}.", saved.tensors)
-            if tensors:
+            if tensors and not (module is self.node.model and self.node.restored):
                 module.load_state_dict(tensors)
 
     def _save(self, round: int) -> None:

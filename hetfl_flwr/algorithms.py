@@ -38,7 +38,7 @@ class Algorithm:
         return {
             name.replace("_", "-"): parameter.default
             for half in (self.strategy, self.client)
-            for name, parameter in _hyper_parameters(half).items()
+            for name, parameter in _hyper_parameters(half).items()  # type: ignore[arg-type]  # classes can be hashed
         }
 
 
@@ -154,7 +154,8 @@ def _class_named(module: ModuleType, name: str) -> type[Any]:
     raise ConfigError(f"algorithm module '{module.__name__}' has no class named like '{wanted}' (in any case)")
 
 
-def _hyper_parameters(half: type[Any]) -> Mapping[str, inspect.Parameter]:
+@cache
+def _hyper_parameters(half: Any) -> Mapping[str, inspect.Parameter]:
     return {
         name: parameter
         for name, parameter in inspect.signature(half, eval_str=True).parameters.items()
@@ -162,14 +163,21 @@ def _hyper_parameters(half: type[Any]) -> Mapping[str, inspect.Parameter]:
     }
 
 
+@cache
+def _adapters(half: Any) -> Mapping[str, TypeAdapter[object]]:
+    return {
+        name: TypeAdapter(parameter.annotation, config=ConfigDict(strict=True))
+        for name, parameter in _hyper_parameters(half).items()
+    }
+
+
 def _typed(config: RunConfig, half: type[Any]) -> dict[str, object]:
     given = config.options_of(config.algorithm)
     typed: dict[str, object] = {}
-    for name, parameter in _hyper_parameters(half).items():
+    for name, adapter in _adapters(half).items():  # type: ignore[arg-type]
         if name not in given:
             continue
         try:
-            adapter: TypeAdapter[object] = TypeAdapter(parameter.annotation, config=ConfigDict(strict=True))
             typed[name] = adapter.validate_python(given[name])
         except ValidationError as error:
             key = f"{config.algorithm}.{name.replace('_', '-')}"

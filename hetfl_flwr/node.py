@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context
@@ -11,12 +12,21 @@ from torch import nn
 
 from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.config import RunConfig, Value, for_node
-from hetfl_flwr.data import ClientData, load_client_data
+from hetfl_flwr.data import ClientData, DataSpec, load_client_data
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.models import SplitModel, build_model, check_pretrained, deal
+from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, deal
 from hetfl_flwr.payloads import Arrays
 from hetfl_flwr.pool import Pool, SeedStore
-from hetfl_flwr.state import ClientState, ContextStore, FileStore, Stamp, StateStore, decode, encode
+from hetfl_flwr.state import (
+    ClientState,
+    ContextStore,
+    FileStore,
+    MemoryStore,
+    ResidentContext,
+    Stamp,
+    StateStore,
+    decode,
+)
 
 
 @dataclass(frozen=True)
@@ -32,11 +42,14 @@ class Node:
     model_name : str
         Name of the model.
     model : SplitModel
-        The model with its initial weights, the same in each round; `KnowledgeClient` puts the saved ones in.
+        The model with its initial weights, the same in each round, until `KnowledgeClient` puts the saved ones in; or,
+        `restored`, with these.
     data : ClientData
         Training, validation and test samples; which of the training samples are public.
     seeds : SeedStore
         Where the public rows of others lie.
+    restored : bool
+        Whether the model has the weights that were saved after the last round, not the initial ones.
     """
 
     config: RunConfig
@@ -48,6 +61,7 @@ class Node:
     store: StateStore
     stamp: Stamp
     seeds: SeedStore
+    restored: bool = False
 
     @classmethod
     def from_context(cls, context: Context) -> "Node":
@@ -58,27 +72,10 @@ class Node:
         HetflError
             What is wrong with the config, the data or the model, in one line.
         """
-        partition, partitions = _identity(context.node_config)
-        config = for_node(RunConfig.from_flat(context.run_config), context.node_config)
-        torch.set_num_threads(config.threads)
-        device = _device(config.device)
-        data = client_data(config, partition, partitions).to(device)
-        models = models_of(config)
-        if config.pretrained and "model" not in context.node_config:
-            check_pretrained(models)
-        name = deal(models, partition)
-        model = build_model(
-            name,
-            data.spec,
-            seed=config.seed,
-            scope=(partition,),
-            width=width_of(config),
-            pretrained=config.pretrained,
-        ).to(device)
-        _check_trainable(model, name, len(data.train), partition)
-        stamp = Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition)
-        store = state_store(config, context)
-        return cls(config, partition, partitions, name, model, data, store, stamp, SeedStore(context))
+        parts = _surroundings(context)
+        torch.set_num_threads(parts["config"].threads)
+        resident = _resident_model(**parts)
+        return cls(model=resident or _new_model(**parts), restored=resident is not None, **parts)
 
     @property
     def device(self) -> torch.device:
@@ -113,12 +110,11 @@ class Node:
 
     def read_state(self) -> ClientState | None:
         """Return what was saved after the last round, or None before the first."""
-        blob = self.store.read()
-        return None if blob is None else decode(blob, self.stamp, f"{self}: {self.store.where}")
+        return self.store.load(self.stamp, str(self))
 
     def write_state(self, state: ClientState) -> None:
         """Save what must survive until the next round."""
-        self.store.write(encode(state, self.stamp))
+        self.store.save(state, self.stamp)
 
     def take_up(self, run: str, round: int) -> None:
         """Go on with the state that this client had in another run after a round, if it is on this node's disk.
@@ -146,6 +142,88 @@ class Node:
     def __str__(self) -> str:
         """Return how messages call it."""
         return f"client {self.partition} ({self.model_name})"
+
+
+def _surroundings(context: Context) -> dict[str, Any]:
+    """Return what a node has besides its model; where the client lives on in this process, it is made once."""
+    if not isinstance(context, ResidentContext):
+        return _made(context)
+    if not context.surroundings:
+        context.surroundings = _made(context)
+    return context.surroundings
+
+
+def _made(context: Context) -> dict[str, Any]:
+    partition, partitions = _identity(context.node_config)
+    config = for_node(RunConfig.from_flat(context.run_config), context.node_config)
+    torch.set_num_threads(config.threads)
+    data = client_data(config, partition, partitions).to(_device(config.device))
+    models = models_of(config)
+    if config.pretrained and "model" not in context.node_config:
+        check_pretrained(models)
+    name = deal(models, partition)
+    return {
+        "config": config,
+        "partition": partition,
+        "partitions": partitions,
+        "model_name": name,
+        "data": data,
+        "store": state_store(config, context),
+        "stamp": Stamp(run=str(context.run_id), algorithm=config.algorithm, model=name, partition=partition),
+        "seeds": SeedStore(context),
+    }
+
+
+def _new_model(*, config: RunConfig, partition: int, model_name: str, data: ClientData, **rest: object) -> SplitModel:
+    """Build a client's model with its initial weights."""
+    model = build_model(
+        model_name,
+        data.spec,
+        seed=config.seed,
+        scope=(partition,),
+        width=width_of(config),
+        pretrained=config.pretrained,
+    ).to(_device(config.device))
+    _check_trainable(model, model_name, len(data.train), partition)
+    return model
+
+
+def _resident_model(
+    *, config: RunConfig, model_name: str, data: ClientData, store: StateStore, stamp: Stamp, **rest: object
+) -> SplitModel | None:
+    """Return a model that this process has already, with a client's saved weights; None where it has saved none.
+
+    All clients of one architecture take turns with it. Models of the user's own, which may keep what no state holds,
+    are built anew.
+    """
+    if not isinstance(store, MemoryStore) or model_name not in ZOO:
+        return None
+    state = store.load(stamp, f"client {stamp.partition} ({model_name})")
+    weights = (
+        {}
+        if state is None
+        else {
+            name.removeprefix("model."): tensor for name, tensor in state.tensors.items() if name.startswith("model.")
+        }
+    )
+    if not weights:
+        return None
+    model, held = resident(model_name, data.spec, width_of(config), config.device)
+    if [(name, tensor.shape) for name, tensor in weights.items()] != [
+        (name, tensor.shape) for name, tensor in held.items()
+    ]:
+        return None  # a new one is built, and loading it says what does not fit
+    for name, tensor in held.items():
+        tensor.copy_(weights[name])
+    model.zero_grad()
+    return model.requires_grad_(True).train()
+
+
+@lru_cache(maxsize=32)
+def resident(name: str, spec: DataSpec, width: int, device: str) -> tuple[SplitModel, dict[str, torch.Tensor]]:
+    """Return this process's model of an architecture, with whatever weights it had last, and its tensors by name."""
+    model = build_model(name, spec, seed=0, width=width).to(_device(device))
+    return model, model.state_dict()
 
 
 def client_data(config: RunConfig, partition: int, partitions: int) -> ClientData:
@@ -178,6 +256,8 @@ def state_store(config: RunConfig, context: Context) -> StateStore:
     """Return where a client's state lies: on disk with ``state-dir`` set (a folder a run), else in its Context."""
     if config.state_dir:
         return run_store(config, str(context.run_id), _identity(context.node_config)[0])
+    if isinstance(context, ResidentContext):
+        return context.store
     return ContextStore(context, str(context.run_id))
 
 

@@ -8,6 +8,7 @@ clients, R alignment samples.
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from io import BytesIO
 from math import prod
 from typing import Any
@@ -257,27 +258,39 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     if len(array.data) > spec.nbytes + NPY_HEADER:
         raise PayloadError(f"{named} takes {len(array.data)} bytes, expected {spec.nbytes}")
     try:
-        _check_header(array.data, spec, where)
-        return array.numpy()
+        return _array(array.data, spec, where)
     except PayloadError:
         raise
     except Exception as error:  # NumPy raises many kinds, and a forged file may provoke any of them
         raise PayloadError(f"{named} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}") from None
 
 
-def _check_header(data: bytes, spec: ArraySpec, where: str) -> None:
-    """Refuse a .npy file of another dtype, shape or length than declared before memory is set aside for its array."""
-    file = BytesIO(data)
+def _array(data: bytes, spec: ArraySpec | None = None, where: str = "") -> NDArray[Any]:
+    """Read a .npy file; refuse one of another dtype, shape or length than declared before memory is set aside."""
+    start = 10 + int.from_bytes(data[8:10], "little")
+    shape, by_columns, dtype = _header(data[:start])
+    if spec is not None:
+        spec.check_form(dtype, shape, where)
+    content, expected = len(data) - start, prod(shape) * dtype.itemsize
+    if content != expected:
+        raise ValueError(f"{content} bytes follow the header, expected {expected}")
+    values = np.frombuffer(data, dtype, offset=start).copy()
+    return values.reshape(shape, order="F" if by_columns else "C")
+
+
+@lru_cache(maxsize=1024)
+def _header(beginning: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of a .npy file. NumPy takes longer for it than for most payloads, and they repeat."""
+    file = BytesIO(beginning)
     version = npy.read_magic(file)
     if version != (1, 0):
         raise ValueError(f"version {version} of the .npy format, expected (1, 0)")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of headers that NumPy would mend
-        shape, _, dtype = npy.read_array_header_1_0(file, max_header_size=NPY_HEADER)
-    spec.check_form(dtype, shape, where)
-    content, expected = len(data) - file.tell(), prod(shape) * dtype.itemsize
-    if content != expected:
-        raise ValueError(f"{content} bytes follow the header, expected {expected}")
+        header: tuple[tuple[int, ...], bool, np.dtype[Any]] = npy.read_array_header_1_0(
+            file, max_header_size=NPY_HEADER
+        )
+    return header
 
 
 EMPTY = PayloadSpec()
@@ -452,14 +465,26 @@ def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
 
 def to_record(arrays: Arrays) -> ArrayRecord:
     """Wrap named arrays for Flower. No object dtype passes."""
-    return ArrayRecord(
-        {name: Array(np.ascontiguousarray(array).reshape(array.shape)) for name, array in arrays.items()}
-    )
+    return ArrayRecord({name: _wrapped(np.asarray(array)) for name, array in arrays.items()})
+
+
+def _wrapped(array: NDArray[Any]) -> Array:
+    """Return what ``Array(array)`` is: a .npy file."""
+    if array.dtype.hasobject:
+        raise ValueError(f"arrays of dtype {array.dtype} cannot be sent")
+    return Array(str(array.dtype), array.shape, SType.NUMPY, _npy_head(array.dtype, array.shape) + array.tobytes())
+
+
+@lru_cache(maxsize=1024)
+def _npy_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    file = BytesIO()
+    npy.write_array_header_1_0(file, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape})
+    return file.getvalue()
 
 
 def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """Unwrap arrays that this process itself has wrapped; what came over the wire goes through `PayloadSpec.decode`."""
-    return {name: array.numpy() for name, array in record.items()}
+    return {name: _array(array.data) for name, array in record.items()}
 
 
 def halved(arrays: Arrays) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.data import DataSpec, Joined, Samples
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.payloads import Dim, seeds, to_record
+from hetfl_flwr.payloads import Dim, from_record, seeds, to_record
 
 MOST_ROWS = 2**24
 """More public rows than one client shares."""
@@ -66,6 +66,7 @@ class SeedStore:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._key = f"hetfl-seeds.{context.run_id}"
+        self._pool: Pool | None = None
 
     def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str, *, half: bool = False) -> int:
         """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them in their own dtype.
@@ -86,6 +87,7 @@ class SeedStore:
             arrays = payload.decode(block, f"server: seeds of client {partition}", half=half)
             rows += len(arrays["inputs"])
             came |= {f"{name}.{partition}": array for name, array in arrays.items()}
+        self._pool = None
         kept = self._context.state.array_records.get(self._key, ArrayRecord())
         for key in [key for key in self._context.state if key.startswith("hetfl-seeds.")]:
             del self._context.state[key]
@@ -97,13 +99,16 @@ class SeedStore:
         return sorted(_blocks(self._context.state.array_records.get(self._key, ArrayRecord())))
 
     def pool(self, own: int, public: Samples) -> Pool:
-        """Return the pool: the rows kept here, and the client's own."""
+        """Return the pool: the rows kept here, and the client's own. It is made once, until more rows come."""
+        if self._pool is not None:
+            return self._pool
         blocks = {own: public}
         for partition, block in _blocks(self._context.state.array_records.get(self._key, ArrayRecord())).items():
-            inputs = torch.from_numpy(block["inputs"].numpy())
-            labels = torch.from_numpy(block["labels"].numpy()) if "labels" in block else torch.zeros(len(inputs)).long()
-            blocks[partition] = public.like(inputs, labels)
-        return Pool(own, dict(sorted(blocks.items())))
+            arrays = {name: torch.from_numpy(array) for name, array in from_record(block).items()}
+            labels = arrays.get("labels", torch.zeros(len(arrays["inputs"]), dtype=torch.int64))
+            blocks[partition] = public.like(arrays["inputs"], labels)
+        self._pool = Pool(own, dict(sorted(blocks.items())))
+        return self._pool
 
 
 def _blocks(record: ArrayRecord) -> dict[int, ArrayRecord]:

@@ -8,10 +8,11 @@ clients.
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from flwr.app import ConfigRecord, Context
@@ -80,19 +81,29 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
         tensors = load(blob)
     except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise StateError(f"{where}: damaged state ({type(error).__name__})") from None
+    _check(found, stamp, where)
+    return ClientState(tensors, numbers, round)
+
+
+def _check(found: Mapping[str, object], stamp: Stamp, where: str) -> None:
     for name, expected in asdict(stamp).items():
         if found.get(name) != expected:
             raise StateError(
                 f"{where}: state of another {name}: found {found.get(name)!r}, expected {expected!r}; "
                 "use another state-dir or delete it"
             )
-    return ClientState(tensors, numbers, round)
 
 
 class StateStore(Protocol):
-    """Where the blob lies."""
+    """Where a client's state lies, as a blob for whoever moves it."""
 
     where: str
+
+    def load(self, stamp: Stamp, who: str) -> ClientState | None:
+        """Return the state, or None where nothing was saved yet; a stamp that does not fit raises StateError."""
+
+    def save(self, state: ClientState, stamp: Stamp) -> None:
+        """Replace the state; the older one stays if this fails."""
 
     def read(self) -> bytes | None:
         """Return the blob, or None where nothing was written yet."""
@@ -110,7 +121,30 @@ class StateStore(Protocol):
         """Remove the blob, if there is one, and what was kept."""
 
 
-class ContextStore:
+class BlobStore(ABC):
+    """A store that knows blobs alone."""
+
+    where: str
+
+    def load(self, stamp: Stamp, who: str) -> ClientState | None:
+        """Decode the blob."""
+        blob = self.read()
+        return None if blob is None else decode(blob, stamp, f"{who}: {self.where}")
+
+    def save(self, state: ClientState, stamp: Stamp) -> None:
+        """Write a blob."""
+        self.write(encode(state, stamp))
+
+    @abstractmethod
+    def read(self) -> bytes | None:
+        """Return the blob."""
+
+    @abstractmethod
+    def write(self, blob: bytes) -> None:
+        """Replace the blob."""
+
+
+class ContextStore(BlobStore):
     """State in Flower's Context: survives between rounds, goes with the run.
 
     Runs of one series share a node's Context, so the blob's key names the run, and another run's blob is dropped.
@@ -142,7 +176,70 @@ class ContextStore:
         self._context.state.pop(RECORD, None)
 
 
-class FileStore:
+class MemoryStore:
+    """State as tensors of this process, copied on the way in and only read on the way out."""
+
+    where = "the memory of this process"
+
+    def __init__(self) -> None:
+        self._saved: tuple[ClientState, Stamp] | None = None
+        self._blob: bytes | None = None
+
+    def load(self, stamp: Stamp, who: str) -> ClientState | None:
+        """Return the state; its tensors are not to be changed."""
+        if self._blob is not None:
+            self._saved, self._blob = (decode(self._blob, stamp, f"{who}: {self.where}"), stamp), None
+        if self._saved is None:
+            return None
+        state, found = self._saved
+        if found != stamp:
+            _check(asdict(found), stamp, f"{who}: {self.where}")
+        return state
+
+    def save(self, state: ClientState, stamp: Stamp) -> None:
+        """Keep a copy."""
+        tensors = {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.tensors.items()
+        }
+        self._saved, self._blob = (ClientState(tensors, dict(state.numbers), state.round), stamp), None
+
+    def read(self) -> bytes | None:
+        """Return the state as a blob."""
+        return encode(*self._saved) if self._saved else self._blob
+
+    def write(self, blob: bytes) -> None:
+        """Take a blob, to be decoded when it is asked for."""
+        self._saved, self._blob = None, blob
+
+    def keep(self) -> None:
+        """Keep nothing: the engine that holds this memory writes checkpoints itself."""
+
+    def kept(self) -> None:
+        """Return None."""
+
+    def forget(self) -> None:
+        """Forget the state."""
+        self._saved = self._blob = None
+
+
+class ResidentContext(Context):
+    """The Context of a client that lives on in this process: its state and its surroundings stay in memory.
+
+    Attributes
+    ----------
+    store : MemoryStore
+        Its state.
+    surroundings : dict
+        What a `Node` has besides its model.
+    """
+
+    def __init__(self, *args: Any, **keys: Any) -> None:
+        super().__init__(*args, **keys)
+        self.store = MemoryStore()
+        self.surroundings: dict[str, Any] = {}
+
+
+class FileStore(BlobStore):
     """State in one file of a folder: survives the process, SIGKILL and a restarted node."""
 
     def __init__(self, folder: Path, partition: int) -> None:
@@ -217,19 +314,23 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return an optimizer's moments and counters under ``INDEX.NAME``."""
+    """Return an optimizer's moments and counters under ``INDEX.NAME``, INDEX that of the parameter."""
     return {
         f"{index}.{name}": torch.as_tensor(value)
-        for index, entries in optimizer.state_dict()["state"].items()
-        for name, value in entries.items()
+        for index, parameter in enumerate(_parameters(optimizer))
+        for name, value in optimizer.state.get(parameter, {}).items()
         if value is not None
     }
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put moments and counters back into a new optimizer over the same parameters."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
+    """Put copies of moments and counters back into a new optimizer over the same parameters."""
+    parameters = _parameters(optimizer)
     for name, tensor in tensors.items():
         index, _, entry = name.partition(".")
-        state.setdefault(int(index), {})[entry] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        parameter = parameters[int(index)]
+        optimizer.state[parameter][entry] = tensor.to(parameter.device, copy=True)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

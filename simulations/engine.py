@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -29,6 +29,7 @@ from hetfl_flwr.config import RunConfig, Value, simulated_seconds
 from hetfl_flwr.errors import FederationError, Interrupted
 from hetfl_flwr.node import state_store
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.state import ResidentContext
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
 """The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
@@ -61,7 +62,7 @@ class Clients:
         self._app: ClientApp = getattr(import_module(module), attribute)
         self._config = RunConfig.from_flat(run_config)
         self._contexts = {
-            FIRST_NODE + partition: Context(
+            FIRST_NODE + partition: ResidentContext(
                 run,
                 FIRST_NODE + partition,
                 {"partition-id": partition, "num-partitions": count},

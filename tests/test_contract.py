@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.grids import Reversing
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from hetfl_flwr.algorithms import build_client, build_strategy, find, names
 from hetfl_flwr.config import RunConfig
@@ -288,11 +288,14 @@ def test_two_runs_of_one_series_do_not_mix_state(name, config_for, make_grid, ru
     of one on new nodes, bit for bit."""
     config = config_for(name)
     fresh = run_federation(config.with_values({"output-dir": str(tmp_path / "fresh")}))
-    first, second = make_grid(config, run=8), make_grid(config, run=9)
-    run_federation(config.with_values({"output-dir": str(tmp_path / "first"), "seed": 1}), first, run_id=8)
-    left = {node: context.state for node, context in first._host._clients._contexts.items()}
-    for node, context in second._host._clients._contexts.items():
-        context.state = left[node]
-    later = run_federation(config, second, run_id=9)
+    grids = [make_grid(config, run=run) for run in (8, 9)]
+    left: dict[int, RecordDict] = {}
+    for grid, keys in zip(grids, ({"output-dir": str(tmp_path / "first"), "seed": 1}, {}), strict=True):
+        contexts = grid._host._clients._contexts
+        for node, context in contexts.items():  # as Flower keeps them, all in records
+            state, flat = left.get(node, RecordDict()), config.with_values(keys).to_flat()
+            contexts[node] = Context(context.run_id, node, context.node_config, state, flat)
+        later = run_federation(config.with_values(keys), grid, run_id=grid.run.run_id)
+        left = {node: context.state for node, context in contexts.items()}
     assert (later / "knowledge.safetensors").read_bytes() == (fresh / "knowledge.safetensors").read_bytes()
     assert [entry["clients"] for entry in entries(later)] == [entry["clients"] for entry in entries(fresh)]

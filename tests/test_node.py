@@ -3,7 +3,7 @@ import torch
 
 from hetfl_flwr.errors import ConfigError, HetflError, StateError
 from hetfl_flwr.node import Node, state_store
-from hetfl_flwr.state import ClientState, ContextStore, FileStore
+from hetfl_flwr.state import ClientState, ContextStore, FileStore, ResidentContext
 
 
 def test_a_node_is_built_alike_for_each_message(make_config, make_node):
@@ -88,6 +88,44 @@ def test_what_a_node_writes_the_next_one_reads(make_config, make_context):
     found = Node.from_context(context).read_state()
     assert found.tensors["t"].tolist() == [1.0, 1.0]
     assert found.numbers == {"n": 1}
+
+
+def weights_of(node):
+    return {f"model.{name}": tensor.clone() for name, tensor in node.model.state_dict().items()}
+
+
+def test_clients_that_live_on_in_a_process_take_turns_with_one_model_and_find_their_own_weights(
+    make_config, make_context
+):
+    """Whatever the one before has left in it: other weights, gradients, a head that is not to be trained."""
+    config = make_config(models="lenet5")
+    contexts = [ResidentContext(**vars(make_context(config, partition))) for partition in range(2)]
+    first, second = map(Node.from_context, contexts)
+    assert first.model is not second.model
+    assert not first.restored
+    own = [weights_of(node) for node in (first, second)]
+    assert not torch.equal(own[0]["model.head.weight"], own[1]["model.head.weight"])
+    for node, weights in zip((first, second), own, strict=True):
+        node.write_state(ClientState(weights))
+    models = []
+    for partition in (0, 1, 0):
+        node = Node.from_context(contexts[partition])
+        assert node.restored
+        assert weights_of(node).keys() == own[partition].keys()
+        assert all(torch.equal(tensor, own[partition][name]) for name, tensor in weights_of(node).items())
+        assert all(parameter.requires_grad and parameter.grad is None for parameter in node.model.parameters())
+        models.append(node.model)
+        node.model.head.requires_grad_(False).weight.fill_(7.0)
+        node.model.body.zero_grad()
+        node.model.eval()
+    assert models[0] is models[1] is models[2]
+
+
+def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):
+    context = ResidentContext(**vars(make_context(make_config(models="fixtures.models:normed"))))
+    node = Node.from_context(context)
+    node.write_state(ClientState(weights_of(node)))
+    assert Node.from_context(context).model is not Node.from_context(context).model
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hetfl_flwr.state import (
     ClientState,
     ContextStore,
     FileStore,
+    MemoryStore,
     Stamp,
     decode,
     encode,
@@ -46,11 +47,16 @@ def same(one, other):
     )
 
 
-@pytest.fixture(params=["context", "file"])
+@pytest.fixture(params=["context", "file", "memory"])
 def new_store(request, tmp_path):
-    """Build the store anew, as each message does, over the same Context or folder."""
-    context = Context(7, 1, {}, RecordDict(), {})
-    return lambda: ContextStore(context, "7") if request.param == "context" else FileStore(tmp_path / "new" / "s", 3)
+    """Build the store anew, as each message does, over the same Context or folder; that in memory lives on."""
+    context, memory = Context(7, 1, {}, RecordDict(), {}), MemoryStore()
+    stores = {
+        "context": lambda: ContextStore(context, "7"),
+        "file": lambda: FileStore(tmp_path / "new" / "s", 3),
+        "memory": lambda: memory,
+    }
+    return stores[request.param]
 
 
 def test_before_the_first_write_there_is_nothing(new_store):
@@ -65,6 +71,22 @@ def test_what_was_written_is_read_by_the_next_store_bit_for_bit(new_store):
         "rounds": (int, 3),
         "alpha": (float, 0.1),
     }
+
+
+def test_what_was_saved_is_loaded_bit_for_bit_and_no_later_change_of_it_is(new_store):
+    state = some_state()
+    new_store().save(state, STAMP)
+    for tensor in state.tensors.values():
+        tensor.zero_()
+    found = new_store().load(STAMP, "client 3")
+    assert same(dict(sorted(found.tensors.items())), some_state().tensors)
+    assert decode(new_store().read(), STAMP, "here").numbers == found.numbers == some_state().numbers
+
+
+def test_whose_state_it_is_is_checked_on_loading(refusal, new_store):
+    new_store().save(some_state(), STAMP)
+    said = refusal(StateError, new_store().load, replace(STAMP, model="lenet5"), "client 3 (lenet5)")
+    assert said.startswith(f"client 3 (lenet5): {new_store().where}: state of another model: found 'mlp', expected")
 
 
 def test_the_newest_write_replaces_all_of_the_older(new_store):

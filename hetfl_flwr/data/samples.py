@@ -177,8 +177,12 @@ class Samples:
         IndexError
             If a position is outside the samples.
         """
+        inputs, labels = self._raw(rows)
+        return self._prepared(inputs), labels
+
+    def _raw(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         chosen = self.rows[rows.to(self.rows.device)]
-        return self._prepared(self.arrays.inputs[chosen]), self.arrays.labels[chosen]
+        return self.arrays.inputs[chosen], self.arrays.labels[chosen]
 
     def _prepared(self, inputs: Tensor) -> Tensor:
         if self.arrays.spec.is_text:
@@ -317,19 +321,32 @@ class Joined:
         IndexError
             If a position is outside the samples.
         """
-        rows = rows.cpu()
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
-            raise IndexError(f"positions {int(rows.min())}..{int(rows.max())} of {len(self)} samples")
-        places, inputs, labels, start = [], [], [], 0
-        for part in self.parts:
-            place = torch.nonzero((rows >= start) & (rows < start + len(part)))[:, 0]
-            some = part.batch(rows[place] - start)
-            places.append(place)
-            inputs.append(some[0])
-            labels.append(some[1])
-            start += len(part)
-        back = torch.argsort(torch.cat(places)).to(labels[0].device)
-        return torch.cat(inputs)[back], torch.cat(labels)[back]
+        ordered, order = rows.cpu().sort()
+        if len(rows) and not 0 <= int(ordered[0]) <= int(ordered[-1]) < len(self):
+            raise IndexError(f"positions {int(ordered[0])}..{int(ordered[-1])} of {len(self)} samples")
+        cuts = torch.searchsorted(ordered, self._ends).tolist()
+        some = [
+            (part._raw if self._alike else part.batch)(ordered[start:stop] - (end - len(part)))
+            for part, end, start, stop in zip(self.parts, self._ends.tolist(), [0, *cuts[:-1]], cuts, strict=True)
+            if stop > start or not len(rows)
+        ]
+        inputs, labels = (torch.cat(blocks) for blocks in zip(*some, strict=True))
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).to(labels.device)
+        chosen = inputs[back]
+        return self.parts[0]._prepared(chosen) if self._alike else chosen, labels[back]
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether all parts are scaled and centred alike, so that a batch of them can be at once."""
+        first = self.parts[0].arrays
+        return all(
+            part.arrays.peak is first.peak and part.arrays.centre is first.centre and part.arrays.spec == first.spec
+            for part in self.parts
+        )
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        return torch.tensor([len(part) for part in self.parts]).cumsum(0)
 
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""

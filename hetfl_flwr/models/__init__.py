@@ -1,6 +1,7 @@
 """Models: a body and a linear head, a small zoo sized by the data, and any torch module of the user's own."""
 
 from hetfl_flwr.models.registry import (
+    ZOO,
     CatalogueRow,
     build_model,
     catalogue_rows,
@@ -11,6 +12,7 @@ from hetfl_flwr.models.registry import (
 from hetfl_flwr.models.split_model import SplitModel, parameter_count, split
 
 __all__ = [
+    "ZOO",
     "CatalogueRow",
     "SplitModel",
     "build_model",
