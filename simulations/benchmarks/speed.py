@@ -7,7 +7,6 @@ names a folder that has it, else the bundled digits.
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -55,14 +54,15 @@ def main(rounds: Annotated[int, typer.Option(min=10, help="Rounds of each of the
 
 def _loop(settings: dict[str, Value], rounds: int) -> float:
     config = resolve(RunConfig.from_flat(settings))
-    own: Iterator[dict[str, Value]] = (
-        {"partition-id": partition, "num-partitions": CLIENTS} for partition in range(CLIENTS)
-    )
-    nodes = [Node.from_context(Context(1, 1, each, RecordDict(), config.to_flat())) for each in own]
-    clients = learners(config, nodes)
+    clients = learners(config, [_node(config, partition) for partition in range(CLIENTS)])
     started = perf_counter()
     fedh2l(config, clients, rounds)
     return rounds / (perf_counter() - started)
+
+
+def _node(config: RunConfig, partition: int) -> Node:
+    own: dict[str, Value] = {"partition-id": partition, "num-partitions": CLIENTS}
+    return Node.from_context(Context(1, 1, own, RecordDict(), config.to_flat()))
 
 
 def _engine(settings: dict[str, Value], folder: Path) -> float:
