@@ -244,7 +244,7 @@ NODES: dict[str, Callable[[Keys], list[str]]] = {
 REFUSALS = {
     "another key": "Failed to activate SuperNode.",
     "no key": "SuperNode authentication is enabled.",
-    "plain text": "Server disconnected without sending a response.",
+    "plain text": "(Server disconnected without sending a response|Connection reset by peer)",  # whichever comes first
     "unknown authority": "certificate verify failed: unable to get local issuer certificate",
 }
 
@@ -266,7 +266,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_node_is_refused(secured: Flower, name: str) -> None:
     assert secured.processes[name].wait(60) == 1
-    assert REFUSALS[name] in (secured.home / f"{name}.log").read_text()
+    assert re.search(REFUSALS[name], (secured.home / f"{name}.log").read_text())
 
 
 @pytest.mark.slow
