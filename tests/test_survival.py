@@ -135,7 +135,8 @@ def test_nodes_that_are_killed_come_late_and_leave(tmp_path: Path) -> None:
         assert started.statuses()[0] == "finished:stopped"
     entries = rounds(run)
     joined = next(entry["round"] for entry in entries if "2" in trained(entry))
-    assert 2 <= joined <= 3
+    assert joined >= 2
+    assert all("2" in trained(entry) for entry in entries[joined:back])
     assert "1" not in trained(entries[killed])
     reasons = [failure["reason"] for entry in entries for failure in entry["failures"]]
     assert any(reason.startswith("client 1 (mlp): ") for reason in reasons)
