@@ -225,7 +225,12 @@ class RunConfig(BaseModel):
     ] = 0
 
     clients: Annotated[
-        int, Field(ge=0, description="Number of clients. 0: 10 locally; as many as the nodes say elsewhere.")
+        int,
+        Field(
+            ge=0,
+            description="Number of clients, none of whom may fail before round 1. 0: 10 locally; elsewhere as many as "
+            "the nodes say, less those that fail.",
+        ),
     ] = 0
     rounds: Annotated[int, Field(ge=1, description="Rounds of training.")] = 50
     fraction: Annotated[
@@ -307,7 +312,11 @@ class RunConfig(BaseModel):
         str, Field(description="Run folder. Empty: a new one under runs/ in the working directory.")
     ] = ""
     resume: Annotated[
-        bool, Field(description="Go on with the run in output-dir from its last checkpoint (`hetfl run --resume`).")
+        bool,
+        Field(
+            description="Go on with the run in output-dir from its last checkpoint (`hetfl run --resume`; `flwr run` "
+            "with the resume.toml of its folder)."
+        ),
     ] = False
     state_dir: Annotated[
         str,

@@ -199,13 +199,8 @@ def _resident_model(
     if not isinstance(store, MemoryStore) or model_name not in ZOO:
         return None
     state = store.load(stamp, f"client {stamp.partition} ({model_name})")
-    weights = (
-        {}
-        if state is None
-        else {
-            name.removeprefix("model."): tensor for name, tensor in state.tensors.items() if name.startswith("model.")
-        }
-    )
+    saved = state.tensors if state else {}
+    weights = {name.removeprefix("model."): saved[name] for name in saved if name.startswith("model.")}
     if not weights:
         return None
     model, held = resident(model_name, data.spec, width_of(config), config.device)

@@ -7,7 +7,6 @@ clients.
 
 import json
 import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -262,12 +261,12 @@ class FileStore(BlobStore):
         """Give the file a second name, in one step; a copy where the disk knows no second names."""
         unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")  # swept by the next `write`
         try:
-            unfinished.unlink(missing_ok=True)
             try:
+                unfinished.unlink(missing_ok=True)
                 unfinished.hardlink_to(self._path)
+                unfinished.replace(self._kept)
             except OSError:
-                shutil.copyfile(self._path, unfinished)
-            unfinished.replace(self._kept)
+                replace_file(self._kept, self._path.read_bytes())
         except OSError as error:
             raise StateError(f"{self._kept}: cannot be written: {error.strerror}") from None
         finally:

@@ -1,6 +1,8 @@
+import errno
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -141,6 +143,21 @@ def test_a_folder_holds_one_file_a_client_and_no_remains(tmp_path):
     assert FileStore(tmp_path, 1).read() == b"1"
     assert FileStore(tmp_path, 11).read() == b"11"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["client-1.safetensors", "client-11.safetensors"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_was_kept_stays_when_the_file_is_replaced_also_where_a_disk_has_no_links(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", Mock(side_effect=OSError(errno.EPERM, "not permitted")))
+    store = FileStore(tmp_path, 3)
+    store.write(b"older")
+    store.keep()
+    store.write(b"newer")
+    assert (store.read(), store.kept()) == (b"newer", b"older")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "client-3.checkpoint.safetensors",
+        "client-3.safetensors",
+    ]
 
 
 def test_a_half_written_temporary_file_is_never_read(tmp_path, monkeypatch):
