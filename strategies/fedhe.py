@@ -21,7 +21,8 @@ class FedHe(KnowledgeStrategy):
     Eq. (9)-(10), Algorithm 1 lines 1-6. Differs from FedMD: no public data; one logit vector a class.
 
     Wire   down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes
-           up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)
+           up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10);
+           with clipping-norm set, counts are 1 or 0
     Needs  equal classes
     State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, known.K (C,) bool of
            each client K.
