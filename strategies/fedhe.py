@@ -21,8 +21,7 @@ class FedHe(KnowledgeStrategy):
     Eq. (9)-(10), Algorithm 1 lines 1-6. Differs from FedMD: no public data; one logit vector a class.
 
     Wire   down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes
-           up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10);
-           with clipping-norm set, counts are 1 or 0
+           up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)
     Needs  equal classes
     State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, known.K (C,) bool of
            each client K.
@@ -72,7 +71,7 @@ class FedHe(KnowledgeStrategy):
         return {} if self.store == "latest" else _nothing(classes)
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect class-average logits and their counts."""
+        """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
         return class_logits(member.classes)
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
