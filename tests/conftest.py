@@ -13,6 +13,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
 
@@ -41,6 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def one_thread() -> None:
     """Let torch use one thread: part of what makes bits equal."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Give Flower's log its level back: `hetfl run` in this process turns it off."""
+    level = FLOWER_LOGGER.level
+    yield
+    FLOWER_LOGGER.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,12 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.fedhe import FedHeClient
 from simulations.cli import main
@@ -41,9 +40,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def hetfl(here, monkeypatch, capfd) -> Iterator[Callable[..., Done]]:
+def hetfl(here, monkeypatch, capfd) -> Callable[..., Done]:
     """Call the command in this process."""
-    level = FLOWER_LOGGER.level
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def call(*arguments: object) -> Done:
@@ -53,8 +51,7 @@ def hetfl(here, monkeypatch, capfd) -> Iterator[Callable[..., Done]]:
             main()
         return Done(ended.value.code or 0, *capfd.readouterr())
 
-    yield call
-    FLOWER_LOGGER.setLevel(level)
+    return call
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
