@@ -27,7 +27,6 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
-from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -37,7 +36,7 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.models import build_model
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.training import train
-from simulations.benchmarks.engine import Row, table
+from simulations.benchmarks.measure import Row, show
 
 ROWS, CLIENTS, BATCH, OWNERS = 60_000, 500, 50, 2000
 SPEC = DataSpec((3, 32, 32), 10)
@@ -143,7 +142,7 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Few repeats, and f
     rows.append(stepping(100 if quick else 1000))
     forms = ("iid", "dirichlet:0.5", "classes:2", "shards:2", "natural:owner")
     rows += [splitting(text, 1 if quick else 5) for text in forms]
-    Console(width=None if sys.stdout.isatty() else 120).print(table(rows))
+    show(rows)
 
 
 def _images(folder: Path, rows: int) -> str:

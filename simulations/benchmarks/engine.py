@@ -12,33 +12,19 @@ How to read the table: each row has the median, and the smallest and largest of 
 of one table only, for seconds differ from machine to machine. The ratios in the last rows are of medians.
 """
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from hetfl_flwr.config import RunConfig, Value
+from simulations.benchmarks.measure import Row, hetfl_run, rates, seconds, show
 
 RAY, CLIENTS, MANY = "simulation (Ray)", 10, 100
-
-
-class Row(NamedTuple):
-    """One line of the table."""
-
-    what: str
-    unit: str
-    samples: list[float]
-    target: str = ""
 
 
 def overhead(clients: int, repeats: int) -> list[Row]:
@@ -75,8 +61,8 @@ def overhead(clients: int, repeats: int) -> list[Row]:
 def local_speed(folder: Path, rounds: int, workers: int) -> Row:
     """Measure FedHe's rounds a second in the local engine."""
     out = folder / f"local-{workers}"
-    _hetfl("--clients", str(CLIENTS), "--rounds", str(rounds), "--workers", str(workers), "--out", str(out))
-    return Row(f"speed, local, {workers} worker{'s' * (workers > 1)}", "rounds / s", _rates(out))
+    hetfl_run("fedhe", "--clients", str(CLIENTS), "--rounds", str(rounds), "--workers", str(workers), "--out", str(out))
+    return Row(f"speed, local, {workers} worker{'s' * (workers > 1)}", "rounds / s", rates(out))
 
 
 def ray_speed(folder: Path, rounds: int) -> Row:
@@ -91,7 +77,7 @@ def ray_speed(folder: Path, rounds: int) -> Row:
         said = started.run(settings, "--federation-config", nodes)
         if not (out / "summary.json").exists():
             raise RuntimeError(f"the simulation did not finish:\n{said}")
-    return Row(f"speed, {RAY}", "rounds / s", _rates(out))
+    return Row(f"speed, {RAY}", "rounds / s", rates(out))
 
 
 def memory(folder: Path, dataset: str, clients: int) -> Row:
@@ -99,7 +85,7 @@ def memory(folder: Path, dataset: str, clients: int) -> Row:
     options = ["--clients", str(clients), "--rounds", "2", "--dataset", dataset, "--set", "models=lenet5"]
     if dataset != "digits":
         options += ["--data-dir", os.environ["HETFL_DATA_DIR"]]
-    peak = _hetfl(*options, "--out", str(folder / f"memory-{dataset}-{clients}"))
+    peak = hetfl_run("fedhe", *options, "--out", str(folder / f"memory-{dataset}-{clients}"))
     return Row(f"memory, {clients} clients, LeNet-5, {dataset}", "GB", [peak / 1e9], "< 1.5 GB")
 
 
@@ -118,48 +104,20 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Few repeats, and n
     rows += speeds
     for clients in (CLIENTS, MANY) if quick else (CLIENTS, MANY, 10 * MANY):
         rows += overhead(clients, repeats)
-    Console(width=None if sys.stdout.isatty() else 120).print(table(rows))
+    show(rows)
 
 
 def _timed(act: Callable[[], object], repeats: int, messages: int) -> list[float]:
     act()
     milliseconds = []
     for _ in range(repeats):
-        started = perf_counter()
-        act()
-        milliseconds.append((perf_counter() - started) * 1000 / messages)
+        milliseconds.append(seconds(act) * 1000 / messages)
     return milliseconds
-
-
-def _rates(folder: Path) -> list[float]:
-    lines = (folder / "rounds.jsonl").read_text().splitlines()
-    return [1 / json.loads(line)["seconds"] for line in lines[2:]]  # rounds 0 and 1 load data and start workers
-
-
-def _hetfl(*options: str) -> int:
-    """Run FedHe by the ``hetfl`` command in a process of its own and return its peak memory in bytes."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from simulations.cli import main; main()", "run", "fedhe", *options],
-        stdout=subprocess.DEVNULL,
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        raise RuntimeError(f"hetfl run fedhe {' '.join(options)} failed")
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _ratio(speed: Row, ray: Row) -> Row:
     ratio = median(speed.samples) / median(ray.samples)
     return Row(f"{speed.what} over {RAY}", "times", [ratio], ">= 3 times")
-
-
-def table(rows: list[Row]) -> Table:
-    """Return the table of some measurements."""
-    shown = Table("what", "unit", *("median", "smallest", "largest", "target"))
-    for row in rows:
-        figures = (median(row.samples), min(row.samples), max(row.samples))
-        shown.add_row(row.what, row.unit, *(f"{figure:.3g}" for figure in figures), row.target)
-    return shown
 
 
 if __name__ == "__main__":

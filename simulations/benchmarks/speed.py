@@ -6,24 +6,20 @@ names a folder that has it, else the bundled digits.
 """
 
 import os
-import sys
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Annotated
 
 import torch
 import typer
 from flwr.app import Context, RecordDict
-from rich.console import Console
 
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.node import Node
-from simulations.benchmarks.engine import Row, _rates, table
 from simulations.benchmarks.loops import fedh2l, learners
-from simulations.cli import _run
+from simulations.benchmarks.measure import Row, ratios, run, seconds, show
 
 REPEATS, CLIENTS = 5, 4
 
@@ -40,34 +36,26 @@ def main(rounds: Annotated[int, typer.Option(min=10, help="Rounds of each of the
         loop, engine = [], []
         for repeat in range(REPEATS + 1):
             loop.append(_loop(settings, rounds))
-            engine.append(_engine(settings, Path(folder) / str(repeat)))
+            engine.append(median(run(settings, Path(folder) / str(repeat))[:-1]))  # the last one also evaluates
     loop, engine = loop[1:], engine[1:]  # the first of each loads data and libraries
-    ratios = [ours / bare for ours, bare in zip(engine, loop, strict=True)]
     what = f"FedH2L, LeNet-5, {settings['dataset']}, {CLIENTS} clients"
     rows = [
         Row(f"{what}: loop", "rounds / s", loop),
         Row(f"{what}: engine, 1 worker", "rounds / s", engine),
-        Row(f"{what}: engine over loop", "times", ratios, ">= 0.9 times"),
+        Row(f"{what}: engine over loop", "times", ratios(engine, loop), ">= 0.9 times"),
     ]
-    Console(width=None if sys.stdout.isatty() else 140).print(table(rows))
+    show(rows)
 
 
 def _loop(settings: dict[str, Value], rounds: int) -> float:
     config = resolve(RunConfig.from_flat(settings))
     clients = learners(config, [_node(config, partition) for partition in range(CLIENTS)])
-    started = perf_counter()
-    fedh2l(config, clients, rounds)
-    return rounds / (perf_counter() - started)
+    return rounds / seconds(lambda: fedh2l(config, clients, rounds))
 
 
 def _node(config: RunConfig, partition: int) -> Node:
     own: dict[str, Value] = {"partition-id": partition, "num-partitions": CLIENTS}
     return Node.from_context(Context(1, 1, own, RecordDict(), config.to_flat()))
-
-
-def _engine(settings: dict[str, Value], folder: Path) -> float:
-    _run({**settings, "output-dir": str(folder)}, resume=False, workers=1, verbose=False)
-    return median(_rates(folder)[:-1])  # the last round ends with an evaluation
 
 
 if __name__ == "__main__":
