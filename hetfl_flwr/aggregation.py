@@ -12,7 +12,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import trim_mean
 
 from hetfl_flwr.errors import ConfigError
 
@@ -64,8 +63,11 @@ class Average:
         if self.form == "none":
             return self.total(values, np.zeros(values[0].shape)) / len(values)
         stack = np.stack(values).astype(np.float64)
-        middle = np.median(stack, axis=0) if self.form == "median" else trim_mean(stack, self.share, axis=0)
-        return cast(Numbers, middle)
+        if self.form == "median":
+            return cast(Numbers, np.median(stack, axis=0))
+        from scipy.stats import trim_mean  # slow to import, and few runs trim
+
+        return cast(Numbers, trim_mean(stack, self.share, axis=0))
 
     def total(self, values: Sequence[NDArray[Any]], start: Numbers) -> Numbers:
         """Add arrays up: ``start`` plus as many times their `mean` as they are; there may be none.

@@ -25,8 +25,6 @@ import torch
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
@@ -196,6 +194,9 @@ def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sens
     """
     if uploads == 0 or noise_multiplier == 0:
         return inf if uploads else 0.0
+    from scipy.optimize import brentq  # slow to import, and few runs add noise
+    from scipy.special import log_ndtr, ndtr
+
     mu = sensitivity * sqrt(uploads) / noise_multiplier
 
     def excess(value: float) -> float:

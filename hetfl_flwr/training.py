@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
+from hetfl_flwr.optimizers import SGD, Adam, AdamW
 
 EVALUATION_BATCH = 1024
 """Samples that the evaluation loop sends through a model at once."""
@@ -24,13 +25,11 @@ def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> tor
     rate, decay = config.learning_rate, config.weight_decay
     match config.optimizer:
         case "adam" | "amsgrad":
-            return torch.optim.Adam(
-                parameters, lr=rate, weight_decay=decay, amsgrad=config.optimizer == "amsgrad", fused=True
-            )
+            return Adam(parameters, lr=rate, weight_decay=decay, amsgrad=config.optimizer == "amsgrad", fused=True)
         case "adamw":
-            return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
+            return AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
         case "sgd":
-            return torch.optim.SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay, fused=True)
+            return SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay, fused=True)
 
 
 def draw_epochs(

@@ -7,6 +7,7 @@ from torch.nn import functional
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.optimizers import SGD, Adam, AdamW
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.training import EVALUATION_BATCH, draw_batches, evaluate, make_optimizer, train
 
@@ -65,10 +66,10 @@ def test_the_order_is_the_generator_s_permutation():
 @pytest.mark.parametrize(
     ("keys", "kind", "group"),
     [
-        ({"optimizer": "adam"}, torch.optim.Adam, {"amsgrad": False}),
-        ({"optimizer": "amsgrad"}, torch.optim.Adam, {"amsgrad": True}),
-        ({"optimizer": "adamw", "weight_decay": 0.1}, torch.optim.AdamW, {"weight_decay": 0.1}),
-        ({"optimizer": "sgd", "momentum": 0.5}, torch.optim.SGD, {"momentum": 0.5}),
+        ({"optimizer": "adam"}, Adam, {"amsgrad": False}),
+        ({"optimizer": "amsgrad"}, Adam, {"amsgrad": True}),
+        ({"optimizer": "adamw", "weight_decay": 0.1}, AdamW, {"weight_decay": 0.1}),
+        ({"optimizer": "sgd", "momentum": 0.5}, SGD, {"momentum": 0.5}),
     ],
     ids=["adam", "amsgrad", "adamw", "sgd"],
 )

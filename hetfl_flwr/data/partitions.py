@@ -1,8 +1,9 @@
-"""How samples are shared out over clients, by the partitioners of flwr-datasets."""
+"""How samples are shared out over clients, mostly by the partitioners of flwr-datasets."""
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
 IntArray = npt.NDArray[np.int64]
+Parts = tuple[IntArray, ...]
 
 _LOGGER = getLogger(__name__)
 _KEY = "key"  # the column that a partitioner goes by
@@ -102,7 +104,7 @@ def split(
     seed: int,
     *scope: int,
     owners: IntArray | None = None,
-) -> tuple[IntArray, ...]:
+) -> Parts:
     """Return the rows of every partition, each in random order; no row is in two of them, save with "all".
 
     Parameters
@@ -131,15 +133,15 @@ def split(
     ConfigError
         If there are fewer rows or owners than clients, or the partition cannot be met.
     """
-    build = _FORMS[partition.form].build
-    if build is None:
-        return (generator(seed, "partition", *scope).permutation(len(labels)),) * num_partitions
+    deal, draw = _FORMS[partition.form].deal, generator(seed, "partition", *scope)
+    if deal is None:
+        return (draw.permutation(len(labels)),) * num_partitions
     if num_partitions > len(labels):
         raise ConfigError(
             f"{num_partitions} clients cannot share {len(labels)} samples: use {len(labels)} clients or fewer"
         )
     keys = _dealt(owners, partition, num_partitions) if partition.column else labels
-    parts = _assign(build, keys, partition, num_partitions, generator(seed, "partition", *scope))
+    parts = deal(keys, partition, num_partitions, draw)
     unused = len(labels) - sum(map(len, parts))
     if unused:
         _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, len(labels))
@@ -161,9 +163,14 @@ def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -
     return codes % num_partitions
 
 
-def _assign(
+def _equal(keys: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator) -> Parts:
+    """Cut as flwr-datasets' IidPartitioner does, without its library, which is slow to import."""
+    return tuple(np.array_split(draw.permutation(len(keys)), num_partitions))
+
+
+def _assigned(
     build: "Build", keys: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator
-) -> tuple[IntArray, ...]:
+) -> Parts:
     from datasets.arrow_dataset import Dataset
 
     order = draw.permutation(len(keys))
@@ -179,12 +186,6 @@ def _assign(
             "use fewer clients, or a more even partition (a higher ALPHA, a lower N)"
         ) from error
     return tuple(np.asarray(part.with_format("numpy")[:]["row"]) for part in parts)
-
-
-def _iid(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
-    from flwr_datasets.partitioner import IidPartitioner
-
-    return IidPartitioner(num_partitions)
 
 
 def _dirichlet(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
@@ -264,19 +265,22 @@ def _name(text: str) -> str:
 Build = Callable[[IntArray, Partition, int, int], "Partitioner"]
 """From the keys to go by (labels, or clients), partition, number of partitions and seed to the dealing partitioner."""
 
+Deal = Callable[[IntArray, Partition, int, np.random.Generator], Parts]
+"""From the keys to go by, partition, number of partitions and source of the order to the rows of each partition."""
+
 
 @dataclass(frozen=True)
 class _Form:
     parse: Callable[[str], float | str]
-    build: Build | None  # None: nothing is dealt, every client has every row
+    deal: Deal | None  # None: nothing is dealt, every client has every row
 
 
 _FORMS = {
-    "iid": _Form(_nothing, _iid),
-    "dirichlet": _Form(_alpha, _dirichlet),
-    "classes": _Form(_count, _classes),
-    "shards": _Form(_count, _shards),
-    "natural": _Form(_name, _natural),
-    **{form: _Form(_nothing, _sized) for form in _SIZES},
+    "iid": _Form(_nothing, _equal),
+    "dirichlet": _Form(_alpha, partial(_assigned, _dirichlet)),
+    "classes": _Form(_count, partial(_assigned, _classes)),
+    "shards": _Form(_count, partial(_assigned, _shards)),
+    "natural": _Form(_name, partial(_assigned, _natural)),
+    **{form: _Form(_nothing, partial(_assigned, _sized)) for form in _SIZES},
     "all": _Form(_nothing, None),
 }
