@@ -15,7 +15,7 @@ from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.distillation import kl_divergence
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.federation import EXAMPLES
-from hetfl_flwr.models import SplitModel, build_model
+from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, state_arrays, whole_state
 from hetfl_flwr.training import evaluate, make_optimizer, train
@@ -124,9 +124,10 @@ class FMLClient(KnowledgeClient):
 
 def _built(meme: str, node: Node) -> SplitModel:
     try:
-        return build_model(meme, node.data.spec, seed=node.config.seed, scope=("global",)).to(node.device)
+        built = build_model(meme, node.data.spec, seed=node.config.seed, scope=("global",)).to(node.device)
     except ModelError as error:
         raise ModelError(f"fml.meme: {error}") from None
+    return mixed(built, node.config.mixed_precision)
 
 
 def _mutual(part: float, labels: Tensor, *, student: Tensor, teacher: Tensor) -> Tensor:

@@ -308,6 +308,14 @@ class RunConfig(BaseModel):
     threads: Annotated[
         int, Field(ge=1, description="Threads of a client's arithmetic. Part of what makes bits equal.")
     ] = 1
+    mixed_precision: Annotated[
+        Literal["none", "bfloat16"],
+        Field(
+            description="bfloat16: models' forward passes run under torch.autocast; weights, losses, gradients and "
+            "payloads stay float32. Its range is float32's, so no loss scaling is needed, as it is with float16, which "
+            "is not offered. none: float32."
+        ),
+    ] = "none"
     output_dir: Annotated[
         str, Field(description="Run folder. Empty: a new one under runs/ in the working directory.")
     ] = ""
@@ -384,6 +392,7 @@ NODE_KEYS = {
     "partition": "partition",
     "device": "device",
     "threads": "threads",
+    "mixed-precision": "mixed-precision",
     "state-dir": "state-dir",
     "clipping-norm": "clipping-norm",
     "noise-multiplier": "noise-multiplier",
@@ -410,7 +419,7 @@ def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
         A misspelt key, or a value that does not fit.
     """
     for key in node_config.keys() - NODE_KEYS.keys() - {"partition-id", "num-partitions"}:
-        if get_close_matches(key, NODE_KEYS):
+        if get_close_matches(key, NODE_KEYS, cutoff=0.7):  # payload-precision is no misspelt mixed-precision
             raise ConfigError(unknown("node-config key", key, NODE_KEYS))
     own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
     return config.with_values(own) if own else config

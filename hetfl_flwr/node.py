@@ -14,7 +14,7 @@ from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.data import ClientData, DataSpec, load_client_data
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, deal
+from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, deal, mixed
 from hetfl_flwr.payloads import Arrays
 from hetfl_flwr.pool import Pool, SeedStore
 from hetfl_flwr.state import (
@@ -27,6 +27,7 @@ from hetfl_flwr.state import (
     StateStore,
     decode,
 )
+from hetfl_flwr.threads import check_threads
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ def _surroundings(context: Context) -> dict[str, Any]:
 def _made(context: Context) -> dict[str, Any]:
     partition, partitions = _identity(context.node_config)
     config = for_node(RunConfig.from_flat(context.run_config), context.node_config)
+    if not isinstance(context, ResidentContext):  # `hetfl run` counts the threads of all its workers
+        check_threads(config.threads)
     torch.set_num_threads(config.threads)
     data = client_data(config, partition, partitions).to(_device(config.device))
     models = models_of(config)
@@ -184,6 +187,7 @@ def _new_model(*, config: RunConfig, partition: int, model_name: str, data: Clie
         width=width_of(config),
         pretrained=config.pretrained,
     ).to(_device(config.device))
+    mixed(model, config.mixed_precision)
     _check_trainable(model, model_name, len(data.train), partition)
     return model
 
@@ -203,7 +207,7 @@ def _resident_model(
     weights = {name.removeprefix("model."): saved[name] for name in saved if name.startswith("model.")}
     if not weights:
         return None
-    model, held = resident(model_name, data.spec, width_of(config), config.device)
+    model, held = resident(model_name, data.spec, width_of(config), config.device, config.mixed_precision)
     if [(name, tensor.shape) for name, tensor in weights.items()] != [
         (name, tensor.shape) for name, tensor in held.items()
     ]:
@@ -215,9 +219,11 @@ def _resident_model(
 
 
 @lru_cache(maxsize=32)
-def resident(name: str, spec: DataSpec, width: int, device: str) -> tuple[SplitModel, dict[str, torch.Tensor]]:
+def resident(
+    name: str, spec: DataSpec, width: int, device: str, precision: str
+) -> tuple[SplitModel, dict[str, torch.Tensor]]:
     """Return this process's model of an architecture, with whatever weights it had last, and its tensors by name."""
-    model = build_model(name, spec, seed=0, width=width).to(_device(device))
+    model = mixed(build_model(name, spec, seed=0, width=width).to(_device(device)), precision)
     return model, model.state_dict()
 
 

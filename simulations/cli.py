@@ -254,6 +254,7 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
     from hetfl_flwr.server_app import app as server_app
     from simulations.engine import LocalGrid
 
+    _check_threads(config, workers)
     if not verbose:
         FLOWER_LOGGER.setLevel("CRITICAL")
     flat = config.to_flat()
@@ -267,6 +268,21 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
             )
             raise typer.Exit(1) from None
     return Path(config.output_dir)
+
+
+def _check_threads(config: RunConfig, workers: int) -> None:
+    """Say that there are more threads than cores; the number that was asked for stands."""
+    from hetfl_flwr.threads import cores
+
+    processes = min(workers, config.clients)
+    total = processes * config.threads
+    if total > cores():
+        remedy = "lower --workers, which changes no bit, or threads" if processes > 1 else "lower threads"
+        typer.echo(
+            f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
+            f"here: they will slow each other down; {remedy}, which changes bits",
+            err=True,
+        )
 
 
 def _resolved(config: RunConfig) -> RunConfig:

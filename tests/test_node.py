@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from hetfl_flwr.errors import ConfigError, HetflError, StateError
-from hetfl_flwr.node import Node, state_store
+from hetfl_flwr.node import Node, _device, state_store
 from hetfl_flwr.state import ClientState, ContextStore, FileStore, ResidentContext
 
 
@@ -66,6 +66,12 @@ def test_auto_is_the_processor_where_there_is_nothing_else(monkeypatch, make_con
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert make_node(make_config(device="auto")).device == torch.device("cpu")
+
+
+def test_auto_is_a_cuda_device_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert _device("auto") == torch.device("cuda")
 
 
 def test_a_wrong_setting_anywhere_is_one_line(refusal, make_config, make_node):

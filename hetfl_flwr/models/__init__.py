@@ -1,5 +1,6 @@
 """Models: a body and a linear head, a small zoo sized by the data, and any torch module of the user's own."""
 
+from hetfl_flwr.models.precision import mixed
 from hetfl_flwr.models.registry import (
     ZOO,
     CatalogueRow,
@@ -19,6 +20,7 @@ __all__ = [
     "catalogue_rows",
     "check_pretrained",
     "deal",
+    "mixed",
     "parameter_count",
     "parse_models",
     "split",
