@@ -6,7 +6,7 @@ engine.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -179,11 +179,15 @@ class Roster:
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
         self._by_node = {member.node: member for member in members}
+        self._nodes = {member.partition: member.node for member in self._by_node.values()}
+        self._ordered: list[Member] | None = None
         self.seeds: dict[int, Arrays] = {}
 
     def __iter__(self) -> Iterator[Member]:
         """Go through the members by partition."""
-        return iter(sorted(self._by_node.values(), key=lambda member: member.partition))
+        if self._ordered is None:
+            self._ordered = sorted(self._by_node.values(), key=lambda member: member.partition)
+        return iter(self._ordered)
 
     def __len__(self) -> int:
         """Count the members."""
@@ -199,20 +203,23 @@ class Roster:
 
     def add(self, member: Member) -> None:
         """Take in a client, unless its partition is taken."""
-        for other in self:
-            if other.partition == member.partition:
-                raise FederationError(
-                    f"partition-id {member.partition} is claimed by two nodes, {other.node} and {member.node}"
-                )
+        other = self._nodes.setdefault(member.partition, member.node)
+        if other != member.node:
+            raise FederationError(f"partition-id {member.partition} is claimed by two nodes, {other} and {member.node}")
         self._by_node[member.node] = member
+        self._ordered = None
 
     def remove(self, node: int) -> None:
         """Forget a client, if its node is a member."""
-        self._by_node.pop(node, None)
+        member = self._by_node.pop(node, None)
+        if member is not None:
+            del self._nodes[member.partition]
+            self._ordered = None
 
-    def keep(self, nodes: set[int]) -> None:
+    def keep(self, nodes: Set[int]) -> None:
         """Forget clients whose nodes are gone."""
-        self._by_node = {node: member for node, member in self._by_node.items() if node in nodes}
+        for node in self._by_node.keys() - nodes:
+            self.remove(node)
 
     @property
     def classes(self) -> int:
@@ -363,6 +370,12 @@ class Exchange:
     failures: list[Failure] = field(default_factory=list)
     traffic: dict[int, Traffic] = field(default_factory=dict)
 
+    def ordered(self, roster: Roster) -> "Exchange":
+        """Return it with everything in the order of the clients, whoever's reply came first."""
+        replies = sorted(self.replies, key=lambda reply: roster.of(reply.metadata.src_node_id).partition)
+        failures = sorted(self.failures, key=lambda failure: failure.partition)
+        return Exchange(replies, failures, dict(sorted(self.traffic.items())))
+
     def add(self, other: "Exchange") -> None:
         """Count failures and cost of another exchange in; its replies have been used."""
         self.failures += other.failures
@@ -447,7 +460,7 @@ class Federation:
         seen, refused = -1, dict[int, Failure]()
         while True:
             present = {node: since for node, since in self._present().items() if node not in refused}
-            self.roster.keep(set(present))
+            self.roster.keep(present.keys())
             refused |= self._call_roll(present)
             if refused and (self.config.clients or not len(self.roster)):
                 raise FederationError(next(iter(refused.values())).reason)
@@ -486,7 +499,7 @@ class Federation:
         for member in self.roster:
             if member.node not in present:
                 self._note(member, "its node has left")
-        self.roster.keep(set(present))
+        self.roster.keep(present.keys())
         failures = self._call_roll(present, check)
         return [*self.notes(), *sorted(failures.values(), key=lambda failure: failure.reason)]
 
@@ -503,7 +516,8 @@ class Federation:
         wanted = [node for node in sorted(present) if node not in self.roster or self._since.get(node) != present[node]]
         calls = [Message(self._roll_call(), node, MessageType.QUERY) for node in wanted]
         failures = {}
-        for node, reply in self._answers(calls).items():
+        answers = dict(self._answers(calls))
+        for node, reply in ((node, answers[node]) for node in wanted):
             if reply == BUSY and node in self.roster:
                 continue  # restarted, and what it was sent before is not given up yet
             self.roster.remove(node)
@@ -648,9 +662,9 @@ class Federation:
                 self.as_sent(messages), key=lambda message: self.roster.of(message.metadata.dst_node_id).partition
             )
         }
-        for node, reply in self._answers([one.message for one in sent.values()]).items():
+        for node, reply in self._answers([one.message for one in sent.values()]):
             self.judge(reply, sent[node], result, uploads)
-        return result
+        return result.ordered(self.roster)
 
     def as_sent(self, messages: Iterable[Message]) -> list[Message]:
         """Return messages as they travel: in half precision, if so configured; what many share is halved once."""
@@ -707,32 +721,32 @@ class Federation:
         self._take_late()
         return set(self._late.values())
 
-    def _answers(self, messages: Sequence[Message]) -> dict[int, Message | str]:
-        """Return each node's reply, in the order of the messages, or why there is none.
+    def _answers(self, messages: Sequence[Message]) -> Iterator[tuple[int, Message | str]]:
+        """Yield each node and its reply as they come, and last the nodes without one and why.
 
         A node that has not answered in time is sent nothing more until its late reply is in: one message at a time.
         """
         busy = self.busy()
-        answers: dict[int, Message | str] = {message.metadata.dst_node_id: BUSY for message in messages}
-        free = [message for message in messages if message.metadata.dst_node_id not in busy]
+        nodes = [message.metadata.dst_node_id for message in messages]
+        free = [message for message, node in zip(messages, nodes, strict=True) if node not in busy]
         for message in free:
             message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
         if free:
             self.grid.push_messages(free)
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
-        answers |= dict.fromkeys(waiting.values(), f"no reply within {self.config.round_timeout:g} s")
         deadline = time.monotonic() + self.config.round_timeout
         while waiting:
             for reply in self.grid.pull_messages(waiting.keys()):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
-                    answers[node] = reply
+                    yield node, reply
             if time.monotonic() > deadline:
                 break
             if waiting and self.poll:
                 time.sleep(self.poll)
         self._late |= waiting
-        return answers
+        yield from ((node, f"no reply within {self.config.round_timeout:g} s") for node in waiting.values())
+        yield from ((node, BUSY) for node in nodes if node in busy)
 
     def _take_late(self) -> None:
         """Drop replies that came after their round: they belong to knowledge that is gone."""

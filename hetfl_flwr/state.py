@@ -59,7 +59,8 @@ class ClientState:
 
 def encode(state: ClientState, stamp: Stamp) -> bytes:
     """Write state and stamp as one safetensors blob."""
-    metadata = {"state": json.dumps({"stamp": asdict(stamp), "numbers": state.numbers, "round": state.round})}
+    described = {"stamp": asdict(stamp), "numbers": state.numbers, "round": state.round, "names": list(state.tensors)}
+    metadata = {"state": json.dumps(described)}
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, metadata)
 
 
@@ -77,7 +78,8 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
         written = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["state"])
         found: Mapping[str, object] = dict(written["stamp"])
         numbers, round = dict(written["numbers"]), int(written["round"])
-        tensors = load(blob)
+        loaded = load(blob)
+        tensors = {name: loaded[name] for name in written.get("names", loaded)}  # safetensors has an order of its own
     except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise StateError(f"{where}: damaged state ({type(error).__name__})") from None
     _check(found, stamp, where)
@@ -142,6 +144,10 @@ class BlobStore(ABC):
     def write(self, blob: bytes) -> None:
         """Replace the blob."""
 
+    @abstractmethod
+    def forget(self) -> None:
+        """Remove the blob, if there is one."""
+
 
 class ContextStore(BlobStore):
     """State in Flower's Context: survives between rounds, goes with the run.
@@ -176,20 +182,32 @@ class ContextStore(BlobStore):
 
 
 class MemoryStore:
-    """State as tensors of this process, copied on the way in and only read on the way out."""
+    """State as tensors of this process, copied on the way in and only read on the way out.
 
-    where = "the memory of this process"
+    Parameters
+    ----------
+    under : BlobStore
+        Where it lies when it is not in memory: it comes from there, and goes there when it is flushed.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, under: BlobStore) -> None:
+        self.where = "the memory of this process"
+        self._under = under
         self._saved: tuple[ClientState, Stamp] | None = None
-        self._blob: bytes | None = None
+        self._flushed = True
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its tensors in memory."""
+        return sum(tensor.nbytes for tensor in self._saved[0].tensors.values()) if self._saved else 0
 
     def load(self, stamp: Stamp, who: str) -> ClientState | None:
         """Return the state; its tensors are not to be changed."""
-        if self._blob is not None:
-            self._saved, self._blob = (decode(self._blob, stamp, f"{who}: {self.where}"), stamp), None
         if self._saved is None:
-            return None
+            state = self._under.load(stamp, who)
+            if state is None:
+                return None
+            self._saved = state, stamp
         state, found = self._saved
         if found != stamp:
             _check(asdict(found), stamp, f"{who}: {self.where}")
@@ -200,15 +218,26 @@ class MemoryStore:
         tensors = {
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.tensors.items()
         }
-        self._saved, self._blob = (ClientState(tensors, dict(state.numbers), state.round), stamp), None
+        self._saved, self._flushed = (ClientState(tensors, dict(state.numbers), state.round), stamp), False
 
     def read(self) -> bytes | None:
         """Return the state as a blob."""
-        return encode(*self._saved) if self._saved else self._blob
+        return self._under.read() if self._flushed else encode(*self._saved)  # type: ignore[misc]
 
     def write(self, blob: bytes) -> None:
         """Take a blob, to be decoded when it is asked for."""
-        self._saved, self._blob = None, blob
+        self._under.write(blob)
+        self.drop()
+
+    def flush(self) -> None:
+        """Let the store below have the state as well, if it has an older one."""
+        if not self._flushed:
+            self._under.write(encode(*self._saved))  # type: ignore[misc]
+            self._flushed = True
+
+    def drop(self) -> None:
+        """Forget what is in memory: the store below knows better."""
+        self._saved, self._flushed = None, True
 
     def keep(self) -> None:
         """Keep nothing: the engine that holds this memory writes checkpoints itself."""
@@ -218,11 +247,19 @@ class MemoryStore:
 
     def forget(self) -> None:
         """Forget the state."""
-        self._saved = self._blob = None
+        self._under.forget()
+        self.drop()
 
 
 class ResidentContext(Context):
-    """The Context of a client that lives on in this process: its state and its surroundings stay in memory.
+    """The Context of a client that stays in this process: its state and its surroundings are kept in memory.
+
+    Parameters
+    ----------
+    *args, **keys
+        As those of Context.
+    file : BlobStore, optional
+        Where the state lies when it is not in memory. Default: in the Context itself.
 
     Attributes
     ----------
@@ -232,16 +269,39 @@ class ResidentContext(Context):
         What a `Node` has besides its model.
     """
 
-    def __init__(self, *args: Any, **keys: Any) -> None:
+    def __init__(self, *args: Any, file: BlobStore | None = None, **keys: Any) -> None:
         super().__init__(*args, **keys)
-        self.store = MemoryStore()
+        self.store = MemoryStore(file or ContextStore(self, str(self.run_id)))
         self.surroundings: dict[str, Any] = {}
+
+    def rest(self) -> None:
+        """Keep nothing in memory but the records: the state goes to its file, the surroundings are made again."""
+        self.store.flush()
+        self.store.drop()
+        self.surroundings.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its state, and of what the client was sent to keep and has made of it."""
+        return self.store.nbytes + 2 * sum(record.count_bytes() for record in self.state.array_records.values())
 
 
 class FileStore(BlobStore):
-    """State in one file of a folder: survives the process, SIGKILL and a restarted node."""
+    """State in one file of a folder: survives the process, SIGKILL and a restarted node.
 
-    def __init__(self, folder: Path, partition: int) -> None:
+    Parameters
+    ----------
+    folder : Path
+        Made when something is written.
+    partition : int
+        Which client.
+    lasting : bool
+        Whether it is to survive the machine's failure, too. False: it goes with the run, and nothing waits for the
+        disk.
+    """
+
+    def __init__(self, folder: Path, partition: int, *, lasting: bool = True) -> None:
+        self._lasting = lasting
         self._path = folder / f"client-{partition}.safetensors"
         self._kept = folder / f"client-{partition}.checkpoint.safetensors"
         self.where = str(self._path)
@@ -252,10 +312,23 @@ class FileStore(BlobStore):
 
     def write(self, blob: bytes) -> None:
         """Replace the file in one step; a reader sees the older or the newer one, never a part."""
+        write = replace_file if self._lasting else _replace_scratch
         try:
-            replace_file(self._path, blob)
+            write(self._path, blob)
         except OSError as error:
             raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
+
+    def give(self, path: Path) -> None:
+        """Write the content, if there is any, to a file that is not there yet; or give it a second name, for nothing.
+
+        What is written here later is another file, and changes nothing there.
+        """
+        if not self._path.exists():
+            return
+        try:
+            path.hardlink_to(self._path)
+        except OSError:  # another disk, or one without second names
+            path.write_bytes(self._path.read_bytes())
 
     def keep(self) -> None:
         """Give the file a second name, in one step; a copy where the disk knows no second names."""
@@ -310,6 +383,14 @@ def replace_file(path: Path, content: bytes) -> None:
             remains.unlink(missing_ok=True)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _replace_scratch(path: Path, content: bytes) -> None:
+    """Write a file of this process's own through a temporary one: whoever holds the older one keeps it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".unfinished")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

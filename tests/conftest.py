@@ -5,6 +5,7 @@ Every factory takes run-config keys with underscores, and an algorithm's own key
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -129,8 +130,8 @@ def run_federation(make_grid: Callable[..., LocalGrid]) -> Callable[..., Path]:
     """Run the ServerApp to the end over a LocalGrid, or over a Grid of your own, and return the run folder."""
 
     def run(config: RunConfig, grid: Any = None, *, workers: int = 1, run_id: int = RUN) -> Path:
-        over = grid or make_grid(config, workers=workers, run=run_id)
-        server_app(over, Context(run_id, 1, {}, RecordDict(), config.to_flat()))
+        with nullcontext(grid) if grid else make_grid(config, workers=workers, run=run_id) as over:
+            server_app(over, Context(run_id, 1, {}, RecordDict(), config.to_flat()))
         return Path(config.output_dir)
 
     return run

@@ -291,10 +291,10 @@ def test_two_runs_of_one_series_do_not_mix_state(name, config_for, make_grid, ru
     grids = [make_grid(config, run=run) for run in (8, 9)]
     left: dict[int, RecordDict] = {}
     for grid, keys in zip(grids, ({"output-dir": str(tmp_path / "first"), "seed": 1}, {}), strict=True):
-        contexts = grid._host._clients._contexts
-        for node, context in contexts.items():  # as Flower keeps them, all in records
-            state, flat = left.get(node, RecordDict()), config.with_values(keys).to_flat()
-            contexts[node] = Context(context.run_id, node, context.node_config, state, flat)
+        contexts, flat = grid._host._clients._contexts, config.with_values(keys).to_flat()
+        for partition, node in enumerate(grid.get_node_ids()):  # as Flower keeps them, all in records
+            own = {"partition-id": partition, "num-partitions": config.clients}
+            contexts[node] = Context(grid.run.run_id, node, own, left.get(node, RecordDict()), flat)
         later = run_federation(config.with_values(keys), grid, run_id=grid.run.run_id)
         left = {node: context.state for node, context in contexts.items()}
     assert (later / "knowledge.safetensors").read_bytes() == (fresh / "knowledge.safetensors").read_bytes()

@@ -52,7 +52,7 @@ def same(one, other):
 @pytest.fixture(params=["context", "file", "memory"])
 def new_store(request, tmp_path):
     """Build the store anew, as each message does, over the same Context or folder; that in memory lives on."""
-    context, memory = Context(7, 1, {}, RecordDict(), {}), MemoryStore()
+    context, memory = Context(7, 1, {}, RecordDict(), {}), MemoryStore(FileStore(tmp_path / "under", 3))
     stores = {
         "context": lambda: ContextStore(context, "7"),
         "file": lambda: FileStore(tmp_path / "new" / "s", 3),
@@ -104,6 +104,12 @@ def test_what_is_forgotten_is_gone_and_may_be_forgotten_again(new_store):
     new_store().write(b"blob")
     new_store().forget()
     assert new_store().read() is None
+
+
+def test_tensors_come_back_in_their_order():
+    """Safetensors writes wider types first, and then goes by name."""
+    state = ClientState({"b": torch.ones(1), "a": torch.ones(1), "long": torch.ones(1, dtype=torch.int64)})
+    assert list(decode(encode(state, STAMP), STAMP, "here").tensors) == ["b", "a", "long"]
 
 
 def test_views_and_parameters_are_saved_by_value():
