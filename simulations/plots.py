@@ -50,6 +50,10 @@ MOST_CELLS = 400
 MOST_CLIENT_TICKS, MOST_CLASS_TICKS = 40, 20
 FEW_POINTS = 30
 """Up to so many evaluated rounds each one is marked."""
+BELOW_LAST, ABOVE_BEST = 0.1, 0.02
+"""How far a picture of costs goes below the lowest last and above the highest accuracy: there the differences are."""
+LETTER_WIDTH, NAME_HEIGHT = 0.009, 0.03
+"""Room of a name at the end of a line, as parts of the axes; before it is that of two letters."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,21 @@ def plot_compare(runs: Sequence[Run], path: Path) -> None:
     _write(compare_figure(runs), path)
 
 
+def plot_costs(runs: Sequence[Run], path: Path) -> None:
+    """Draw the mean accuracy of several runs over payload bytes, with their names at the lines, and write the picture.
+
+    Lines, bands and parameters are those of `plot_compare`.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run, or no round of some run was evaluated.
+    ConfigError
+        If the picture cannot be written there.
+    """
+    _write(costs_figure(runs), path)
+
+
 def plot_split(split: Split, path: Path) -> None:
     """Draw which client has which classes, and how many rows of which kind, and write the picture.
 
@@ -160,21 +179,34 @@ def compare_figure(runs: Sequence[Run]) -> Figure:
     """Return the figure that `plot_compare` writes."""
     from matplotlib.figure import Figure
 
-    groups = group_runs(runs)
-    for run in runs:
-        _require_points(run)
-    courses = [_course(group, number) for number, group in enumerate(groups)]
+    groups, courses = _courses(runs)
     figure = Figure(figsize=(10, 5), dpi=DPI, layout="constrained")
     over_rounds, over_bytes = figure.subplots(1, 2, sharey=True)
     for course in courses:
         _draw_course(over_rounds, course, course.rounds)
     _dress(over_rounds, "mean accuracy over clients")
     _draw_costs(over_bytes, courses)
-    title = "\n".join(filter(None, (shared_terms(groups), unequal_terms(groups))))
-    figure.suptitle(title, fontsize="medium", wrap=True)
+    _entitle(figure, groups)
     handles, labels = over_rounds.get_legend_handles_labels()
     columns = max(1, min(len(labels), LEGEND_WIDTH // (max(map(len, labels)) + HANDLE_WIDTH)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    return figure
+
+
+def costs_figure(runs: Sequence[Run]) -> Figure:
+    """Return the figure that `plot_costs` writes."""
+    from matplotlib.figure import Figure
+
+    groups, courses = _courses(runs)
+    figure = Figure(figsize=(10, 6.5), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    _draw_costs(axes, courses)
+    axes.set_ylabel("mean accuracy over clients")
+    lowest, highest = min(course.accuracy[-1] for course in courses), max(course.accuracy.max() for course in courses)
+    axes.set_ylim(max(0, lowest - BELOW_LAST), highest + ABOVE_BEST)
+    paid = [(group.label, course) for group, course in zip(groups, courses, strict=True) if not course.free]
+    _name_ends(axes, paid)
+    _entitle(figure, groups)
     return figure
 
 
@@ -319,6 +351,43 @@ def _course(group: Group, number: int) -> _Course:
         payload=payload.mean(axis=0),
         free=bool(rounds.any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
     )
+
+
+def _courses(runs: Sequence[Run]) -> tuple[list[Group], list[_Course]]:
+    groups = group_runs(runs)
+    for run in runs:
+        _require_points(run)
+    return groups, [_course(group, number) for number, group in enumerate(groups)]
+
+
+def _entitle(figure: Figure, groups: Sequence[Group]) -> None:
+    title = "\n".join(filter(None, (shared_terms(groups), unequal_terms(groups))))
+    figure.suptitle(title, fontsize="medium", wrap=True)
+
+
+def _name_ends(axes: Axes, named: Sequence[tuple[str, _Course]]) -> None:
+    """Write names to the right of where lines end, from the highest down, none on another."""
+    from matplotlib.patheffects import withStroke
+
+    to_axes = axes.transData + axes.transAxes.inverted()
+    placed: list[tuple[float, float, float]] = []
+    for name, course in sorted(named, key=lambda pair: -pair[1].accuracy[-1]):
+        x, y = to_axes.transform((course.payload[-1], course.accuracy[-1]))
+        right = x + LETTER_WIDTH * (len(name) + 2)
+        for start, end, above in placed:
+            if start < right and x < end and above - y < NAME_HEIGHT:
+                y = above - NAME_HEIGHT
+        placed.append((x, right, y))
+        axes.annotate(
+            name,
+            (x, y),
+            (8, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="center",
+            color=course.colour,
+            path_effects=[withStroke(linewidth=3, foreground="white")],
+        )
 
 
 def _draw_course(axes: Axes, course: _Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:
