@@ -13,7 +13,9 @@ from torch import nn
 
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.federation import EXAMPLES, ROUND
+from hetfl_flwr.lockstep import together
 from hetfl_flwr.metrics import domain_scores
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.seeding import generator, seeded
@@ -97,7 +99,9 @@ class KnowledgeClient(NumPyClient, ABC):
         round = int(config[ROUND])
         download = self.download_spec().check(parameters, "server")
         self._restore()
-        with seeded(self.node.config.seed, self.node.partition, round, "train"):
+        models = {"model": self.node.model, **{n: m for n, m in vars(self).items() if isinstance(m, SplitModel)}}
+        seed, batched = self.node.config.seed, self.node.config.batched
+        with seeded(seed, self.node.partition, round, "train"), together(models, batched):
             self.node.model.train()
             upload, metrics = self.learn(download, round)
         checked = self.upload_spec().check_named(upload, str(self.node))

@@ -3,7 +3,7 @@
 Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -14,14 +14,14 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.data import Batches, Joined
+from hetfl_flwr.data import Joined
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, relayed_signals, teaching_signal
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import Loss, draw_batches, train
+from hetfl_flwr.training import draw_batches, train
 
 UPDATES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "qp": project,
@@ -137,7 +137,7 @@ class FedH2LClient(KnowledgeClient):
             conflicts.append(not torch.equal(project(gradient, local), gradient))
             set_gradient(parameters, UPDATES[self.projection](gradient, local))
 
-        _, public_loss = _train(public, [rows], optimizer, loss, before_step=resolve)
+        _, public_loss = train(public, [rows], optimizer, loss, before_step=resolve)
         projected = any(conflicts) and self.projection != "none"
         return {"peers": teachers, "projected": float(projected), "public-loss": public_loss}
 
@@ -154,7 +154,7 @@ class FedH2LClient(KnowledgeClient):
         def add_up() -> None:
             total.add_(flat_gradient(node.model.parameters()))
 
-        return _train(samples, batches, optimizer, loss, before_step=add_up)
+        return train(samples, batches, optimizer, loss, before_step=add_up)
 
     @torch.no_grad()
     def _signal(self, round: int) -> Arrays:
@@ -196,18 +196,3 @@ class FedH2LClient(KnowledgeClient):
             )
         starts = np.cumsum(lengths) - lengths
         return Joined(tuple(blocks[teacher] for teacher in teachers)), torch.from_numpy(starts[owners] + indices)
-
-
-def _train(
-    samples: Batches,
-    batches: Iterable[Tensor],
-    optimizer: Optimizer,
-    loss: Loss,
-    *,
-    before_step: Callable[[], None],
-) -> tuple[int, float]:
-    """Train as `train` does, and call something between each gradient and its step."""
-    hook = optimizer.register_step_pre_hook(lambda *_: before_step())
-    trained = train(samples, batches, optimizer, loss)
-    hook.remove()
-    return trained

@@ -18,7 +18,7 @@ from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, state_arrays, whole_state
-from hetfl_flwr.training import evaluate, make_optimizer, train
+from hetfl_flwr.training import descend, evaluate, make_optimizer, train
 
 
 class FMLClient(KnowledgeClient):
@@ -107,8 +107,7 @@ class FMLClient(KnowledgeClient):
             own, forked = self.node.model(inputs), self.meme(inputs)
             meme_optimizer.zero_grad(set_to_none=True)
             value = _mutual(beta, labels, student=forked, teacher=own)
-            value.backward()  # type: ignore[no-untyped-call]
-            meme_optimizer.step()
+            descend(meme_optimizer, value)
             meme_loss.add_(value.detach().double().cpu() * len(labels))
             return _mutual(alpha, labels, student=own, teacher=forked)
 

@@ -316,6 +316,13 @@ class RunConfig(BaseModel):
             "is not offered. none: float32."
         ),
     ] = "none"
+    batched: Annotated[
+        bool | Literal["auto"],
+        Field(
+            description="Whether the local engine, with one worker, lets clients of one architecture step together; "
+            "auto: where it is faster. Equal to one by one within float tolerance, not bit by bit."
+        ),
+    ] = "auto"
     output_dir: Annotated[
         str, Field(description="Run folder. Empty: a new one under runs/ in the working directory.")
     ] = ""

@@ -14,6 +14,7 @@ from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.data import ClientData, DataSpec, load_client_data
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.lockstep import LARGEST_GROUP, current, stackable
 from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, deal, mixed
 from hetfl_flwr.payloads import Arrays
 from hetfl_flwr.pool import Pool, SeedStore
@@ -197,8 +198,8 @@ def _resident_model(
 ) -> SplitModel | None:
     """Return a model that this process has already, with a client's saved weights; None where it has saved none.
 
-    All clients of one architecture take turns with it. Models of the user's own, which may keep what no state holds,
-    are built anew.
+    All clients of one architecture take turns with it, but for those that run together. Models of the user's own,
+    which may keep what no state holds, are built anew.
     """
     if not isinstance(store, MemoryStore) or model_name not in ZOO:
         return None
@@ -207,7 +208,10 @@ def _resident_model(
     weights = {name.removeprefix("model."): saved[name] for name in saved if name.startswith("model.")}
     if not weights:
         return None
-    model, held = resident(model_name, data.spec, width_of(config), config.device, config.mixed_precision)
+    client, kind = current(), (model_name, data.spec, width_of(config), config.device, config.mixed_precision)
+    model, held = resident(*kind)
+    if client is not None and stackable(model, config.batched):
+        model, held = resident(*kind, client.slot)
     if [(name, tensor.shape) for name, tensor in weights.items()] != [
         (name, tensor.shape) for name, tensor in held.items()
     ]:
@@ -218,11 +222,14 @@ def _resident_model(
     return model.requires_grad_(True).train()
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=32 + LARGEST_GROUP)
 def resident(
-    name: str, spec: DataSpec, width: int, device: str, precision: str
+    name: str, spec: DataSpec, width: int, device: str, precision: str, slot: int = 0
 ) -> tuple[SplitModel, dict[str, torch.Tensor]]:
-    """Return this process's model of an architecture, with whatever weights it had last, and its tensors by name."""
+    """Return this process's model of an architecture, with whatever weights it had last, and its tensors by name.
+
+    Clients that run together have one each, by their `slot`.
+    """
     model = mixed(build_model(name, spec, seed=0, width=width).to(_device(device)), precision)
     return model, model.state_dict()
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
+from hetfl_flwr.lockstep import descend as descend
 from hetfl_flwr.optimizers import SGD, Adam, AdamW
 
 EVALUATION_BATCH = 1024
@@ -74,9 +75,27 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
 
 
 def train(
-    samples: Batches, batches: Iterable[Tensor], optimizer: torch.optim.Optimizer, loss: Loss
+    samples: Batches,
+    batches: Iterable[Tensor],
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    *,
+    before_step: Callable[[], None] = lambda: None,
 ) -> tuple[int, float]:
     """Take one optimizer step a batch.
+
+    Parameters
+    ----------
+    samples : Batches
+        What is trained on.
+    batches : iterable of Tensor
+        Positions (B,) of each mini-batch.
+    optimizer : Optimizer
+        What it steps.
+    loss : callable
+        The loss of a batch, of which the gradient is taken.
+    before_step : callable, optional
+        Called between each gradient and its step.
 
     Returns
     -------
@@ -93,8 +112,7 @@ def train(
         inputs, labels = samples.batch(rows)
         optimizer.zero_grad(set_to_none=True)
         value = loss(inputs, labels)
-        value.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        descend(optimizer, value, before_step)
         seen += len(labels)
         total += value.detach().double().cpu() * len(labels)
     mean = float(total) / seen if seen else 0.0

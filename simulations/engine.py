@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import partial
 from heapq import heappop, heappush
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
@@ -36,6 +37,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr.config import RunConfig, Value, simulated_seconds
 from hetfl_flwr.errors import FederationError, HetflError, Interrupted, StateError
+from hetfl_flwr.lockstep import LARGEST_GROUP, run_together
 from hetfl_flwr.node import run_store
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.state import FileStore, ResidentContext
@@ -82,6 +84,7 @@ class Clients:
         self._app: ClientApp = getattr(import_module(module), attribute)
         self._run, self._run_config, self._count = run, dict(run_config), count
         self._scratch, self._memory = scratch, memory
+        self.batched = run_config.get("batched", "auto") is not False
         self._contexts: dict[int, ResidentContext] = {}  # of those that are awake, by node
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
 
@@ -93,17 +96,18 @@ class Clients:
         StateError
             What a client keeps cannot be written or read.
         """
-        node = message.metadata.dst_node_id
+        return self.answer_together([message])[0]
+
+    def answer_together(self, messages: Sequence[Message]) -> list[Message]:
+        """Let the addressed clients, each another one, answer, their training steps together where that is faster."""
         self._make_room()
-        context = self._contexts.get(node) or self._wake(node)
-        try:
-            return self._app(message, context)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
-        finally:
-            if self._bytes.pop(node, None) is not None:
-                self._bytes[node] = context.nbytes
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node not in self._contexts:
+                self._wake(node)
+        if len(messages) == 1:
+            return [self._answer(messages[0])]
+        return run_together([partial(self._answer, message) for message in messages])
 
     def rest(self, nodes: Iterable[int]) -> None:
         """Write down what clients keep, and forget all else about them: it is made again."""
@@ -124,11 +128,23 @@ class Clients:
         for node in self._bytes:
             self._contexts[node].store.drop()
 
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        context = self._contexts[node]
+        try:
+            return self._app(message, context)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        finally:
+            if self._bytes.pop(node, None) is not None:
+                self._bytes[node] = context.nbytes
+
     def _make_room(self) -> None:
         while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and sum(self._bytes.values()) > self._memory):
             self.rest([next(iter(self._bytes))])
 
-    def _wake(self, node: int) -> ResidentContext:
+    def _wake(self, node: int) -> None:
         partition, records = node - FIRST_NODE, RecordDict()
         if self._records(node).exists():
             records = recorddict_from_proto(ProtoRecordDict.FromString(self._records(node).read_bytes()))
@@ -136,7 +152,6 @@ class Clients:
         file = FileStore(self._scratch, partition, lasting=False)
         context = ResidentContext(self._run, node, own, records, self._run_config, file=file)
         self._contexts[node], self._bytes[node] = context, 0
-        return context
 
     def _write_records(self, node: int, packed: bytes) -> None:
         try:
@@ -334,21 +349,30 @@ class Hosted(NamedTuple):
 
 
 class InProcess:
-    """Clients in this process, one after another in the order in which messages came."""
+    """Clients in this process, one after another in the order in which messages came, or some of them together."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._queue: deque[Message] = deque()
+        self._replies: deque[Message] = deque()
 
     def send(self, messages: Iterable[Message]) -> None:
         """Queue messages."""
         self._queue.extend(messages)
 
     def receive(self) -> Message | None:
-        """Let the next client answer."""
-        if not self._queue:
-            return None
-        return self._clients.answer(self._queue.popleft())
+        """Let the next client answer; where clients of one architecture step together, all that are to train."""
+        if not self._replies and self._queue:
+            self._replies += self._clients.answer_together(self._next())
+        return self._replies.popleft() if self._replies else None
+
+    def _next(self) -> list[Message]:
+        together = [self._queue.popleft()]
+        while self._queue and self._clients.batched and len(together) < LARGEST_GROUP:
+            if not together[0].metadata.message_type == self._queue[0].metadata.message_type == MessageType.TRAIN:
+                break
+            together.append(self._queue.popleft())
+        return together
 
     def tell(self, what: str) -> None:
         """Call a method of `Clients`."""

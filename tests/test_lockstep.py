@@ -1,0 +1,239 @@
+"""Clients that step together end where they end one by one, within float tolerance, whatever each of them does."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from torch import nn
+from torch.nn import functional
+
+from hetfl_flwr import lockstep
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec, Samples
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.lockstep import stackable, together
+from hetfl_flwr.models import build_model
+from hetfl_flwr.models.split_model import SplitModel
+from hetfl_flwr.seeding import generator, seeded
+from hetfl_flwr.training import draw_batches, make_optimizer, train
+
+SHAPE = (1, 8, 8)
+
+
+def perceptron():
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.Tanh()), nn.Linear(7, 3))
+
+
+def network():
+    body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    return SplitModel(body, nn.Linear(18, 3))
+
+
+def rows(client, count):
+    draw = generator(client, "rows")
+    inputs = torch.from_numpy(draw.normal(size=(count, *SHAPE)).astype(np.float32))
+    labels = torch.from_numpy(draw.integers(3, size=count))
+    return Samples(Arrays(DataSpec(SHAPE, 3), inputs, labels, 1, 1.0, torch.zeros(())), torch.arange(count))
+
+
+class Learner:
+    """A client with a model and rows of its own that takes some steps."""
+
+    def __init__(self, client, build, config, count=12, batches=4, pull=0.0, clip=False):
+        with seeded(0, client, "model"):
+            self.model = build()
+        self.first = [parameter.detach().clone() for parameter in self.model.parameters()]
+        self.samples, self.batches = rows(client, count), batches
+        self.config, self.client, self.pull, self.clip = config, client, pull, clip
+
+    def loss(self, inputs, labels):
+        away = sum((now - then).square().sum() for now, then in zip(self.model.parameters(), self.first, strict=True))
+        return functional.cross_entropy(self.model(inputs), labels) + self.pull * away
+
+    def work(self):
+        """Train; errors are returned."""
+        order = generator(self.client, "batches")
+        batches = draw_batches(order, len(self.samples), self.config.batch_size, epochs=1, batches=self.batches)
+        optimizer = make_optimizer(self.config, self.model.parameters())
+        parameters = list(self.model.parameters())
+
+        def halve():
+            for parameter in parameters:
+                parameter.grad = parameter.grad / 2
+
+        before = {"before_step": halve} if self.clip else {}
+        try:
+            with together({"model": self.model}, True):
+                self.model.train()
+                return train(self.samples, batches, optimizer, self.loss, **before)
+        except Exception as error:
+            return error
+
+    def weights(self):
+        return [parameter.detach() for parameter in self.model.parameters()]
+
+
+learners = st.fixed_dictionaries(
+    {
+        "build": st.sampled_from([perceptron, network]),
+        "count": st.integers(3, 20),
+        "batches": st.integers(1, 4),
+        "pull": st.sampled_from([0.0, 0.1]),
+        "clip": st.booleans(),
+    }
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(learners, min_size=2, max_size=5),
+    st.sampled_from(["sgd", "adam", "amsgrad", "adamw"]),
+    st.integers(2, 8),
+)
+def test_training_together_ends_where_training_one_by_one_does(several, optimizer, size):
+    config = RunConfig(optimizer=optimizer, batch_size=size, learning_rate=1e-2, momentum=0.5)
+    alone = [Learner(client, config=config, **its) for client, its in enumerate(several)]
+    beside = [Learner(client, config=config, **its) for client, its in enumerate(several)]
+    expected = [learner.work() for learner in alone]
+    for (samples, loss), (seen, mean) in zip(
+        expected, lockstep.run_together([one.work for one in beside]), strict=True
+    ):
+        assert seen == samples
+        assert mean == pytest.approx(loss, rel=1e-4, abs=1e-5)
+    for one, other in zip(alone, beside, strict=True):
+        for weight, its in zip(one.weights(), other.weights(), strict=True):
+            torch.testing.assert_close(its, weight, rtol=1e-3, atol=1e-4)
+
+
+class Counted(nn.Flatten):
+    """Counts how often any model's forward passes here."""
+
+    passes = 0
+
+    def forward(self, x):
+        Counted.passes += 1
+        return super().forward(x)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    monkeypatch.setattr(lockstep, "LAYERS", (*lockstep.LAYERS, Counted))
+    monkeypatch.setattr(Counted, "passes", 0)
+    return lambda: SplitModel(nn.Sequential(Counted(), nn.Linear(64, 5)), nn.Linear(5, 3))
+
+
+def test_models_of_one_architecture_are_called_once_a_step(counted):
+    config = RunConfig(batch_size=4)
+    lockstep.run_together([Learner(client, counted, config).work for client in range(5)])
+    assert Counted.passes == 4
+    Learner(5, counted, config).work()
+    assert Counted.passes == 8
+
+
+def test_a_client_with_more_batches_goes_on_alone(counted):
+    config = RunConfig(batch_size=4)
+    lockstep.run_together(
+        [Learner(client, counted, config, batches=batches).work for client, batches in enumerate((2, 2, 5))]
+    )
+    assert Counted.passes == 5
+
+
+def test_one_that_raises_holds_nobody_up():
+    config = RunConfig(batch_size=4, optimizer="adam")
+    whole, broken, other = (Learner(client, perceptron, config) for client in range(3))
+    right, calls = broken.loss, []
+
+    def loss(inputs, labels):
+        calls.append(1)
+        if len(calls) == 2:
+            raise ValueError("no")
+        return right(inputs, labels)
+
+    broken.loss = loss
+    [_, error, _] = lockstep.run_together([whole.work, broken.work, other.work])
+    assert str(error) == "no"
+    alone = Learner(2, perceptron, config)
+    alone.work()
+    for weight, its in zip(alone.weights(), other.weights(), strict=True):
+        torch.testing.assert_close(its, weight, rtol=1e-3, atol=1e-4)
+
+
+def test_a_loss_without_a_gradient_is_refused_in_each_client_that_waits():
+    learner = Learner(0, perceptron, RunConfig(batch_size=4))
+    learner.loss = lambda inputs, labels: torch.zeros(())
+    [error] = lockstep.run_together([learner.work])
+    assert "does not require grad" in str(error)
+
+
+class Asks(nn.ReLU):
+    """A layer whose path depends on its values: it has no batched form."""
+
+    def forward(self, x):
+        return super().forward(x) if float(x.sum()) > 0 else x.abs()
+
+
+def test_a_model_that_has_no_batched_form_is_called_alone():
+    def asking():
+        return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 5), Asks()), nn.Linear(5, 3))
+
+    config = RunConfig(batch_size=4)
+    alone, beside = ([Learner(client, asking, config) for client in range(3)] for _ in range(2))
+    assert lockstep.run_together([one.work for one in beside]) == [one.work() for one in alone]
+
+
+@pytest.mark.parametrize(
+    ("name", "batched", "expected"),
+    [
+        ("lenet5", True, True),
+        ("lenet5", "auto", False),  # convolutions of each client's own are slower together on a processor
+        ("lenet5", False, False),
+        ("tabular:4", "auto", True),
+        ("mlp", "auto", False),  # 55,610 parameters
+        ("resnet18", True, False),  # batch norm keeps buffers
+        ("fedhe:0", True, False),  # dropout is drawn at random
+    ],
+)
+def test_which_models_step_together(name, batched, expected):
+    assert stackable(build_model(name, DataSpec(SHAPE, 10), seed=0), batched) is expected
+
+
+@pytest.mark.parametrize(
+    ("models", "batched", "expected"),
+    [("lenet5", True, 2 * 3), ("tabular:4", "auto", 2 * 3), ("lenet5", "auto", 0), ("tabular:4", False, 0)],
+)
+def test_the_local_engine_calls_models_together(make_config, run_federation, monkeypatch, models, batched, expected):
+    called, call = [], lockstep.Stack.call
+    monkeypatch.setattr(lockstep.Stack, "call", lambda stack, those: called.append(len(those)) or call(stack, those))
+    run_federation(make_config(models=models, clients=5, batched=batched, rounds=2, local_batches=3))
+    assert called == [5] * expected
+
+
+def test_models_have_their_own_class_and_memory_afterwards():
+    learner, other = (Learner(client, perceptron, RunConfig(batch_size=4)) for client in range(2))
+    before = [parameter.data_ptr() for parameter in learner.model.parameters()]
+    lockstep.run_together([learner.work, other.work])
+    assert type(learner.model) is SplitModel
+    assert [parameter.data_ptr() for parameter in learner.model.parameters()] == before
+
+
+@pytest.mark.parametrize("algorithm", ["fedhe", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedrep", "agg"])
+def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
+    def knowledge(batched):
+        config = make_config(
+            algorithm=algorithm,
+            models="lenet5,lenet5,mlp" if algorithm in ("fedhe", "fedh2l", "chfl") else "lenet5",
+            clients=5,
+            batched=batched,
+            rounds=2,
+            local_batches=2,
+            public_fraction=0.2 if algorithm in ("fedh2l", "agg", "fedhenn") else 0.0,
+            output_dir=str(tmp_path / str(batched)),
+        )
+        return load_file(run_federation(config) / "knowledge.safetensors")
+
+    alone, beside = knowledge(False), knowledge(True)
+    assert alone.keys() == beside.keys()
+    for name, array in alone.items():
+        np.testing.assert_allclose(beside[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
