@@ -182,11 +182,13 @@ def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Seque
     [[2.0, 0.0, 3.0], [4.0, 1.0, 0.0]]
     """
     _check_average(representations, weights)
-    scaled = [
-        np.sqrt(weight) * np.asarray(representation, np.float64)
-        for representation, weight in zip(representations, weights, strict=True)
-    ]
-    return np.concatenate(scaled, axis=1)
+    ends = np.cumsum([np.shape(representation)[1] for representation in representations])
+    stacked = np.empty((len(representations[0]), ends[-1]))
+    for block, representation, weight in zip(
+        np.split(stacked, ends[:-1], axis=1), representations, weights, strict=True
+    ):
+        np.multiply(representation, np.sqrt(weight), out=block, dtype=np.float64)
+    return stacked
 
 
 def thin_factor(factor: NDArray[np.floating], rank: int = 0) -> tuple[Matrix, float]:
@@ -287,7 +289,11 @@ def mean_rbf_kernel(representations: Sequence[NDArray[np.floating]], weights: Se
     total = np.zeros((len(representations[0]), len(representations[0])))
     for representation, weight in zip(representations, weights, strict=True):
         scaled = np.asarray(representation, np.float64) / sigma
-        total += weight * np.exp(-cdist(scaled, scaled, "sqeuclidean") / 2)
+        kernel = cdist(scaled, scaled, "sqeuclidean")  # and from here on in place: each copy is n x n
+        kernel /= -2
+        np.exp(kernel, out=kernel)
+        kernel *= weight
+        total += kernel
     return total
 
 
@@ -382,6 +388,9 @@ def _spectrum(gram: Matrix, rank: int) -> tuple[Matrix, Matrix, float]:
 
 
 def _positive(factor: Matrix) -> Matrix:
-    """Choose the sign of each column so that its entry of largest magnitude is positive."""
-    largest = np.take_along_axis(factor, np.abs(factor).argmax(0)[None, :], 0)
-    return factor * np.where(largest < 0, -1.0, 1.0)
+    """Turn columns, in place, so that the first of each one's entries of largest magnitude is positive."""
+    lowest, highest = factor.min(0), factor.max(0)
+    negative, tied = -lowest > highest, -lowest == highest
+    negative[tied] = factor[:, tied].argmin(0) < factor[:, tied].argmax(0)
+    factor *= np.where(negative, -1.0, 1.0)
+    return factor

@@ -393,10 +393,9 @@ def whole_state(model: torch.nn.Module) -> PayloadSpec:
 
 def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
     """Declare each entry of a model's state dict: floating-point numbers up to a limit, integers of any size."""
-    learnt = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {
-        name: _entry(name, tensor, LEARNT_LIMIT if name in learnt else STATISTIC_LIMIT)
-        for name, tensor in model.state_dict().items()
+        name: _entry(name, tensor, LEARNT_LIMIT if isinstance(tensor, torch.nn.Parameter) else STATISTIC_LIMIT)
+        for name, tensor in model.state_dict(keep_vars=True).items()
     }
 
 

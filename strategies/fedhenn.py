@@ -219,16 +219,19 @@ def _known(number: int, rows: NDArray[np.int32], factor: Matrix, kept: float) ->
 
 def _centred(factor: Matrix) -> Matrix:
     """Subtract the mean row; the first row before it, so that what is equal in all rows leaves exact zeros."""
-    shifted = factor - factor[0]
-    centred: Matrix = shifted - shifted.mean(0)
-    return centred
+    shifted: Matrix = factor - factor[0]
+    shifted -= shifted.mean(0)
+    return shifted
 
 
 def _centred_kernel(kernel: Matrix) -> Matrix:
     """Subtract the mean row and the mean column; one entry before them, as in `_centred`."""
-    shifted = kernel - kernel[0, 0]
-    centred: Matrix = shifted - shifted.mean(0) - shifted.mean(1, keepdims=True) + shifted.mean()
-    return centred
+    shifted: Matrix = kernel - kernel[0, 0]
+    columns, rows, whole = shifted.mean(0), shifted.mean(1, keepdims=True), shifted.mean()
+    shifted -= columns
+    shifted -= rows
+    shifted += whole
+    return shifted
 
 
 def _mean_weights(uploads: Sequence[Upload]) -> Arrays:

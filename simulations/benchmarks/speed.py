@@ -1,15 +1,26 @@
-"""The local engine against a plain PyTorch loop: ``python -m simulations.benchmarks.speed [--rounds N]``.
+"""The local engine against plain PyTorch loops: ``python -m simulations.benchmarks.speed [--quick] [--only NAME]``.
 
-FedH2L with LeNet-5 on four rotated domains, 4 clients, batch 32, one thread: rounds a second of the loop in `loops`,
-and of the whole engine, from the seconds in its run folder. Both take turns in one process. MNIST where HETFL_DATA_DIR
-names a folder that has it, else the bundled digits.
+Each loop of `loops` does an algorithm's arithmetic and ends with the same bits. Loop and engine take turns in one
+process, with one thread; the engine's figures are those of its run folder, for rounds without evaluation, and each
+ratio is of neighbours. MNIST where HETFL_DATA_DIR names a folder that has it, else the bundled digits, whose small
+images leave less arithmetic to hide behind.
+
+- *fedh2l*: rounds a second of LeNet-5 on four rotated domains, 4 clients, one local step of 32 rows a round.
+- *workers*: the same by the engine alone, with 2 worker processes over 1: two processor cores must be free.
+- *fedhe*: steps of clients a second of the paper's ten networks over 100 clients, three steps of 50 rows a round.
+- *fml*: epochs a second of 5 clients that share out the whole training split; own model and meme are LeNet-5. An epoch
+  of MNIST is 60,000 rows through both models, and one round.
+
+With ``--quick``, the bundled digits and fewer repeats; FedHe has 20 clients. On MNIST, a round of FedHe takes minutes.
 """
 
+import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import typer
@@ -18,43 +29,115 @@ from flwr.app import Context, RecordDict
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.node import Node
-from simulations.benchmarks.loops import fedh2l, learners
+from simulations.benchmarks.loops import fedh2l, fedhe, fml
 from simulations.benchmarks.measure import Row, ratios, run, seconds, show
 
-REPEATS, CLIENTS = 5, 4
+Settings = dict[str, Value]
+Start = Callable[[RunConfig, Sequence[Node]], Callable[[int], object]]
 
 
-def main(rounds: Annotated[int, typer.Option(min=10, help="Rounds of each of the repeats.")] = 100) -> None:
-    """Measure both and print the table."""
+class Size(NamedTuple):
+    """How much is measured."""
+
+    data: Settings
+    rotated: Settings
+    quick: bool
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Bundled digits, fewer clients and repeats.")] = False,
+    only: Annotated[Literal["fedh2l", "workers", "fedhe", "fml"] | None, typer.Option(help="One comparison.")] = None,
+) -> None:
+    """Measure the engine against the loops and print the table."""
     torch.set_num_threads(1)
-    settings: dict[str, Value] = {"algorithm": "fedh2l", "models": "lenet5", "clients": CLIENTS, "rounds": rounds}
-    settings |= {"batch-size": 32, "optimizer": "amsgrad", "evaluate-every": rounds, "checkpoint-every": 0}
-    settings["dataset"] = "rotated-digits"
-    if "HETFL_DATA_DIR" in os.environ:
-        settings |= {"dataset": "rotated-mnist", "data-dir": os.environ["HETFL_DATA_DIR"]}
-    with TemporaryDirectory() as folder:
-        loop, engine = [], []
-        for repeat in range(REPEATS + 1):
-            loop.append(_loop(settings, rounds))
-            engine.append(median(run(settings, Path(folder) / str(repeat))[:-1]))  # the last one also evaluates
-    loop, engine = loop[1:], engine[1:]  # the first of each loads data and libraries
-    what = f"FedH2L, LeNet-5, {settings['dataset']}, {CLIENTS} clients"
-    rows = [
-        Row(f"{what}: loop", "rounds / s", loop),
-        Row(f"{what}: engine, 1 worker", "rounds / s", engine),
-        Row(f"{what}: engine over loop", "times", ratios(engine, loop), ">= 0.9 times"),
+    size = Size({"dataset": "digits"}, {"dataset": "rotated-digits"}, quick)
+    if "HETFL_DATA_DIR" in os.environ and not quick:
+        folder = {"data-dir": os.environ["HETFL_DATA_DIR"]}
+        size = Size({"dataset": "mnist", **folder}, {"dataset": "rotated-mnist", **folder}, quick)
+    measures = {"fedh2l": _fedh2l, "workers": _workers, "fedhe": _fedhe, "fml": _fml}
+    show([row for name, measure in measures.items() if only in (None, name) for row in measure(size)])
+
+
+def _fedh2l(size: Size) -> list[Row]:
+    settings = _fedh2l_settings(size)
+    what = f"FedH2L, LeNet-5, {settings['dataset']}, 4 clients"
+    return _against_loop(what, "rounds / s", 0.9, settings, fedh2l.start, repeats=2 if size.quick else 5)
+
+
+def _workers(size: Size) -> list[Row]:
+    settings = _fedh2l_settings(size)
+    what = f"FedH2L, LeNet-5, {settings['dataset']}, 4 clients"
+    one, two = _in_turns(
+        2 if size.quick else 5,
+        lambda folder: _engine(settings, folder / "1"),
+        lambda folder: _engine(settings, folder / "2", workers=2),
+    )
+    return [
+        Row(f"{what}: engine, 2 workers", "rounds / s", two),
+        Row(f"{what}: engine, 2 workers over 1", "times", ratios(two, one), ">= 1.7 times"),
     ]
-    show(rows)
 
 
-def _loop(settings: dict[str, Value], rounds: int) -> float:
+def _fedh2l_settings(size: Size) -> Settings:
+    rounds = 20 if size.quick else 100
+    settings: Settings = {"algorithm": "fedh2l", "models": "lenet5", "clients": 4, "rounds": rounds}
+    return settings | size.rotated | {"batch-size": 32, "optimizer": "amsgrad"}
+
+
+def _fedhe(size: Size) -> list[Row]:
+    clients = 20 if size.quick else 100
+    settings: Settings = {"algorithm": "fedhe", "models": "fedhe", "clients": clients, "rounds": 3, **size.data}
+    settings |= {"local-batches": 3, "batch-size": 50, "test-fraction": 0.05, "validation-fraction": 0.0}
+    what = f"FedHe, its networks, {settings['dataset']}, {clients} clients"
+    return _against_loop(what, "steps / s", 0.9, settings, fedhe.start, each=3 * clients, repeats=2)
+
+
+def _fml(size: Size) -> list[Row]:
+    settings: Settings = {"algorithm": "fml", "models": "lenet5", "fml.meme": "lenet5", "clients": 5, **size.data}
+    settings |= {"rounds": 20 if size.data["dataset"] == "digits" else 3, "local-batches": 0, "local-epochs": 1}
+    settings |= {"batch-size": 128, "optimizer": "sgd", "learning-rate": 0.01, "momentum": 0.9, "weight-decay": 5e-4}
+    settings |= {"validation-fraction": 0.0, "test-set": "global"}
+    what = f"FML, LeNet-5, {settings['dataset']}, 5 clients"
+    return _against_loop(what, "epochs / s", 0.95, settings, fml.start, repeats=2 if size.quick else 3)
+
+
+def _against_loop(
+    what: str, unit: str, target: float, settings: Settings, start: Start, *, repeats: int, each: int = 1
+) -> list[Row]:
+    """Measure both: rounds a second, times `each`."""
+    loop, engine = _in_turns(repeats, lambda _: _loop(settings, start), lambda folder: _engine(settings, folder))
+    return [
+        Row(f"{what}: loop", unit, [each * rate for rate in loop]),
+        Row(f"{what}: engine, 1 worker", unit, [each * rate for rate in engine]),
+        Row(f"{what}: engine over loop", "times", ratios(engine, loop), f">= {target} times"),
+    ]
+
+
+def _in_turns(repeats: int, *measures: Callable[[Path], float]) -> list[list[float]]:
+    """Return the figures of each measure."""
+    with TemporaryDirectory() as folder:
+        turns = [[measure(Path(folder) / str(turn)) for measure in measures] for turn in range(repeats)]
+    return [list(figures) for figures in zip(*turns, strict=True)]
+
+
+def _engine(settings: Settings, folder: Path, workers: int = 1) -> float:
+    once: Settings = {"evaluate-every": settings["rounds"], "checkpoint-every": 0}
+    rates = run(settings | once, folder, workers=workers)
+    if failures := json.loads((folder / "summary.json").read_text())["failures"]:
+        raise RuntimeError(f"{failures} failures of clients, whose work is not in the rounds")
+    return median(rates[:-1])  # the last one also evaluates
+
+
+def _loop(settings: Settings, start: Start) -> float:
     config = resolve(RunConfig.from_flat(settings))
-    clients = learners(config, [_node(config, partition) for partition in range(CLIENTS)])
-    return rounds / seconds(lambda: fedh2l(config, clients, rounds))
+    loop = start(config, [_node(config, partition) for partition in range(config.clients)])
+    loop(1)  # the engine's first round does not count either, nor its last
+    rounds = config.rounds - 2
+    return rounds / seconds(lambda: loop(rounds))
 
 
 def _node(config: RunConfig, partition: int) -> Node:
-    own: dict[str, Value] = {"partition-id": partition, "num-partitions": CLIENTS}
+    own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
     return Node.from_context(Context(1, 1, own, RecordDict(), config.to_flat()))
 
 

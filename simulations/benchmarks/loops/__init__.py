@@ -1,0 +1,55 @@
+"""Federations as plain PyTorch loops: what the local engine is measured against.
+
+Each does the work of an algorithm and nothing else: no messages, no checks, no state, no bytes counted. Rows are
+tensors that are ready for a model; models and optimizers live as long as the run. Batches and dropout come from the
+generators of the engine's clients, so that a loop ends with what the engine's run ends with, bit for bit, and is known
+to do the same work.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import Samples
+from hetfl_flwr.node import Node
+from hetfl_flwr.seeding import generator
+from hetfl_flwr.training import draw_batches, make_optimizer
+
+Rows = tuple[Tensor, Tensor]
+"""Inputs (N, *shape), as a model takes them, and labels (N,)."""
+
+
+@dataclass
+class Learner:
+    """A client: its model, and the rows that it trains on."""
+
+    partition: int
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    training: Rows
+
+    @classmethod
+    def of(cls, config: RunConfig, node: Node) -> "Learner":
+        """Give the loop the model and the rows of one of the engine's clients."""
+        optimizer = make_optimizer(config, node.model.parameters())
+        return cls(node.partition, node.model, optimizer, ready(node.data.train))
+
+    def batches(self, config: RunConfig, round: int) -> Iterator[Rows]:
+        """Draw the mini-batches of a round."""
+        inputs, labels = self.training
+        for rows in draw_batches(
+            generator(config.seed, self.partition, round, "batches"),
+            len(labels),
+            config.batch_size,
+            epochs=config.local_epochs,
+            batches=config.local_batches,
+        ):
+            yield inputs[rows], labels[rows]
+
+
+def ready(samples: Samples) -> Rows:
+    """Return all of some samples, as a model takes them."""
+    return samples.batch(torch.arange(len(samples)))
