@@ -20,6 +20,7 @@ from hetfl_flwr.errors import StateError
 from hetfl_flwr.federation import Federation
 from hetfl_flwr.payloads import from_record, to_record
 from hetfl_flwr.results import ROUNDS_FILE
+from simulations import engine
 from simulations.engine import FIRST_NODE, LocalGrid, share_out
 
 RUN = 7
@@ -31,7 +32,7 @@ def small_grid() -> Iterator[Callable[..., LocalGrid]]:
     grids = []
 
     def make(config: RunConfig, *, workers: int = 1, **keys: Any) -> LocalGrid:
-        grids.append(LocalGrid(config.to_flat(), config.clients, RUN, workers, memory=0, **keys))
+        grids.append(LocalGrid(config.to_flat(), config.clients, RUN, workers, **{"memory": 0, **keys}))
         return grids[-1]
 
     yield make
@@ -45,7 +46,7 @@ def config_for(make_config: Callable[..., RunConfig], tmp_path: Path) -> Callabl
 
     def make(algorithm: str, name: str, **keys: Any) -> RunConfig:
         own = {"models": "fixtures.models:linear,mlp,lenet5", "clients": 3, "rounds": 3, "fraction": 0.6}
-        return make_config(algorithm=algorithm, **own, output_dir=str(tmp_path / name), **keys)
+        return make_config(algorithm=algorithm, **{**own, **keys}, output_dir=str(tmp_path / name))
 
     return make
 
@@ -83,6 +84,24 @@ def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_
     config = begun.with_values({"rounds": 3, "resume": True})
     assert result(run_federation(config, small_grid(config, workers=2))) == result(whole)
     assert not remains.exists()
+
+
+@pytest.mark.parametrize("algorithm", ["fedh2l", "fedhe"])
+def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
+    config_for, run_federation, small_grid, monkeypatch, algorithm
+):
+    settings = {"rounds": 5, "evaluate_every": 2}
+    expected = result(run_federation(config_for(algorithm, "stay", **settings)))
+    shares = []
+
+    def exchanged(seconds, owners, workers):
+        shares.append({client: (owner + 1) % workers for client, owner in owners.items()})
+        return shares[-1]
+
+    monkeypatch.setattr(engine, "share_out", exchanged)
+    config = config_for(algorithm, "change", **settings)
+    assert result(run_federation(config, small_grid(config, workers=2, memory=2**30))) == expected
+    assert len(shares) >= 1 + 5 + 4  # roll call, rounds and evaluations
 
 
 def test_a_checkpoint_writes_only_the_states_that_have_changed(config_for, make_federation, small_grid, tmp_path):
