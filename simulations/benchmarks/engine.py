@@ -3,7 +3,8 @@
 Three measurements, each against a target:
 
 - *overhead*: milliseconds of one message to a client that answers at once, so that nothing but the engine is in it.
-  "bare" is push and pull alone; "exchange" is what a round does: checks, order and both byte counts as well.
+  "bare" is push and pull alone; "exchange" is what a round does: checks, order and both byte counts as well. The same
+  app in Flower's simulation (Ray) with 4 clients, and how many times the local engine's messages a second that is.
 - *speed*: rounds a second of FedHe on digits, by the local engine and by Flower's simulation (Ray) on the same cores,
   from the seconds in the run folders. Round 1 is left out, and so is everything before it: Ray takes longest to start.
 - *memory*: peak resident memory of a whole run with 100 clients, and of one with 2: the libraries alone.
@@ -12,6 +13,7 @@ How to read the table: each row has the median, and the smallest and largest of 
 of one table only, for seconds differ from machine to machine. The ratios in the last rows are of medians.
 """
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,9 +24,30 @@ from typing import Annotated
 import typer
 
 from hetfl_flwr.config import RunConfig, Value
-from simulations.benchmarks.measure import Row, hetfl_run, rates, seconds, show
+from simulations.benchmarks.measure import Row, hetfl_run, rates, ratios, seconds, show
 
-RAY, CLIENTS, MANY = "simulation (Ray)", 10, 100
+RAY, FEW, CLIENTS, MANY = "simulation (Ray)", 4, 10, 100
+
+ECHO = """\
+[project]
+name = "echo"
+version = "1.0.0"
+description = "Answers at once"
+license = "Apache-2.0"
+dependencies = ["flwr"]
+
+[tool.flwr.app]
+publisher = "hetfl"
+
+[tool.flwr.app.components]
+serverapp = "echo:server"
+clientapp = "echo:app"
+
+[tool.flwr.app.config]
+rounds = 0
+out = ""
+"""
+"""The project of the app that does nothing, as Flower wants it."""
 
 
 def overhead(clients: int, repeats: int) -> list[Row]:
@@ -53,9 +76,36 @@ def overhead(clients: int, repeats: int) -> list[Row]:
                 Member(node, partition, clients, "none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, ())
             )
         return [
-            Row(f"overhead, {name}, {clients} clients", "ms a message", _timed(act, repeats, clients), "<= 1 ms")
+            Row(f"overhead, {name}, {clients} clients", "ms a message", _timed(act, repeats, clients), "<= 0.5 ms")
             for name, act in (("bare", bare), ("exchange", exchange))
         ]
+
+
+def ray_overhead(folder: Path, rounds: int) -> list[Row]:
+    """Measure milliseconds a message in Flower's simulation, and the local engine's rate over it."""
+    from simulations.benchmarks.echo import exchange
+    from simulations.deployment.flower import NAME, flower
+    from simulations.engine import LocalGrid
+
+    app, out = folder / "echo", folder / "echo.json"
+    app.mkdir()
+    (app / "echo.py").write_text("from simulations.benchmarks import echo\n\napp = echo.app\nserver = echo.server\n")
+    (app / "pyproject.toml").write_text(ECHO)
+    with flower(folder / "echo-flower") as started:
+        started.superlink("--simulation")
+        nodes = f"num-supernodes={FEW} client-resources-num-cpus=1"
+        settings = f"rounds={rounds} out='{out}'"
+        said = started.flwr("run", str(app), NAME, "--stream", "-c", settings, "--federation-config", nodes)
+        if not out.exists():
+            raise RuntimeError(f"the simulation did not finish:\n{said}")
+    ray: list[float] = json.loads(out.read_text())
+    with LocalGrid({"clients": FEW}, FEW, run=2**62, app="simulations.benchmarks.echo:app") as grid:
+        local = [exchange(grid) for _ in range(rounds + 1)][1:]
+    return [
+        Row(f"overhead, bare, {FEW} clients", "ms a message", local, "<= 0.5 ms"),
+        Row(f"the same, {RAY}", "ms a message", ray),
+        Row(f"messages a second, local over {RAY}", "times", ratios(ray, local), ">= 100 times"),
+    ]
 
 
 def local_speed(folder: Path, rounds: int, workers: int) -> Row:
@@ -101,6 +151,7 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Few repeats, and n
         if not quick:
             ray = ray_speed(folder, rounds)
             speeds += [ray, *(_ratio(speed, ray) for speed in speeds)]
+            rows += ray_overhead(folder, rounds)
     rows += speeds
     for clients in (CLIENTS, MANY) if quick else (CLIENTS, MANY, 10 * MANY):
         rows += overhead(clients, repeats)
