@@ -1,4 +1,4 @@
-"""The local engine against plain PyTorch loops: ``python -m simulations.benchmarks.speed [--quick] [--only NAME]``.
+"""The local engine against plain PyTorch loops: ``python -m simulations.benchmarks.speed [--quick] [--only NAME] [--turns N]``.
 
 Each loop of `loops` does an algorithm's arithmetic and ends with the same bits. Loop and engine take turns in one
 process, with one thread; the engine's figures are those of its run folder, for rounds without evaluation, and each
@@ -42,18 +42,24 @@ class Size(NamedTuple):
     data: Settings
     rotated: Settings
     quick: bool
+    turns: int
+
+    def repeats(self, usual: int) -> int:
+        """Return how many turns loop and engine take."""
+        return self.turns or (2 if self.quick else usual)
 
 
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Bundled digits, fewer clients and repeats.")] = False,
     only: Annotated[Literal["fedh2l", "workers", "fedhe", "fml"] | None, typer.Option(help="One comparison.")] = None,
+    turns: Annotated[int, typer.Option(min=0, help="Turns of each comparison (default: 2 to 5).")] = 0,
 ) -> None:
     """Measure the engine against the loops and print the table."""
     torch.set_num_threads(1)
-    size = Size({"dataset": "digits"}, {"dataset": "rotated-digits"}, quick)
+    size = Size({"dataset": "digits"}, {"dataset": "rotated-digits"}, quick, turns)
     if "HETFL_DATA_DIR" in os.environ and not quick:
         folder = {"data-dir": os.environ["HETFL_DATA_DIR"]}
-        size = Size({"dataset": "mnist", **folder}, {"dataset": "rotated-mnist", **folder}, quick)
+        size = Size({"dataset": "mnist", **folder}, {"dataset": "rotated-mnist", **folder}, quick, turns)
     measures = {"fedh2l": _fedh2l, "workers": _workers, "fedhe": _fedhe, "fml": _fml}
     show([row for name, measure in measures.items() if only in (None, name) for row in measure(size)])
 
@@ -61,14 +67,14 @@ def main(
 def _fedh2l(size: Size) -> list[Row]:
     settings = _fedh2l_settings(size)
     what = f"FedH2L, LeNet-5, {settings['dataset']}, 4 clients"
-    return _against_loop(what, "rounds / s", 0.9, settings, fedh2l.start, repeats=2 if size.quick else 5)
+    return _against_loop(what, "rounds / s", 0.9, settings, fedh2l.start, repeats=size.repeats(5))
 
 
 def _workers(size: Size) -> list[Row]:
     settings = _fedh2l_settings(size)
     what = f"FedH2L, LeNet-5, {settings['dataset']}, 4 clients"
     one, two = _in_turns(
-        2 if size.quick else 5,
+        size.repeats(5),
         lambda folder: _engine(settings, folder / "1"),
         lambda folder: _engine(settings, folder / "2", workers=2),
     )
@@ -89,7 +95,7 @@ def _fedhe(size: Size) -> list[Row]:
     settings: Settings = {"algorithm": "fedhe", "models": "fedhe", "clients": clients, "rounds": 3, **size.data}
     settings |= {"local-batches": 3, "batch-size": 50, "test-fraction": 0.05, "validation-fraction": 0.0}
     what = f"FedHe, its networks, {settings['dataset']}, {clients} clients"
-    return _against_loop(what, "steps / s", 0.9, settings, fedhe.start, each=3 * clients, repeats=2)
+    return _against_loop(what, "steps / s", 0.9, settings, fedhe.start, each=3 * clients, repeats=size.repeats(2))
 
 
 def _fml(size: Size) -> list[Row]:
@@ -98,7 +104,7 @@ def _fml(size: Size) -> list[Row]:
     settings |= {"batch-size": 128, "optimizer": "sgd", "learning-rate": 0.01, "momentum": 0.9, "weight-decay": 5e-4}
     settings |= {"validation-fraction": 0.0, "test-set": "global"}
     what = f"FML, LeNet-5, {settings['dataset']}, 5 clients"
-    return _against_loop(what, "epochs / s", 0.95, settings, fml.start, repeats=2 if size.quick else 3)
+    return _against_loop(what, "epochs / s", 0.95, settings, fml.start, repeats=size.repeats(3))
 
 
 def _against_loop(
