@@ -1,4 +1,4 @@
-"""The local engine against plain PyTorch loops: ``python -m simulations.benchmarks.speed [--quick] [--only NAME] [--turns N]``.
+"""The local engine against plain PyTorch loops: ``python -m simulations.benchmarks.speed [--only NAME] [--turns N]``.
 
 Each loop of `loops` does an algorithm's arithmetic and ends with the same bits. Loop and engine take turns in one
 process, with one thread; the engine's figures are those of its run folder, for rounds without evaluation, and each
