@@ -21,15 +21,17 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.optim import Optimizer
 
-DENSE = (nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid)
-LAYERS = (*DENSE, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.LayerNorm, nn.GroupNorm)
+LAYERS = (
+    *(nn.Linear, nn.Conv2d, nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LayerNorm, nn.GroupNorm),
+)
 """Layers that can be stacked: they keep no buffers, draw nothing at random and take each sample for itself."""
 
 LARGEST_GROUP = 128
 """Clients that run together at most: each has its model in memory."""
 
-LARGEST = 50_000
-"""Parameters of a perceptron up to which stacked steps are faster on a processor."""
+LARGEST, FEWEST = 50_000, 20
+"""Parameters of a model up to which, and clients from which on, stacked steps are faster on a processor."""
 
 
 class Call(NamedTuple):
@@ -55,7 +57,7 @@ Wait = Call | Gradient | Step
 
 
 class Client(greenlet):
-    """One client's coroutine, with its place among those that run together.
+    """One client's coroutine, with its place among those that run together, and their number.
 
     Attributes
     ----------
@@ -65,9 +67,9 @@ class Client(greenlet):
         Where its parameters lie meanwhile.
     """
 
-    def __init__(self, work: Callable[[], object], slot: int) -> None:
+    def __init__(self, work: Callable[[], object], slot: int, number: int) -> None:
         super().__init__(work)
-        self.slot = slot
+        self.slot, self.number = slot, number
         self.functions: dict[nn.Module, object] = {}
         self.stacks: list[Stack] = []
 
@@ -99,7 +101,7 @@ def run_together(works: Sequence[Callable[[], Any]]) -> list[Any]:
         what = client.throw(error) if error else client.switch(*answer)
         (results if client.dead else waiting)[client] = what
 
-    clients = [Client(work, slot) for slot, work in enumerate(works)]
+    clients = [Client(work, slot, len(works)) for slot, work in enumerate(works)]
     for client in clients:
         advance(client)
     stacks: dict[object, Stack] = defaultdict(Stack)
@@ -132,7 +134,7 @@ def together(models: Mapping[str, nn.Module], batched: bool | str) -> Iterator[N
         "auto": where it is known to be faster.
     """
     client = current()
-    if client is None or not all(stackable(model, batched) for model in models.values()):
+    if client is None or not all(stackable(model, batched, client.number) for model in models.values()):
         yield
         return
     classes = {model: type(model) for model in models.values()}
@@ -151,8 +153,8 @@ def together(models: Mapping[str, nn.Module], batched: bool | str) -> Iterator[N
             model.__class__ = own
 
 
-def stackable(model: nn.Module, batched: bool | str) -> bool:
-    """Return whether models like this one are to be called together."""
+def stackable(model: nn.Module, batched: bool | str, clients: int) -> bool:
+    """Return whether models like this one of some clients are to be called together."""
     if batched is False:
         return False
     leaves = [layer for layer in model.modules() if not any(layer.children())]
@@ -161,7 +163,7 @@ def stackable(model: nn.Module, batched: bool | str) -> bool:
     parameters = list(model.parameters())
     if batched is True or parameters[0].is_cuda:
         return True
-    return all(isinstance(layer, DENSE) for layer in leaves) and sum(p.numel() for p in parameters) <= LARGEST
+    return clients >= FEWEST and sum(parameter.numel() for parameter in parameters) <= LARGEST
 
 
 def descend(optimizer: Optimizer, loss: Tensor, before: Callable[[], None] = lambda: None) -> None:

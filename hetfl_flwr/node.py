@@ -210,7 +210,7 @@ def _resident_model(
         return None
     client, kind = current(), (model_name, data.spec, width_of(config), config.device, config.mixed_precision)
     model, held = resident(*kind)
-    if client is not None and stackable(model, config.batched):
+    if client is not None and stackable(model, config.batched, client.number):
         model, held = resident(*kind, client.slot)
     if [(name, tensor.shape) for name, tensor in weights.items()] != [
         (name, tensor.shape) for name, tensor in held.items()

@@ -184,30 +184,29 @@ def test_a_model_that_has_no_batched_form_is_called_alone():
 
 
 @pytest.mark.parametrize(
-    ("name", "batched", "expected"),
+    ("name", "batched", "clients", "expected"),
     [
-        ("lenet5", True, True),
-        ("lenet5", "auto", False),  # convolutions of each client's own are slower together on a processor
-        ("lenet5", False, False),
-        ("tabular:4", "auto", True),
-        ("mlp", "auto", False),  # 55,610 parameters
-        ("resnet18", True, False),  # batch norm keeps buffers
-        ("fedhe:0", True, False),  # dropout is drawn at random
+        ("mlp", True, 2, True),
+        ("mlp", "auto", 100, False),  # 55,610 parameters
+        ("lenet5", "auto", 20, True),
+        ("lenet5", "auto", 19, False),  # with few clients there is nothing to gain
+        ("lenet5", False, 100, False),
+        ("resnet18", True, 100, False),  # batch norm keeps buffers
+        ("fedhe:0", True, 100, False),  # dropout is drawn at random
     ],
 )
-def test_which_models_step_together(name, batched, expected):
-    assert stackable(build_model(name, DataSpec(SHAPE, 10), seed=0), batched) is expected
+def test_which_models_step_together(name, batched, clients, expected):
+    assert stackable(build_model(name, DataSpec(SHAPE, 10), seed=0), batched, clients) is expected
 
 
 @pytest.mark.parametrize(
-    ("models", "batched", "expected"),
-    [("lenet5", True, 2 * 3), ("tabular:4", "auto", 2 * 3), ("lenet5", "auto", 0), ("tabular:4", False, 0)],
+    ("clients", "batched", "called"), [(5, True, 2 * 3), (20, "auto", 2 * 3), (5, "auto", 0), (20, False, 0)]
 )
-def test_the_local_engine_calls_models_together(make_config, run_federation, monkeypatch, models, batched, expected):
-    called, call = [], lockstep.Stack.call
-    monkeypatch.setattr(lockstep.Stack, "call", lambda stack, those: called.append(len(those)) or call(stack, those))
-    run_federation(make_config(models=models, clients=5, batched=batched, rounds=2, local_batches=3))
-    assert called == [5] * expected
+def test_the_local_engine_calls_models_together(make_config, run_federation, monkeypatch, clients, batched, called):
+    calls, call = [], lockstep.Stack.call
+    monkeypatch.setattr(lockstep.Stack, "call", lambda stack, those: calls.append(len(those)) or call(stack, those))
+    run_federation(make_config(models="tabular:4", clients=clients, batched=batched, rounds=2, local_batches=3))
+    assert calls == [clients] * called
 
 
 def test_models_have_their_own_class_and_memory_afterwards():
