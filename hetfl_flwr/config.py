@@ -483,17 +483,18 @@ def read_toml(path: Path) -> dict[str, Value]:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
-    flat = dict(_flattened(loaded))
+    flat = dict(flattened(loaded))
     for key, value in flat.items():
         if not isinstance(value, bool | int | float | str):
             raise ConfigError(f"{path}: {key} is {type(value).__name__}, expected one number, text, true or false")
     return flat
 
 
-def _flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Go through a table's keys and values, those of inner tables under dotted names."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from ((f"{key}.{inner}", item) for inner, item in _flattened(value))
+            yield from ((f"{key}.{inner}", item) for inner, item in flattened(value))
         else:
             yield key, value
 

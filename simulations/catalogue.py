@@ -148,6 +148,20 @@ def recipes(folder: Path) -> Table:
     return table
 
 
+def tables() -> Table:
+    """List the tables and figures of the papers that can be reproduced."""
+    from simulations.reproduce.recipe import load, names
+
+    table = Table(
+        Column("name", no_wrap=True), "what", "runs", "needs", title="tables and figures: hetfl reproduce NAME"
+    )
+    for name in names():
+        recipe = load(name)
+        runs = f"{len(list(recipe.cells()))} x {recipe.seeds} seeds"
+        table.add_row(name, recipe.title, runs, recipe.needs or "bundled data")
+    return table
+
+
 def keys() -> Table:
     """List the config keys that every algorithm shares."""
     table = Table("key", "default", "meaning", title="config keys: --set key=value, or flwr run -c 'key=value'")

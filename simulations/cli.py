@@ -17,6 +17,8 @@ from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from simulations.engine import LocalGrid
 
 app = typer.Typer(
@@ -52,6 +54,7 @@ class Kind(StrEnum):
     DATASETS = "datasets"
     MODELS = "models"
     RECIPES = "recipes"
+    TABLES = "tables"
     KEYS = "keys"
 
 
@@ -187,10 +190,46 @@ def list_(
         Kind.DATASETS: lambda: catalogue.datasets(data_dir),
         Kind.MODELS: lambda: catalogue.models(dataset, config.reading),
         Kind.RECIPES: lambda: catalogue.recipes(RECIPES),
+        Kind.TABLES: catalogue.tables,
         Kind.KEYS: catalogue.keys,
     }
     for each in [kind] if kind else list(Kind):
         _print(tables[each]())
+
+
+@app.command()
+def reproduce(
+    recipes: Annotated[
+        list[str], typer.Argument(metavar="RECIPE...", help="Names of `hetfl list tables`, files, or `all`.")
+    ],
+    seeds: Annotated[int, typer.Option(min=0, help="Number of seeds, from 0 (default: as the recipe says).")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The quick variant: bundled data, few rounds, a seed.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    data_dir: FolderOption = None,
+    settings: SettingsOption = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables and pictures go.")] = Path("reproduced"),
+    results: Annotated[Path | None, typer.Option(metavar="FILE.md", help="File for all the tables together.")] = None,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Run nothing; report what has been run before.")
+    ] = False,
+) -> None:
+    """Reproduce tables and figures of the papers: the paper's figures beside ours.
+
+    What has been run before under --out is not run again; what was stopped goes on.
+
+    Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
+    """
+    from simulations.reproduce.command import Request
+    from simulations.reproduce.command import reproduce as reproduce_all
+
+    extra = dict(parse_setting(text) for text in settings or [])
+    if data_dir is not None:
+        extra["data-dir"] = str(data_dir)
+    request = Request(seeds, quick, workers, out, extra, results, report_only)
+    if not reproduce_all(recipes, request, _console()):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -352,8 +391,12 @@ def _show(folder: Path) -> None:
 
 
 def _print(*tables: Any) -> None:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = _console()
     for table in tables:
         console.print(table)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)

@@ -90,7 +90,7 @@ def plot_run(run: Run, path: Path) -> None:
     ConfigError
         If the picture cannot be written there.
     """
-    _write(run_figure(run), path)
+    write_figure(run_figure(run), path)
 
 
 def plot_compare(runs: Sequence[Run], path: Path) -> None:
@@ -114,7 +114,7 @@ def plot_compare(runs: Sequence[Run], path: Path) -> None:
     ConfigError
         If the picture cannot be written there.
     """
-    _write(compare_figure(runs), path)
+    write_figure(compare_figure(runs), path)
 
 
 def plot_costs(runs: Sequence[Run], path: Path) -> None:
@@ -146,7 +146,7 @@ def plot_split(split: Split, path: Path) -> None:
     ConfigError
         If the picture cannot be written there.
     """
-    _write(split_figure(split), path)
+    write_figure(split_figure(split), path)
 
 
 def run_figure(run: Run) -> Figure:
@@ -452,7 +452,8 @@ def _dress(axes: Axes, what: str | None) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _write(figure: Figure, path: Path) -> None:
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write a picture in the format that its file's name ends with."""
     kind = path.suffix.removeprefix(".") or "png"
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:

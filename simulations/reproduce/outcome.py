@@ -1,0 +1,259 @@
+"""The paper's figures beside ours: statistics over seeds, as a table, Markdown and JSON."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from statistics import fmean, stdev
+from typing import TypeVar
+
+from rich.table import Column, Table
+from scipy.stats import ttest_1samp, ttest_rel
+
+from hetfl_flwr.errors import RunFolderError, unknown
+from simulations.report import Run, figures, load_run
+from simulations.reproduce.recipe import Cell, Measure, Recipe
+from simulations.reproduce.running import Job, commits
+
+T = TypeVar("T")
+
+LEVEL = 0.95
+"""Of the intervals."""
+
+SCALES = {"%": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
+HEADINGS = (
+    "row",
+    "measure",
+    "paper",
+    "ours",
+    "seeds",
+    "difference",
+    "95 % interval",
+    "paper within",
+    "deviations away",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One figure of the table.
+
+    Parameters
+    ----------
+    cell : Cell
+        Row and column.
+    measure : str
+        Its name in the paper.
+    unit : str
+        What the figures are in.
+    paper : float or None
+        The paper's figure; None where it gives none.
+    ours : mapping of int to float
+        Ours by seed.
+    baseline : mapping of int to float
+        Those of the row that others are compared with, in the same column.
+    """
+
+    cell: Cell
+    measure: str
+    unit: str
+    paper: float | None
+    ours: Mapping[int, float]
+    baseline: Mapping[int, float]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds."""
+        return fmean(self.ours.values()) if self.ours else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample standard deviation over the seeds; None with fewer than two."""
+        return stdev(self.ours.values()) if len(self.ours) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return self.mean - self.paper if self.mean is not None and self.paper is not None else None
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the mean by Student's t."""
+        if self.mean is None or self.deviation is None:
+            return None
+        ends = ttest_1samp(list(self.ours.values()), 0).confidence_interval(LEVEL)
+        return float(ends.low), float(ends.high)
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the paper's figure lies in the interval."""
+        if self.interval is None or self.paper is None:
+            return None
+        return self.interval[0] <= self.paper <= self.interval[1]
+
+    @property
+    def away(self) -> float | None:
+        """How many of our deviations the paper's figure is away from our mean."""
+        if self.difference is None or not self.deviation:
+            return None
+        return abs(self.difference) / self.deviation
+
+    @cached_property
+    def against(self) -> tuple[float, float] | None:
+        """The mean difference from the baseline's row over the seeds, and the p-value of the paired t-test."""
+        seeds = sorted(self.ours.keys() & self.baseline.keys())
+        ours, theirs = ([values[seed] for seed in seeds] for values in (self.ours, self.baseline))
+        differences = [mine - other for mine, other in zip(ours, theirs, strict=True)]
+        if len(seeds) < 2 or len(set(differences)) == 1:
+            return None
+        return fmean(differences), float(ttest_rel(ours, theirs).pvalue)
+
+    def as_json(self) -> dict[str, object]:
+        """Return all of it."""
+        return {
+            "row": self.cell.row,
+            "column": self.cell.column,
+            "measure": self.measure,
+            "unit": self.unit,
+            "paper": self.paper,
+            "ours": {str(seed): value for seed, value in self.ours.items()},
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "interval": self.interval,
+            "difference": self.difference,
+            "within": self.within,
+            "deviations_away": self.away,
+            "against": self.against,
+        }
+
+
+def outcomes(recipe: Recipe, jobs: Iterable[Job]) -> list[Outcome]:
+    """Read the runs that have ended and return a figure for each cell and measure."""
+    cells: dict[str, tuple[Cell, dict[int, Run]]] = {}
+    for job in jobs:
+        runs = cells.setdefault(job.cell.folder, (job.cell, {}))[1]
+        if job.finished:
+            runs[job.seed] = load_run(job.folder)
+    values = {
+        (cell.row, cell.column, name): {
+            seed: SCALES[measure.unit] * value
+            for seed, run in runs.items()
+            if (value := measured(run, measure)) is not None
+        }
+        for cell, runs in cells.values()
+        for name, measure in recipe.measures.items()
+    }
+    return [
+        Outcome(
+            cell,
+            name,
+            measure.unit,
+            cell.paper.get(name),
+            values[cell.row, cell.column, name],
+            values.get((recipe.against, cell.column, name), {}) if cell.row != recipe.against else {},
+        )
+        for cell, _ in cells.values()
+        for name, measure in recipe.measures.items()
+    ]
+
+
+def measured(run: Run, measure: Measure) -> float | None:
+    """Return a figure of a run, or None where it has none.
+
+    Raises
+    ------
+    RunFolderError
+        No run reports such a figure.
+    """
+    summary = figures(run)
+    where, _, name = measure.key.rpartition(":")
+    if where == "best":
+        return max(
+            (value for record in run.rounds if (value := mean(record["clients"].values(), name)) is not None),
+            default=None,
+        )
+    if where.startswith("client-"):
+        partition = where.removeprefix("client-")
+        found = [record["clients"][partition].get(name) for record in run.rounds if partition in record["clients"]]
+        return next((float(value) for value in reversed(found) if value is not None), None)  # type: ignore[arg-type]
+    if name in ("numbers_up", "numbers_down"):
+        sent = summary["bytes_up"] if name == "numbers_up" else summary["bytes_down"]
+        return sent / 4 / summary["clients"] / max(summary["rounds"], 1)
+    if name not in summary:
+        raise RunFolderError(f"{run.folder}: {unknown('figure', measure.key, summary)}")
+    value = summary[name]  # type: ignore[literal-required]
+    return None if value is None else float(value)
+
+
+def mean(clients: Iterable[Mapping[str, object]], name: str) -> float | None:
+    """Return the mean over clients of what those that report a figure say; None where nobody does."""
+    values = [float(value) for client in clients if isinstance(value := client.get(name), int | float)]
+    return fmean(values) if values else None
+
+
+def table(recipe: Recipe, found: Sequence[Outcome]) -> Table:
+    """Return the table for a terminal."""
+    shown = Table(*(Column(name, justify="left" if name == "row" else "right") for name in _headings(recipe)))
+    shown.title, shown.caption = f"{recipe.title} ({recipe.source})", recipe.note or None
+    for _, those in groupby(_lines(recipe, found), key=lambda line: line[0]):
+        for line in those:
+            shown.add_row(*line)
+        shown.add_section()
+    return shown
+
+
+def markdown(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], command: str) -> str:
+    """Return the table as a section of a Markdown file, with the command and the commits that made it."""
+    made = sorted(set(commits([job for job in jobs if job.finished])))
+    headings = _headings(recipe)
+    lines = [
+        f"## {recipe.title}",
+        "",
+        f"{recipe.paper}; {recipe.source}. Made by `{command}`, commit {', '.join(made) or 'none'}.",
+        *(["", recipe.note.strip()] if recipe.note else []),
+        "",
+        f"| {' | '.join(headings)} |",
+        f"| {' | '.join(['---', *['--:'] * (len(headings) - 1)])} |",
+        *(f"| {' | '.join(line)} |" for line in _lines(recipe, found)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], command: str) -> str:
+    """Return all figures, each seed's among them."""
+    made = sorted(set(commits([job for job in jobs if job.finished])))
+    whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "command": command}
+    return json.dumps({**whole, "commits": made, "figures": [outcome.as_json() for outcome in found]}, indent=1) + "\n"
+
+
+def _headings(recipe: Recipe) -> list[str]:
+    return [*HEADINGS, f"against {recipe.against}"] if recipe.against else list(HEADINGS)
+
+
+def _lines(recipe: Recipe, found: Iterable[Outcome]) -> Iterable[list[str]]:
+    for outcome in found:
+        line = [
+            outcome.cell.name,
+            f"{outcome.measure}, {outcome.unit}" if outcome.unit else outcome.measure,
+            _shown(outcome.paper, "{:,.2f}".format),
+            _ours(outcome),
+            str(len(outcome.ours)),
+            _shown(outcome.difference, "{:+,.2f}".format),
+            _shown(outcome.interval, lambda ends: f"{ends[0]:,.2f} to {ends[1]:,.2f}"),
+            {None: "-", True: "yes", False: "no"}[outcome.within],
+            _shown(outcome.away, "{:.1f}".format),
+        ]
+        if recipe.against:
+            line.append(_shown(outcome.against, lambda pair: f"{pair[0]:+,.2f} (p = {pair[1]:.2g})"))
+        yield line
+
+
+def _ours(outcome: Outcome) -> str:
+    if outcome.mean is None:
+        return "-"
+    return f"{outcome.mean:,.2f}" + ("" if outcome.deviation is None else f" ± {outcome.deviation:.2f}")
+
+
+def _shown(value: T | None, write: Callable[[T], str]) -> str:
+    return "-" if value is None else write(value)

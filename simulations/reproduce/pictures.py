@@ -1,0 +1,106 @@
+"""Pictures in the form of the paper's own: bars beside the paper's figures, curves, features."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulations.plots import COLOURS, DPI, write_figure
+from simulations.report import Run, load_run
+from simulations.reproduce.outcome import Outcome, mean
+from simulations.reproduce.recipe import Recipe
+from simulations.reproduce.running import Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], path: Path) -> None:
+    """Draw what is there into a PNG."""
+    figure = {"bars": _bars, "curves": _curves, "features": _features}[recipe.figure.kind](recipe, found, jobs)
+    figure.suptitle(recipe.title)
+    write_figure(figure, path)
+
+
+def _figure(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def _bars(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+    """Draw a panel a measure: for each row the paper's figure, and the mean and deviation of ours."""
+    measures = list(recipe.measures)
+    rows = list(dict.fromkeys(outcome.cell.name for outcome in found))
+    figure = _figure(4 * len(measures) + 2, 0.4 * len(rows) + 1.6)
+    panels = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
+    for axes, measure in zip(panels, measures, strict=True):
+        those = {outcome.cell.name: outcome for outcome in found if outcome.measure == measure}
+        places = np.arange(len(rows))
+        paper = [those[row].paper if row in those else None for row in rows]
+        ours = [those[row].mean if row in those else None for row in rows]
+        error = [(those[row].deviation or 0) if row in those else 0 for row in rows]
+        axes.barh(places - 0.2, [value or 0 for value in paper], 0.38, color=COLOURS[7], label="paper")
+        axes.barh(places + 0.2, [value or 0 for value in ours], 0.38, xerr=error, color=COLOURS[0], label="ours")
+        low = min([value for value in (*paper, *ours) if value is not None], default=0)
+        if recipe.measures[measure].unit == "%" and low > 50:
+            axes.set_xlim(low - 5, 100)
+        axes.set_xlabel(f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure)
+        axes.grid(axis="x", alpha=0.3)
+    panels[0].set_yticks(np.arange(len(rows)), rows)
+    panels[0].invert_yaxis()
+    panels[-1].legend(loc="lower right")
+    return figure
+
+
+def _curves(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+    """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation."""
+    columns = list(dict.fromkeys(job.cell.column for job in jobs))
+    panels = [(column, y) for column in columns for y in recipe.figure.y]
+    figure = _figure(5.2 * len(panels), 4)
+    for axes, (column, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        rows = list(dict.fromkeys(job.cell.row for job in jobs if job.cell.column == column))
+        for number, row in enumerate(rows):
+            runs = [
+                load_run(job.folder)
+                for job in jobs
+                if (job.cell.row, job.cell.column) == (row, column) and job.finished
+            ]
+            if not runs or not (course := [_course(run, recipe.figure.x, y) for run in runs])[0][0].size:
+                continue
+            shortest = min(len(values) for _, values in course)
+            x = course[0][0][:shortest]
+            values = np.stack([values[:shortest] for _, values in course])
+            colour = COLOURS[number % len(COLOURS)]
+            axes.plot(x, values.mean(0), color=colour, label=row)
+            axes.fill_between(
+                x, values.mean(0) - values.std(0), values.mean(0) + values.std(0), color=colour, alpha=0.2
+            )
+        axes.set_xlabel(recipe.figure.x if recipe.figure.x == "round" else "bytes up and down")
+        axes.set_ylabel(y)
+        axes.set_title(column)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    return figure
+
+
+def _course(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return one figure over the rounds that report it: of the round, or the mean over its clients."""
+    places, values, sent = [], [], 0
+    for record in run.rounds:
+        sent += record["bytes_up"] + record["bytes_down"]
+        told: Mapping[str, object] = record
+        value = told.get(y)
+        if value is None:
+            scores: list[Mapping[str, object]] = list(record["clients"].values())
+            value = mean(scores, y)
+        if value is not None:
+            places.append(record["round"] if x == "round" else sent)
+            values.append(float(value))  # type: ignore[arg-type]
+    return np.array(places), np.array(values)
+
+
+def _features(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+    """Draw a panel a row: the first two principal components of all test data's features, coloured by class."""
+    raise NotImplementedError
