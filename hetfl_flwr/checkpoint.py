@@ -81,6 +81,10 @@ class Checkpoint:
         if isinstance(grid, KeepsClients):
             grid.load_clients(run_folder / CHECKPOINTS / f"round-{self.round}")
 
+    def client_file(self, run_folder: Path, partition: int) -> Path:
+        """Return where a Grid that keeps clients has written a client's state, if it has."""
+        return run_folder / CHECKPOINTS / f"round-{self.round}" / f"client-{partition}"
+
     @classmethod
     def read(cls, run_folder: Path) -> Self:
         """Read the last checkpoint of a run folder.

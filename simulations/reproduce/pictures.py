@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from hetfl_flwr.node import Node
+from hetfl_flwr.trained import load_client
 from simulations.plots import COLOURS, DPI, write_figure
 from simulations.report import Run, load_run
 from simulations.reproduce.outcome import Outcome, mean
@@ -85,7 +89,7 @@ def _curves(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "F
     return figure
 
 
-def _course(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
+def _course(run: Run, x: str, y: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return one figure over the rounds that report it: of the round, or the mean over its clients."""
     places, values, sent = [], [], 0
     for record in run.rounds:
@@ -102,5 +106,26 @@ def _course(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _features(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
-    """Draw a panel a row: the first two principal components of all test data's features, coloured by class."""
-    raise NotImplementedError
+    """Draw a panel a row: the first two principal components of all domains' test features, coloured by class."""
+    from sklearn.decomposition import PCA
+
+    first = {job.cell.name: job for job in reversed(jobs) if job.finished}
+    shown = [first[job.cell.name] for job in jobs if first.get(job.cell.name) == job]
+    figure = _figure(4.5 * len(shown), 4.5)
+    for axes, job in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        features, labels = _embedded(load_client(job.folder, recipe.figure.client))
+        x, y = PCA(2).fit_transform(features).T  # type: ignore[no-untyped-call]
+        dots = axes.scatter(x, y, c=labels, s=6, cmap="tab10" if labels.max() < 10 else "viridis")
+        axes.set_title(job.cell.name)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.colorbar(dots, label="class")
+    return figure
+
+
+@torch.no_grad()
+def _embedded(node: Node) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the features (N, D) that a client's model gives the test samples of all domains, and their labels (N,)."""
+    batches = [samples.batch(torch.arange(len(samples))) for samples in (node.data.test, *node.data.others)]
+    features = torch.cat([node.model.body(inputs) for inputs, _ in batches])
+    return features.cpu().numpy(), torch.cat([labels for _, labels in batches]).cpu().numpy()
