@@ -236,6 +236,15 @@ class RunConfig(BaseModel):
     fraction: Annotated[
         float, Field(gt=0, le=1, description="Part of the clients drawn for each round, rounded up.")
     ] = 1.0
+    absent_fraction: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="Part of the clients, drawn by the seed, that are in no round: too weak, say. They are "
+            "evaluated like all others.",
+        ),
+    ] = 0.0
     min_clients: Annotated[
         int, Field(ge=1, description="With fewer good replies than this in a round, the run ends.")
     ] = 1

@@ -22,7 +22,17 @@ from pydantic import TypeAdapter, ValidationError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
-from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, halved, payload_bytes, seeds, to_record, wire_bytes
+from hetfl_flwr.payloads import (
+    Arrays,
+    PayloadSpec,
+    from_record,
+    halved,
+    payload_bytes,
+    payload_numbers,
+    seeds,
+    to_record,
+    wire_bytes,
+)
 from hetfl_flwr.seeding import generator
 
 T = TypeVar("T")
@@ -347,8 +357,10 @@ class Origin:
 
 @dataclass
 class Traffic:
-    """Bytes exchanged with one client: payload (what the papers count) and wire (whole messages), both ways."""
+    """What goes to and from a client: numbers and bytes of payload (what papers count), bytes of messages (wire)."""
 
+    numbers_up: int = 0
+    numbers_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     wire_up: int = 0
@@ -356,6 +368,8 @@ class Traffic:
 
     def add(self, other: "Traffic") -> None:
         """Count another exchange in."""
+        self.numbers_up += other.numbers_up
+        self.numbers_down += other.numbers_down
         self.bytes_up += other.bytes_up
         self.bytes_down += other.bytes_down
         self.wire_up += other.wire_up
@@ -393,7 +407,8 @@ class Sent:
     @classmethod
     def of(cls, message: Message) -> "Sent":
         """Measure a message."""
-        return cls(message, Traffic(bytes_down=payload_bytes(message), wire_down=wire_bytes(message)))
+        numbers, payload, wire = payload_numbers(message), payload_bytes(message), wire_bytes(message)
+        return cls(message, Traffic(numbers_down=numbers, bytes_down=payload, wire_down=wire))
 
     @property
     def node(self) -> int:
@@ -633,13 +648,22 @@ class Federation:
         return set(self.roster.seeds) - {member.partition} - self._holds.get(member.node, set())
 
     def draw(self, round: int) -> list[Member]:
-        """Draw the clients of a round: ``fraction`` of them, rounded up, by the run's own generator."""
-        members = list(self.roster)
+        """Draw the clients of a round: ``fraction`` of those that may train, rounded up, by the run's own generator."""
+        members = self._trainable()
         count = ceil(Decimal(str(self.config.fraction)) * len(members))
         if count == len(members):
             return members
         chosen = generator(self.config.seed, round, "draw").choice(len(members), count, replace=False)
         return [members[index] for index in sorted(chosen)]
+
+    def _trainable(self) -> list[Member]:
+        """Return those that may train: all but ``absent-fraction``, rounded, of the partitions that there are."""
+        members, config = list(self.roster), self.config
+        if not config.absent_fraction:
+            return members
+        clients = config.clients or len(members)
+        absent = generator(config.seed, "absent").permutation(clients)[: round(config.absent_fraction * clients)]
+        return [member for member in members if member.partition not in absent.tolist()]
 
     def view(self, members: Sequence[Member]) -> Grid:
         """Return the Grid as it looks to a strategy that asks it for nodes: just these."""
@@ -801,7 +825,7 @@ class GridView(Grid):
 
 def _cost(reply: Message, member: Member) -> Traffic:
     try:
-        return Traffic(bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply))
+        return Traffic(numbers_up=payload_numbers(reply), bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply))
     except ValueError as error:  # from a client in this process: nothing has serialised its numbers before
         raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
 

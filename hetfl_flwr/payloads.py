@@ -519,6 +519,23 @@ def payload_bytes(message: Message) -> int:
     )
 
 
+def payload_numbers(message: Message) -> int:
+    """Return how many numbers a message's arrays hold, as they came, whatever the precision of each."""
+    if not message.has_content():
+        return 0
+    return sum(
+        _content_numbers(array.data) for record in message.content.array_records.values() for array in record.values()
+    )
+
+
+def _content_numbers(npy: bytes) -> int:
+    """Return how many numbers follow the header of the .npy format; 0 of what `PayloadSpec.decode` will refuse."""
+    try:
+        return _content_bytes(npy) // _header(npy[: 10 + int.from_bytes(npy[8:10], "little")])[2].itemsize
+    except Exception:  # NumPy raises many kinds, and a forged file may provoke any of them
+        return 0
+
+
 def _content_bytes(npy: bytes) -> int:
     """Return the length of what follows the header of the .npy format, version 1; whatever it is, never an error."""
     return max(len(npy) - 10 - int.from_bytes(npy[8:10], "little"), 0)

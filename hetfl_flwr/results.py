@@ -49,6 +49,8 @@ class Round:
     bwt: float | None = None
     fwt: float | None = None
     clock: float | None = None
+    numbers_up: int = 0
+    numbers_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     wire_up: int = 0
@@ -124,6 +126,7 @@ class Results:
         for partition, traffic in trained.traffic.items():
             self._traffic.setdefault(partition, Traffic()).add(traffic)
         total = _total(trained.traffic.values())
+        entry.numbers_up, entry.numbers_down = total.numbers_up, total.numbers_down
         entry.bytes_up, entry.bytes_down = total.bytes_up, total.bytes_down
         entry.wire_up, entry.wire_down = total.wire_up, total.wire_down
         evaluation = _total(evaluated.traffic.values())

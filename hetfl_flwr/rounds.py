@@ -104,6 +104,8 @@ class AsyncRounds:
         self._config = config
         if strategy.sharing is not None:
             raise ConfigError(f"{config.algorithm}: public rows cannot be shared in an asynchronous run")
+        if config.absent_fraction:
+            raise ConfigError("absent-fraction: an asynchronous run asks all clients; set it to 0, or the mode to sync")
         self._strategy = strategy
         self._federation = federation
         self._waiting: dict[str, tuple[Sent, float]] = {}

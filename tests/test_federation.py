@@ -323,6 +323,19 @@ def test_the_draw_is_sorted_without_repeats_and_follows_seed_and_round_alone():
     assert draws(0) != draws(1)
 
 
+def test_absent_clients_are_never_drawn():
+    """0.3 of 10 clients are 3, the same in each round; half of the other 7, rounded up, are 4."""
+
+    def drawn(seed):
+        federation = federation_of(*map(member, range(10)), absent_fraction=0.3, fraction=0.5, seed=seed)
+        draws = [frozenset(partitions(federation.draw(number))) for number in range(1, 30)]
+        assert {len(drawn) for drawn in draws} == {4}
+        return frozenset.union(*draws)
+
+    assert {len(drawn(seed)) for seed in range(3)} == {7}
+    assert len({drawn(seed) for seed in range(3)}) == 3
+
+
 def test_a_strategy_sees_only_the_clients_drawn_ordered_by_partition():
     federation = federation_of(*map(member, range(4)))
     view = federation.view(list(federation.roster)[1:3])

@@ -277,10 +277,11 @@ def test_alpha_0_is_local_training(make_config, run_federation, tmp_path):
 
 
 def test_at_ten_classes_a_client_sends_480_bytes_and_receives_410(make_config, run_federation):
-    """4 C^2 + 8 C up, 4 C^2 + C down; at most 500 is what the project promises."""
+    """4 C^2 + 8 C up, 4 C^2 + C down; at most 500 is what the project promises. Both are C^2 + C numbers."""
     run = run_federation(make_config(clients=1, models="mlp", rounds=1))
     entry = loads((run / "rounds.jsonl").read_text().splitlines()[1])
     assert (entry["bytes_up"], entry["bytes_down"]) == (480, 410)
+    assert (entry["numbers_up"], entry["numbers_down"]) == (110, 110)
 
 
 def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):

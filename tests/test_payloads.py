@@ -21,6 +21,7 @@ from hetfl_flwr.payloads import (
     load_model_arrays,
     model_arrays,
     payload_bytes,
+    payload_numbers,
     to_record,
     weights,
     wire_bytes,
@@ -183,6 +184,7 @@ def test_what_is_larger_than_declared_is_not_decoded(refusal, monkeypatch):
 @given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda tail: npy(LOGITS)[:80] + tail))
 def test_random_bytes_never_give_anything_but_a_payload_error(data):
     forged = record(raw(data))
+    assert payload_numbers(Message(RecordDict({"arrays": forged}), 1, "train")) <= 200
     payload_bytes(Message(RecordDict({"arrays": forged}), 1, "train"))
     with suppress(PayloadError):
         decoded = SPEC.decode(forged, "client 3")
@@ -244,10 +246,10 @@ def test_counts_and_probabilities_of_the_wire_are_guarded(refusal):
 
 
 def test_payload_bytes_are_those_that_came_and_not_those_that_a_sender_claims():
-    """24 bytes of content came, whatever shape and dtype stand beside them."""
+    """24 bytes of content came, 6 numbers of 4 bytes, whatever shape and dtype stand beside them."""
     for claimed in (raw(npy(LOGITS), shape=(9**9,)), raw(npy(LOGITS), "nonsense"), raw(npy(LOGITS), shape=(-5,))):
         message = Message(RecordDict({"arrays": ArrayRecord({"a": claimed})}), 1, "train")
-        assert payload_bytes(message) == 24
+        assert (payload_bytes(message), payload_numbers(message)) == (24, 6)
 
 
 def test_a_header_of_any_length_is_no_payload():

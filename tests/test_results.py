@@ -46,6 +46,8 @@ ROUND = [
     "bwt",
     "fwt",
     "clock",
+    "numbers_up",
+    "numbers_down",
     "bytes_up",
     "bytes_down",
     "wire_up",

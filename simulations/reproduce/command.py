@@ -70,7 +70,7 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
 def _jobs(name: str, recipe: Recipe, request: Request) -> list[Job]:
     cells = list(recipe.cells(quick=request.quick))
     seeds = request.seeds or (1 if request.quick else recipe.seeds)
-    return jobs(cells, seeds, _folder(name, request) / "runs")
+    return jobs(cells, seeds, _folder(recipe.runs or name, request) / "runs")
 
 
 def _folder(name: str, request: Request) -> Path:

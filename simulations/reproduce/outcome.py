@@ -1,10 +1,12 @@
 """The paper's figures beside ours: statistics over seeds, as a table, Markdown and JSON."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from math import inf
 from statistics import fmean, stdev
 from typing import TypeVar
 
@@ -12,14 +14,17 @@ from rich.table import Column, Table
 from scipy.stats import ttest_1samp, ttest_rel
 
 from hetfl_flwr.errors import RunFolderError, unknown
-from simulations.report import Run, figures, load_run
-from simulations.reproduce.recipe import Cell, Measure, Recipe
+from simulations.report import RoundRecord, Run, figures, load_run
+from simulations.reproduce.recipe import NUMBERS, Cell, Measure, Recipe
 from simulations.reproduce.running import Job, commits
 
 T = TypeVar("T")
 
 LEVEL = 0.95
 """Of the intervals."""
+
+CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
+"""Client P, or clients P to Q, in a measure's key."""
 
 SCALES = {"%": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 HEADINGS = (
@@ -168,22 +173,24 @@ def measured(run: Run, measure: Measure) -> float | None:
     """
     summary = figures(run)
     where, _, name = measure.key.rpartition(":")
-    if where == "best":
-        return max(
-            (value for record in run.rounds if (value := mean(record["clients"].values(), name)) is not None),
-            default=None,
-        )
-    if where.startswith("client-"):
-        partition = where.removeprefix("client-")
-        found = [record["clients"][partition].get(name) for record in run.rounds if partition in record["clients"]]
-        return next((float(value) for value in reversed(found) if value is not None), None)  # type: ignore[arg-type]
-    if name in ("numbers_up", "numbers_down"):
-        sent = summary["bytes_up"] if name == "numbers_up" else summary["bytes_down"]
-        return sent / 4 / summary["clients"] / max(summary["rounds"], 1)
+    if name in NUMBERS:
+        counted = [record for record in run.rounds if (record["round"] == 0) == (where == "before")]
+        return counted[-1][name] / summary["clients"] if counted else None  # type: ignore[literal-required]
+    if where:
+        course = [value for record in run.rounds if (value := reported(record, measure.key)) is not None]
+        return (max(course) if where == "best" else course[-1]) if course else None
     if name not in summary:
         raise RunFolderError(f"{run.folder}: {unknown('figure', measure.key, summary)}")
     value = summary[name]  # type: ignore[literal-required]
     return None if value is None else float(value)
+
+
+def reported(record: RoundRecord, key: str) -> float | None:
+    """Return the mean over clients, all or those that a key names, of what they report in a round."""
+    where, _, name = key.rpartition(":")
+    among = CLIENTS.fullmatch(where)
+    first, last = (int(among[1]), int(among[2] or among[1])) if among else (0, inf)
+    return mean((scores for client, scores in record["clients"].items() if first <= int(client) <= last), name)
 
 
 def mean(clients: Iterable[Mapping[str, object]], name: str) -> float | None:

@@ -1,6 +1,8 @@
-"""Pictures in the form of the paper's own: bars beside the paper's figures, curves, features."""
+"""Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, features."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,20 +12,24 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.node import Node
 from hetfl_flwr.trained import load_client
-from simulations.plots import COLOURS, DPI, write_figure
+from simulations.plots import COLOURS, DASHES, DPI, write_figure
 from simulations.report import Run, load_run
-from simulations.reproduce.outcome import Outcome, mean
+from simulations.reproduce.outcome import Outcome, reported
 from simulations.reproduce.recipe import Recipe
 from simulations.reproduce.running import Job
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ABREAST = 4
+"""Most panels of curves beside each other."""
+
 
 def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], path: Path) -> None:
     """Draw what is there into a PNG."""
-    figure = {"bars": _bars, "curves": _curves, "features": _features}[recipe.figure.kind](recipe, found, jobs)
-    figure.suptitle(recipe.title)
+    kinds = {"bars": _bars, "lines": _lines, "curves": _curves, "features": _features}
+    figure = kinds[recipe.figure.kind](recipe, found, jobs)
+    figure.suptitle(recipe.title, wrap=True)
     write_figure(figure, path)
 
 
@@ -35,7 +41,7 @@ def _figure(width: float, height: float) -> "Figure":
 
 def _bars(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
     """Draw a panel a measure: for each row the paper's figure, and the mean and deviation of ours."""
-    measures = list(recipe.measures)
+    measures = recipe.figure.measures or list(recipe.measures)
     rows = list(dict.fromkeys(outcome.cell.name for outcome in found))
     figure = _figure(4 * len(measures) + 2, 0.4 * len(rows) + 1.6)
     panels = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
@@ -59,46 +65,65 @@ def _bars(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Fig
 
 
 def _curves(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
-    """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation."""
-    columns = list(dict.fromkeys(job.cell.column for job in jobs))
-    panels = [(column, y) for column in columns for y in recipe.figure.y]
-    figure = _figure(5.2 * len(panels), 4)
-    for axes, (column, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        rows = list(dict.fromkeys(job.cell.row for job in jobs if job.cell.column == column))
-        for number, row in enumerate(rows):
-            runs = [
-                load_run(job.folder)
-                for job in jobs
-                if (job.cell.row, job.cell.column) == (row, column) and job.finished
-            ]
-            if not runs or not (course := [_course(run, recipe.figure.x, y) for run in runs])[0][0].size:
+    """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation.
+
+    Of a single row all figures of a round share a panel.
+    """
+    columns = dict.fromkeys(job.cell.column for job in jobs)
+    rows = dict.fromkeys(job.cell.row for job in jobs)
+    alone = len(rows) == 1
+    shown = [recipe.figure.y] if alone else [[y] for y in recipe.figure.y]
+    panels = [(column, ys) for column in columns for ys in shown]
+    figure = _figure(5.2 * min(len(panels), ABREAST), 4 * ceil(len(panels) / ABREAST))
+    places = figure.subplots(ceil(len(panels) / ABREAST), min(len(panels), ABREAST), squeeze=False).ravel()
+    for axes, (column, ys) in zip(places, panels, strict=False):
+        for number, (row, y) in enumerate(product(rows, ys)):
+            those = [job for job in jobs if (job.cell.row, job.cell.column) == (row, column) and job.finished]
+            courses = [_course(load_run(job.folder), recipe.figure.x, y) for job in those]
+            if not courses or not courses[0][0].size:
                 continue
-            shortest = min(len(values) for _, values in course)
-            x = course[0][0][:shortest]
-            values = np.stack([values[:shortest] for _, values in course])
-            colour = COLOURS[number % len(COLOURS)]
-            axes.plot(x, values.mean(0), color=colour, label=row)
-            axes.fill_between(
-                x, values.mean(0) - values.std(0), values.mean(0) + values.std(0), color=colour, alpha=0.2
-            )
+            shortest = min(len(values) for _, values in courses)
+            x = courses[0][0][:shortest]
+            values = np.stack([values[:shortest] for _, values in courses])
+            mean, deviation, colour = values.mean(0), values.std(0), COLOURS[number % len(COLOURS)]
+            dash = DASHES[number // len(COLOURS) % len(DASHES)]
+            axes.plot(x, mean, dash, color=colour, label=y if alone else row)
+            axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.2)
+            axes.legend()
         axes.set_xlabel(recipe.figure.x if recipe.figure.x == "round" else "bytes up and down")
-        axes.set_ylabel(y)
+        axes.set_ylabel("" if len(ys) > 1 else ys[0])
         axes.set_title(column)
+        axes.grid(alpha=0.3)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    return figure
+
+
+def _lines(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+    """Draw a panel a measure: for each row the mean and deviation over the columns."""
+    measures = recipe.figure.measures or list(recipe.measures)
+    figure = _figure(5.2 * len(measures), 4)
+    for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+        for number, row in enumerate(dict.fromkeys(outcome.cell.row for outcome in found)):
+            those = [one for one in found if (one.cell.row, one.measure) == (row, measure) and one.mean is not None]
+            names, values = [one.cell.column for one in those], [one.mean for one in those]
+            error = [one.deviation or 0 for one in those]
+            axes.errorbar(names, values, error, color=COLOURS[number % len(COLOURS)], marker="o", capsize=3, label=row)
+        axes.set_ylabel(f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure)
         axes.grid(alpha=0.3)
         axes.legend()
     return figure
 
 
 def _course(run: Run, x: str, y: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return one figure over the rounds that report it: of the round, or the mean over its clients."""
+    """Return one figure over the rounds that report it: of the round, or the mean over clients, all or those named."""
     places, values, sent = [], [], 0
     for record in run.rounds:
         sent += record["bytes_up"] + record["bytes_down"]
         told: Mapping[str, object] = record
         value = told.get(y)
         if value is None:
-            scores: list[Mapping[str, object]] = list(record["clients"].values())
-            value = mean(scores, y)
+            value = reported(record, y)
         if value is not None:
             places.append(record["round"] if x == "round" else sent)
             values.append(float(value))  # type: ignore[arg-type]

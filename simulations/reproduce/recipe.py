@@ -5,13 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
+from simulations.report import Summary
 
 TABLES = Path(__file__).resolve().parents[1] / "recipes" / "tables"
 """Where the recipes lie."""
+
+NUMBERS = ("numbers_up", "numbers_down")
+"""What is counted over the rounds beside the figures of ``summary.json``."""
 
 Settings = Annotated[dict[str, Value], BeforeValidator(lambda table: dict(flattened(table)))]
 """Config keys, flat; a table of them in TOML is an algorithm's own."""
@@ -28,8 +32,10 @@ class Measure(_Part):
     ----------
     key : str
         A figure of ``summary.json``, such as ``"acc"``; ``"best:KEY"``: the largest, over the evaluated rounds, of the
-        mean over clients of what they report as KEY; ``"client-P:KEY"``: what client P reported last; ``"numbers_up"``
-        or ``"numbers_down"``: numbers of four bytes that a client sends or is sent a round.
+        mean over clients of what they report as KEY; ``"last:KEY"``: that mean in the last of them;
+        ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the mean of what client P, or clients P to Q, reported last;
+        ``"numbers_up"`` or ``"numbers_down"``: how many numbers a client sends or is sent in the last round, and with
+        ``"before:"`` in front of it before round 1, on average.
     unit : {"%", "numbers", "MB", ""}
         "%" is a share times 100.
     """
@@ -37,22 +43,34 @@ class Measure(_Part):
     key: str
     unit: Literal["%", "numbers", "MB", ""] = "%"
 
+    @field_validator("key")
+    @classmethod
+    def _known(cls, key: str) -> str:
+        if ":" not in key:
+            _among("figure", [key], [*Summary.__annotations__, *NUMBERS])
+        return key
+
 
 class Figures(_Part):
     """The form of the picture.
 
     Parameters
     ----------
-    kind : {"bars", "curves", "features"}
-        "bars": each measure, the paper's figure and ours. "curves": a measure over rounds or bytes, mean and
-        deviation over the seeds. "features": principal components of the features of one client's model.
+    kind : {"bars", "lines", "curves", "features"}
+        "bars": each measure, the paper's figure and ours. "lines": each measure over the columns. "curves": a measure
+        over rounds or bytes, mean and deviation over the seeds. "features": principal components of the features of one
+        client's model.
+    measures : list of str
+        Of bars and lines: which ones have a panel. Empty: all.
     x, y : str
-        Of curves: ``"round"`` or ``"bytes"``, and what each round reports.
+        Of curves: ``"round"`` or ``"bytes"``, and what each round reports, or ``"client-P:KEY"``,
+        ``"clients-P-Q:KEY"``: what some of the clients do.
     client : int
         Of features: whose model.
     """
 
-    kind: Literal["bars", "curves", "features"] = "bars"
+    kind: Literal["bars", "lines", "curves", "features"] = "bars"
+    measures: list[str] = []
     x: Literal["round", "bytes"] = "round"
     y: list[str] = ["accuracy"]
     client: int = 0
@@ -77,7 +95,7 @@ class Row(_Part):
     settings : mapping
         Config keys, over those of the recipe and of the column.
     paper : mapping
-        The paper's figure for each measure; with columns, a mapping of these by column.
+        The paper's figure for each measure, or a list of all of them in order; with columns, a mapping by column.
     without : list of str
         Columns that this row has no run in.
     """
@@ -85,7 +103,7 @@ class Row(_Part):
     name: str
     settings: Settings = {}
     quick: Settings = {}
-    paper: dict[str, float | dict[str, float]] = {}
+    paper: list[float] | dict[str, float | dict[str, float]] = {}
     without: list[str] = []
 
 
@@ -118,6 +136,9 @@ class Recipe(_Part):
         What it is, whose, and where it stands there.
     needs : str
         Data that is not bundled, and where to get it.
+    runs : str
+        Name of a recipe whose runs these are too: a row and column of both is run once, for both. What is not said
+        here, of paper, needs, seeds, settings, columns and rows, is as there; only the paper's figures are not.
     note : str
         What the paper leaves open and how it is read here.
     seeds : int
@@ -134,6 +155,7 @@ class Recipe(_Part):
     paper: str
     source: str
     needs: str = ""
+    runs: str = ""
     note: str = ""
     seeds: Annotated[int, Field(ge=1)] = 3
     against: str = ""
@@ -152,9 +174,13 @@ class Recipe(_Part):
             if len(set(names)) < len(names):
                 raise ValueError(f"a name is given twice: {', '.join(names)}")
         _among("row", [self.against] if self.against else [], rows)
+        _among("measure", self.figure.measures, self.measures)
         for row in self.rows:
             _among("column", row.without, columns)
-            _among("column" if columns else "measure", row.paper, columns or self.measures)
+            if not isinstance(row.paper, list):
+                _among("column" if columns else "measure", row.paper, columns or self.measures)
+            elif columns or len(row.paper) != len(self.measures):
+                raise ValueError(f"{row.name}: a list of figures has one for each measure, and is for one column")
         return self
 
     @model_validator(mode="after")
@@ -168,6 +194,19 @@ class Recipe(_Part):
                 raise ValueError(f"{cell.name}: {error}") from None
         return self
 
+    @model_validator(mode="after")
+    def _shared(self) -> Self:
+        """Check that a row and column of this recipe and of that whose runs it shares are the same run."""
+        if self.runs:
+            _among("table or figure", [self.runs], names())
+            other = load(self.runs)
+            for quick in (False, True):
+                theirs = {cell.folder: cell.settings for cell in other.cells(quick=quick)}
+                for cell in self.cells(quick=quick):
+                    if theirs.get(cell.folder, cell.settings) != cell.settings:
+                        raise ValueError(f"{cell.name} is another run here than in {self.runs}")
+        return self
+
     def cells(self, *, quick: bool = False) -> Iterator[Cell]:
         """Go through the cells of the table, row by row."""
         for row in self.rows:
@@ -178,7 +217,8 @@ class Recipe(_Part):
                 if quick:
                     parts += [self.quick, column.quick, row.quick]
                 settings = {key: value for part in parts for key, value in part.items()}
-                yield Cell(row=row.name, column=column.name, settings=settings, paper=_paper(row, column.name))
+                paper = _paper(row, column.name, self.measures)
+                yield Cell(row=row.name, column=column.name, settings=settings, paper=paper)
 
 
 def _among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -187,9 +227,24 @@ def _among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise ValueError(unknown(kind, name, known))
 
 
-def _paper(row: Row, column: str) -> dict[str, float]:
+def _paper(row: Row, column: str, measures: Iterable[str]) -> dict[str, float]:
+    if isinstance(row.paper, list):
+        return dict(zip(measures, row.paper, strict=True))
     found: Mapping[str, Any] = row.paper.get(column, {}) if column else row.paper  # type: ignore[assignment]
     return dict(found)
+
+
+def _completed(said: dict[str, Any]) -> dict[str, Any]:
+    """Return what a recipe says, and what it leaves to the one whose runs it shares."""
+    path = TABLES / f"{said.get('runs')}.toml"
+    if not path.exists():
+        return said
+    other = tomllib.loads(path.read_text())
+    rows = [{key: value for key, value in row.items() if key != "paper"} for row in other["rows"]]
+    left: dict[str, Any] = {
+        key: other[key] for key in ("paper", "needs", "seeds", "settings", "quick", "columns") if key in other
+    }
+    return {**left, "rows": rows, **said}
 
 
 def names() -> list[str]:
@@ -209,7 +264,7 @@ def load(name: str) -> Recipe:
     if not path.exists():
         raise ConfigError(unknown("table or figure", name, names()))
     try:
-        return Recipe.model_validate(tomllib.loads(path.read_text()))
+        return Recipe.model_validate(_completed(tomllib.loads(path.read_text())))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except ValidationError as error:

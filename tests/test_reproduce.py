@@ -1,0 +1,257 @@
+"""``hetfl reproduce``: recipes are right, runs are made once, figures are counted right, nothing is lost."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hetfl_flwr.errors import ConfigError
+from simulations.report import Run, load_run
+from simulations.reproduce.command import Request, reproduce
+from simulations.reproduce.outcome import Outcome, measured
+from simulations.reproduce.recipe import Cell, Measure, load, names
+
+RECIPE = """
+title = "Small table"
+paper = "A. Author, A Paper, 2021"
+source = "Table 1"
+against = "FedHe"
+seeds = 2
+
+[measures]
+accuracy = "accuracy"
+sent = { key = "bytes_up", unit = "MB" }
+
+[settings]
+clients = 2
+models = "tabular:3"
+rounds = 3
+batch-size = 20
+evaluate-every = 3
+checkpoint-every = 1
+
+[quick]
+rounds = 1
+
+[[rows]]
+name = "FedHe"
+settings = { algorithm = "fedhe", fedhe = { alpha = 0.5 } }
+paper = { accuracy = 50.0 }
+
+[[rows]]
+name = "Private"
+settings = { algorithm = "local" }
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def run_recipe(recipe, tmp_path):
+    """Reproduce the small table and return whether all of it is there, its folder, and what was said."""
+
+    def act(**wanted):
+        request = Request(0, False, 1, tmp_path / "out", {}, None, False)._replace(**wanted)
+        said = StringIO()
+        whole = reproduce([str(recipe)], request, Console(file=said, width=160))
+        return whole, tmp_path / "out" / ("small-quick" if request.quick else "small"), said.getvalue()
+
+    return act
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_of_the_papers_is_right(name):
+    recipe = load(name)
+    assert all(cell.settings["algorithm"] for cell in recipe.cells())
+    quick = list(recipe.cells(quick=True))
+    assert max(int(cell.settings.get("rounds", 50)) for cell in quick) <= 200
+
+
+def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe, tmp_path):
+    whole, folder, said = run_recipe(results=tmp_path / "RESULTS.md")
+    assert whole
+    made = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("runs/**/summary.json"))
+    assert made == [f"runs/{row}/seed-{seed}" for row in ("fedhe", "private") for seed in (0, 1)]
+    assert load_run(folder / "runs" / "fedhe" / "seed-1").config["fedhe.alpha"] == 0.5
+    figures = json.loads((folder / "table.json").read_text())["figures"]
+    assert [(one["row"], one["measure"]) for one in figures] == [
+        (row, measure) for row in ("FedHe", "Private") for measure in ("accuracy", "sent")
+    ]
+    assert figures[1]["ours"] == {"0": pytest.approx(3 * 2 * 480e-6), "1": pytest.approx(3 * 2 * 480e-6)}
+    assert figures[3]["mean"] == 0  # nobody sends anything
+    text = (folder / "table.md").read_text()
+    assert "Made by `hetfl reproduce" in text
+    assert "| FedHe | accuracy, % | 50.00 |" in text
+    assert text in (tmp_path / "RESULTS.md").read_text()
+    assert (folder / "figure.png").stat().st_size > 10_000
+    assert "Small table" in said
+
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/**/rounds.jsonl")}
+    assert run_recipe()[0]
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("runs/**/rounds.jsonl")} == before
+    run_recipe(seeds=3)
+    assert len(list(folder.glob("runs/**/summary.json"))) == 6
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
+    recipe.write_text(RECIPE.replace("rounds = 3", "rounds = 2"))
+    whole, folder, said = run_recipe(seeds=1)
+    assert whole, said
+    path = folder / "runs" / "fedhe" / "seed-0"
+    first = (path / "rounds.jsonl").read_bytes()
+    recipe.write_text(RECIPE)
+    whole, _, said = run_recipe(seeds=1)
+    assert whole, said
+    assert (path / "rounds.jsonl").read_bytes().startswith(first)
+    assert len((path / "rounds.jsonl").read_bytes().splitlines()) == 4
+
+
+def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe):
+    recipe.write_text(
+        RECIPE.replace('algorithm = "local"', 'algorithm = "fedh2l", public-fraction = 0.0')
+    )  # nobody has public rows
+    whole, folder, said = run_recipe(seeds=1)
+    assert not whole
+    assert "Private, seed 0: fedh2l needs public samples" in " ".join(said.split())
+    figures = json.loads((folder / "table.json").read_text())["figures"]
+    assert [len(one["ours"]) for one in figures] == [1, 1, 0, 0]
+
+
+def test_the_quick_variant_is_another_folder(run_recipe):
+    whole, folder, _ = run_recipe(quick=True)
+    assert whole
+    assert {path.parent.name for path in folder.glob("runs/**/summary.json")} == {"seed-0"}
+    assert load_run(folder / "runs" / "fedhe" / "seed-0").config["rounds"] == 1
+
+
+def test_only_a_report(run_recipe):
+    whole, folder, _ = run_recipe(report_only=True)
+    assert whole
+    assert not (folder / "runs").exists()
+    assert json.loads((folder / "table.json").read_text())["figures"][0]["mean"] is None
+
+
+def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
+    recipe.write_text(RECIPE.replace("{ accuracy = 50.0 }", "[50.0, 0.25]"))
+    assert next(load(str(recipe)).cells()).paper == {"accuracy": 50.0, "sent": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"bytes_up"', '"bytes_ip"', "unknown figure 'bytes_ip': did you mean 'bytes_up'?"),
+        ("accuracy = 50.0", "acuracy = 50.0", "unknown measure 'acuracy': did you mean 'accuracy'?"),
+        ('against = "FedHe"', 'against = "FedMD"', "unknown row 'FedMD'"),
+        ("{ accuracy = 50.0 }", "[50.0]", "FedHe: a list of figures has one for each measure"),
+        ('against = "FedHe"', 'figure = { measures = ["acuracy"] }', "unknown measure 'acuracy'"),
+        ("batch-size = 20", "batch-sise = 20", "FedHe: unknown config key 'batch-sise': did you mean 'batch-size'?"),
+        ('name = "Private"', 'name = "FedHe"', "a name is given twice: FedHe, FedHe"),
+        ("seeds = 2", "seeds = 0", "seeds: Input should be greater than or equal to 1"),
+        ("title", "tittle", "title: Field required"),
+        ("seeds = 2", "seeds =", "not TOML"),
+    ],
+)
+def test_a_recipe_that_is_not_right_says_where(recipe, old, new, said):
+    recipe.write_text(RECIPE.replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        load(str(recipe))
+    assert said in str(error.value)
+    assert str(recipe) in str(error.value)
+
+
+def test_a_recipe_that_there_is_not():
+    with pytest.raises(ConfigError, match="unknown table or figure 'fedh2l-tabel2': did you mean 'fedh2l-table2'"):
+        load("fedh2l-tabel2")
+
+
+CELL = Cell(row="A", column="", settings={}, paper={})
+
+
+def test_statistics_over_seeds():
+    """Of 1, 2, 3 the mean is 2 and the deviation 1; Student's t for 2 degrees of freedom and 95 % is 4.3027."""
+    one = Outcome(CELL, "m", "%", 4.0, {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.0, 2: 4.0, 7: 9.0})
+    assert (one.mean, one.deviation, one.difference, one.away) == (2, 1, -2, 2)
+    assert one.interval == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-5)
+    assert one.within is True
+    assert Outcome(CELL, "m", "%", 5.0, one.ours, {}).within is False
+    difference, p = one.against  # of 1, 0, -1: no difference at all
+    assert (difference, p) == (0, 1)
+
+
+def test_one_seed_has_no_deviation():
+    one = Outcome(CELL, "m", "%", 4.0, {0: 1.0}, {0: 2.0})
+    assert (one.mean, one.deviation, one.interval, one.within, one.away, one.against) == (
+        1,
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+def run_of(rounds, **summary):
+    whole = {"clients": 2, "rounds": len(rounds), "bytes_up": 0, "bytes_down": 0, "acc": None, **summary}
+    return Run(Path("r"), "r", {}, rounds, whole, [])
+
+
+def scored(*clients):
+    return {"clients": {str(partition): scores for partition, scores in enumerate(clients)}}
+
+
+def test_what_is_measured():
+    run = run_of(
+        [
+            scored({"validation-accuracy": 0.5}, {"validation-accuracy": 0.9}),
+            scored({"loss": 1.0}, {"loss": 3.0}),
+            scored({"validation-accuracy": 0.6}, {"validation-accuracy": 0.7}),
+        ],
+        acc=0.25,
+    )
+    assert measured(run, Measure(key="acc")) == 0.25
+    assert measured(run, Measure(key="best:validation-accuracy")) == 0.7  # the mean of round 0; then 0.65
+    assert measured(run, Measure(key="client-1:validation-accuracy")) == 0.7
+    assert measured(run, Measure(key="client-0:accuracy")) is None
+    assert measured(run_of([], acc=None), Measure(key="best:accuracy")) is None
+
+
+def test_numbers_are_those_of_the_last_round_a_client_or_of_before_the_first():
+    counted = [{"round": number, "numbers_up": up, "numbers_down": 0} for number, up in enumerate((10, 4, 6))]
+    run = run_of(counted)
+    assert measured(run, Measure(key="numbers_up", unit="numbers")) == 3  # of two clients
+    assert measured(run, Measure(key="before:numbers_up", unit="numbers")) == 5
+    assert measured(run_of(counted[:1]), Measure(key="numbers_up", unit="numbers")) is None
+
+
+def test_the_mean_of_some_clients_and_the_last():
+    run = run_of(
+        [scored({"a": 0.9}, {"a": 0.9}, {"a": 0.9}), scored({"a": 0.1}, {"a": 0.2}, {"a": 0.6}), scored({}, {})]
+    )
+    assert measured(run, Measure(key="clients-1-2:a")) == pytest.approx(0.4)
+    assert measured(run, Measure(key="last:a")) == pytest.approx(0.3)
+
+
+def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr("simulations.reproduce.recipe.TABLES", tmp_path)
+    (tmp_path / "small.toml").write_text(RECIPE)
+    path = tmp_path / "curves.toml"
+    said = 'title = "Curves"\nsource = "Figure 1"\nruns = "small"\nmeasures = { best = "best:accuracy" }\n'
+    path.write_text(said)
+    small, curves = load("small"), load("curves")
+    assert [cell.settings for cell in curves.cells()] == [cell.settings for cell in small.cells()]
+    assert (curves.paper, curves.seeds, [cell.paper for cell in curves.cells()]) == (small.paper, 2, [{}, {}])
+    request = Request(1, True, 1, tmp_path / "out", {}, None, False)
+    assert reproduce(["small", "curves"], request, Console(file=StringIO()))
+    assert (tmp_path / "out" / "curves-quick" / "table.json").exists()
+    assert not (tmp_path / "out" / "curves-quick" / "runs").exists()
+    path.write_text(said + '[[rows]]\nname = "FedHe"\nsettings = { algorithm = "fedhe" }\n')
+    with pytest.raises(ConfigError, match="FedHe is another run here than in small"):
+        load("curves")
