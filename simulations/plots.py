@@ -129,7 +129,7 @@ def plot_costs(runs: Sequence[Run], path: Path) -> None:
     ConfigError
         If the picture cannot be written there.
     """
-    _write(costs_figure(runs), path)
+    write_figure(costs_figure(runs), path)
 
 
 def plot_split(split: Split, path: Path) -> None:

@@ -125,6 +125,26 @@ def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe)
     assert [len(one["ours"]) for one in figures] == [1, 1, 0, 0]
 
 
+def test_a_run_of_other_settings_is_neither_taken_nor_repeated(run_recipe, recipe):
+    _, folder, _ = run_recipe(seeds=1)
+    path = folder / "runs" / "fedhe" / "seed-0" / "rounds.jsonl"
+    before = path.read_bytes()
+    recipe.write_text(RECIPE.replace("alpha = 0.5", "alpha = 0.25"))
+    whole, _, said = run_recipe(seeds=1)
+    assert not whole
+    assert "was run with fedhe.alpha = 0.5, not 0.25" in " ".join(said.split())
+    figures = json.loads((folder / "table.json").read_text())["figures"]
+    assert [len(one["ours"]) for one in figures if one["measure"] == "sent"] == [0, 1]
+    assert path.read_bytes() == before
+
+
+def test_keys_of_the_command_line_win_over_the_recipe(run_recipe):
+    whole, folder, _ = run_recipe(seeds=1, extra={"rounds": 1, "fedhe.alpha": 0.0})
+    assert whole
+    config = load_run(folder / "runs" / "fedhe" / "seed-0").config
+    assert (config["rounds"], config["fedhe.alpha"]) == (1, 0.0)
+
+
 def test_the_quick_variant_is_another_folder(run_recipe):
     whole, folder, _ = run_recipe(quick=True)
     assert whole

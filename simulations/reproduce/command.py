@@ -54,7 +54,7 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     sections, whole = [], True
     for name, recipe in recipes.items():
         found = _jobs(name, recipe, request)
-        failed = {} if request.report_only else run(found, request.extra, request.workers, console)
+        failed = {} if request.report_only else run(found, request.workers, console)
         whole &= not failed
         sections.append(_report(name, recipe, found, request, console))
         if failed and recipe.needs:
@@ -68,7 +68,10 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
 
 
 def _jobs(name: str, recipe: Recipe, request: Request) -> list[Job]:
-    cells = list(recipe.cells(quick=request.quick))
+    cells = [
+        cell.model_copy(update={"settings": {**cell.settings, **request.extra}})
+        for cell in recipe.cells(quick=request.quick)
+    ]
     seeds = request.seeds or (1 if request.quick else recipe.seeds)
     return jobs(cells, seeds, _folder(recipe.runs or name, request) / "runs")
 

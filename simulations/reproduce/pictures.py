@@ -59,7 +59,7 @@ def _bars(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Fig
         axes.set_xlabel(f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure)
         axes.grid(axis="x", alpha=0.3)
     panels[0].set_yticks(np.arange(len(rows)), rows)
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)
     panels[-1].legend(loc="lower right")
     return figure
 

@@ -12,12 +12,16 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from hetfl_flwr.config import Value
+from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.errors import HetflError
 from simulations.reproduce.recipe import Cell
 
 MADE_BY = "made-by.json"
 """File of a run folder that says which version of this project made it."""
+
+
+ELSEWHERE = ("data-dir", "device", "threads", "rounds", "checkpoint-every")
+"""Keys in which a run may differ from what is asked for and still be that run."""
 
 
 class Job(NamedTuple):
@@ -34,8 +38,12 @@ class Job(NamedTuple):
 
     @property
     def finished(self) -> bool:
-        """Whether its run has ended."""
-        return (self.folder / "summary.json").exists() and self.done >= self.rounds
+        """Whether its run has ended, and was one of these settings."""
+        return (self.folder / "summary.json").exists() and self.done >= self.rounds and self._is_as_asked()
+
+    def _is_as_asked(self) -> bool:
+        made = read_toml(self.folder / "config.toml")
+        return all(made.get(key) == value for key, value in self.cell.settings.items() if key not in ELSEWHERE)
 
     @property
     def done(self) -> int:
@@ -49,15 +57,14 @@ def jobs(cells: Sequence[Cell], seeds: int, folder: Path) -> list[Job]:
     return [Job(cell, seed, folder / cell.folder / f"seed-{seed}") for seed in range(seeds) for cell in cells]
 
 
-def run(wanted: Sequence[Job], extra: dict[str, Value], workers: int, console: Console) -> dict[Path, str]:
+def run(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path, str]:
     """Run what has not ended yet, and return what went wrong with which, by folder.
 
     Parameters
     ----------
     wanted : sequence of Job
-        What is to be there afterwards. A run that was stopped goes on from its last checkpoint.
-    extra : dict
-        Config keys of this machine, such as ``data-dir``, over those of the cells.
+        What is to be there afterwards. A run that was stopped goes on from its last checkpoint; one of other settings
+        in its place is refused, not repeated.
     workers : int
         Runs at a time, each in a process of its own.
     """
@@ -75,7 +82,7 @@ def run(wanted: Sequence[Job], extra: dict[str, Value], workers: int, console: C
         task = progress.add_task(f"{len(left)} runs", total=sum(job.rounds for job in left))
         waiting: dict[Future[str], Job] = {}
         try:
-            waiting = {pool.submit(_run, job.folder, {**job.cell.settings, **extra}, job.seed): job for job in left}
+            waiting = {pool.submit(_run, job.folder, job.cell.settings, job.seed): job for job in left}
             while waiting:
                 ended, _ = wait(waiting, timeout=1)
                 for future in ended:
@@ -100,7 +107,8 @@ def _run(folder: Path, settings: dict[str, Value], seed: int) -> str:
     resume = any((folder / "checkpoint").glob("round-*"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MADE_BY).write_text(json.dumps(made_by()))
+        if not resume:
+            (folder / MADE_BY).write_text(json.dumps(made_by()))
         run_one(chosen, resume=resume, workers=1, verbose=False)
     except Exit:
         return "stopped; the same command goes on with it"
