@@ -322,6 +322,7 @@ def test_the_command_is_installed():
         ("datasets", ["digits", "mnist", "bundled"]),
         ("models", ["lenet5", "fedhe:9", "(1, 8, 8)"]),
         ("recipes", ["fedhe-digits", "fedhe-mnist-heterogeneous"]),
+        ("tables", ["fedh2l-table2", "leaderboard"]),
         ("keys", ["learning-rate", "0.001", "Step size"]),
     ],
 )
@@ -334,14 +335,17 @@ def test_each_kind_is_listed(kind, shown, hetfl):
 def test_a_list_of_nothing_in_particular_is_everything(hetfl):
     done = hetfl("list")
     assert done.status == 0
-    for title in ("algorithms", "data sets", "models for digits", "recipes", "config keys"):
+    for title in ("algorithms", "data sets", "models for digits", "recipes", "tables and figures", "config keys"):
         assert title in done.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["list", "recipies"], "'recipies' is not one of 'algorithms', 'datasets', 'models', 'recipes', 'keys'"),
+        (
+            ["list", "recipies"],
+            "'recipies' is not one of 'algorithms', 'datasets', 'models', 'recipes', 'tables', 'keys'",
+        ),
         (["list", "models", "--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
         (["list", "datasets", "--data-dir", "none"], "data-dir 'none' is not a folder"),
         (["compare", "none"], "none: "),

@@ -187,7 +187,7 @@ def test_a_model_that_has_no_batched_form_is_called_alone():
     ("name", "batched", "clients", "expected"),
     [
         ("mlp", True, 2, True),
-        ("mlp", "auto", 100, False),  # 55,610 parameters
+        ("mlp", "auto", 100, False),  # 55,210 parameters
         ("lenet5", "auto", 20, True),
         ("lenet5", "auto", 19, False),  # with few clients there is nothing to gain
         ("lenet5", False, 100, False),
