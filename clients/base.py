@@ -99,7 +99,8 @@ class KnowledgeClient(NumPyClient, ABC):
         round = int(config[ROUND])
         download = self.download_spec().check(parameters, "server")
         self._restore()
-        models = {"model": self.node.model, **{n: m for n, m in vars(self).items() if isinstance(m, SplitModel)}}
+        others = {name: model for name, model in vars(self).items() if isinstance(model, SplitModel)}
+        models = {f"model {self.node.model_name}": self.node.model, **others}
         seed, batched = self.node.config.seed, self.node.config.batched
         with seeded(seed, self.node.partition, round, "train"), together(models, batched):
             self.node.model.train()

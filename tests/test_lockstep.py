@@ -209,6 +209,17 @@ def test_the_local_engine_calls_models_together(make_config, run_federation, mon
     assert calls == [clients] * called
 
 
+def test_models_that_only_their_names_tell_apart_are_not_called_as_one(make_config, run_federation, tmp_path):
+    def knowledge(batched):
+        keys = {"models": "fixtures.models:once,fixtures.models:thrice", "clients": 4, "rounds": 2, "local_batches": 2}
+        config = make_config(**keys, batched=batched, output_dir=str(tmp_path / str(batched)))
+        return load_file(run_federation(config) / "knowledge.safetensors")
+
+    alone, beside = knowledge(False), knowledge(True)
+    for name, array in alone.items():
+        np.testing.assert_allclose(beside[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
 def test_models_have_their_own_class_and_memory_afterwards():
     learner, other = (Learner(client, perceptron, RunConfig(batch_size=4)) for client in range(2))
     before = [parameter.data_ptr() for parameter in learner.model.parameters()]
