@@ -11,6 +11,7 @@ from flwr.compat.client.numpy_client import NumPyClient
 from numpy.typing import NDArray
 from torch import nn
 
+from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.federation import EXAMPLES, ROUND
 from hetfl_flwr.lockstep import together
@@ -170,6 +171,8 @@ class KnowledgeClient(NumPyClient, ABC):
         metrics: Metrics = {}
         if len(data.validation):
             metrics["validation-accuracy"] = evaluate(model, data.validation).accuracy
+        if self.node.config.keep_best and self.node.config.best_on == "domains":
+            metrics["validation-acc"] = _pooled(model, (data.validation, *data.others_validation))
         if data.others:
             measured = dict(enumerate(evaluate(model, other) for other in data.others))
             accuracies = {domain: one.accuracy for domain, one in measured.items()}
@@ -181,9 +184,9 @@ class KnowledgeClient(NumPyClient, ABC):
 
     def _best(self, metrics: Metrics, round: int) -> Metrics:
         """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
-        prefix = "best."
+        prefix, score = "best.", {"own": "validation-accuracy", "domains": "validation-acc"}[self.node.config.best_on]
         before = {key.removeprefix(prefix): n for key, n in self._saved.numbers.items() if key.startswith(prefix)}
-        if before and before["validation-accuracy"] >= float(metrics["validation-accuracy"]):
+        if before and before[score] >= float(metrics[score]):
             return dict(before)
         model = {f"{prefix}{name}": tensor for name, tensor in self.node.model.state_dict().items()}
         numbers = {f"{prefix}{name}": float(value) for name, value in metrics.items()}
@@ -218,6 +221,12 @@ class KnowledgeClient(NumPyClient, ABC):
         if self._saved.tensors and self._saved.round <= checkpoint < state.round:
             self.node.store.keep()
         self.node.write_state(state)
+
+
+def _pooled(model: nn.Module, several: Iterable[Batches]) -> float:
+    """Return a model's accuracy over several sets of samples, all taken together."""
+    measured = [evaluate(model, samples) for samples in several]
+    return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)
 
 
 def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

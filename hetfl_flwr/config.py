@@ -257,8 +257,15 @@ class RunConfig(BaseModel):
     ] = 1
     keep_best: Annotated[
         bool,
-        Field(description="Clients keep, and report, their model of best accuracy on their validation samples so far."),
+        Field(description="Clients keep, and report, their model of best accuracy on validation samples so far."),
     ] = False
+    best_on: Annotated[
+        Literal["own", "domains"],
+        Field(
+            description="Whose validation samples keep-best goes by: a client's own, or those of all domains, which "
+            "only a simulation knows (FedH2L's \"maximal ACC\")."
+        ),
+    ] = "own"
     client_seconds: Annotated[
         str,
         AfterValidator(_seconds),

@@ -54,6 +54,24 @@ def test_with_keep_best_a_client_reports_its_best_model_on_validation(make_confi
     assert kept["model.head.weight"].tolist() == HALF_RIGHT
 
 
+def test_the_best_on_all_domains_validation_samples(make_config):
+    """Own validation: (1, 0) is 0 and (0, 1) is 1; another domain's, twice as many: all four are class 1.
+
+    `both` is right on the own two (2 of 6 at least, and on two of the other four): 4 of 6. `ones` calls everything
+    class 1: 1 of the own two, but all of the other four: 5 of 6.
+    """
+    both, ones = [[2.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [2.0, 2.0]]
+    kept = {}
+    for best_on in ("own", "domains"):
+        node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT, keep_best=True, best_on=best_on)
+        other = node.data.validation.like(torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 2), torch.ones(4, dtype=torch.int64))
+        node = replace(node, data=replace(node.data, others_validation=(other,)))
+        scores = [evaluated(node, weight) for weight in (both, ones)]
+        kept[best_on] = node.read_state().tensors["best.head.weight"].tolist()
+    assert kept == {"own": both, "domains": ones}
+    assert [score["validation-acc"] for score in scores] == pytest.approx([4 / 6, 5 / 6])
+
+
 def test_a_client_without_test_samples_has_no_accuracy_rather_than_one_of_zero():
     node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT)
     untested = replace(node, data=replace(node.data, test=node.data.test.first(0)))

@@ -146,6 +146,15 @@ class TestRotatedFamily:
                 assert stored(other) == stored(tests[0].like(inputs, labels))
                 assert len(other) == sum(map(len, tests))
 
+    @pytest.mark.parametrize("count", [4, 6])
+    def test_the_validation_samples_of_others_are_those_of_all_clients_of_each_other_domain(self, count):
+        data = clients(count)
+        for client in data:
+            there = [domain for domain in range(4) if domain != client.domain]
+            for domain, other in zip(there, client.others_validation, strict=True):
+                theirs = [stored(one.validation) for one in data if one.domain == domain]
+                assert sorted(stored(other)) == sorted(row for rows in theirs for row in rows)
+
     def test_without_a_split_the_others_are_there_once(self):
         assert [len(other) for other in load(num_partitions=8, partition="all").others] == [200, 200, 200]
 

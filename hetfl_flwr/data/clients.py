@@ -149,8 +149,13 @@ def load_client_data(
         test=Samples(source, tests),
         public_rows=min(_held_out(len(share), public_fraction), len(train)),
         domain=index,
-        others=tuple(Samples(family[other], _tests(domains[other])) for other in others),
+        others=tuple(Samples(family[other], _held_of_all(domains[other], TEST)) for other in others),
+        others_validation=tuple(Samples(family[other], _held_of_all(domains[other], VALIDATION)) for other in others),
     )
+
+
+TEST, VALIDATION = 0, 1
+"""Parts that `_Domain.cut` gives."""
 
 
 @dataclass(frozen=True)
@@ -209,11 +214,11 @@ def _test_split(arrays: Arrays) -> Tensor:
 
 
 @cache
-def _tests(domain: _Domain) -> Tensor:
-    """Return the test rows of all clients of a domain, ascending."""
-    if domain.test is None:
+def _held_of_all(domain: _Domain, part: int) -> Tensor:
+    """Return the test or the validation rows of all clients of a domain, ascending."""
+    if part == TEST and domain.test is None:
         return _test_split(domain.arrays)
-    rows = [domain.cut(domain.share(position))[0].numpy() for position in range(domain.clients)]
+    rows = [domain.cut(domain.share(position))[part].numpy() for position in range(domain.clients)]
     return torch.from_numpy(np.unique(np.concatenate(rows)))
 
 

@@ -370,6 +370,8 @@ class ClientData:
     others : tuple of Samples
         The test samples of each other domain of a rotated family that has a client, by domain index; empty for
         every other data set. They are scaled and centred as the client's own are.
+    others_validation : tuple of Samples
+        The validation samples of the same domains.
     """
 
     spec: DataSpec
@@ -379,6 +381,7 @@ class ClientData:
     public_rows: int = 0
     domain: int = 0
     others: tuple[Samples, ...] = ()
+    others_validation: tuple[Samples, ...] = ()
 
     @property
     def public(self) -> Samples:
@@ -393,4 +396,5 @@ class ClientData:
             validation=self.validation.to(device),
             test=self.test.to(device),
             others=tuple(samples.to(device) for samples in self.others),
+            others_validation=tuple(samples.to(device) for samples in self.others_validation),
         )
