@@ -263,7 +263,7 @@ class RunConfig(BaseModel):
         Literal["own", "domains"],
         Field(
             description="Whose validation samples keep-best goes by: a client's own, or those of all domains, which "
-            "only a simulation knows (FedH2L's \"maximal ACC\")."
+            'only a simulation knows (FedH2L\'s "maximal ACC").'
         ),
     ] = "own"
     client_seconds: Annotated[

@@ -295,6 +295,8 @@ class Stack:
         from torch.func import functional_call
 
         alone = deepcopy(models[0]).to("meta")
+        for layer in alone.modules():
+            layer._forward_pre_hooks.clear()  # a layout of memory is nothing that vmap knows
         self._function = lambda parameters, x: functional_call(alone, parameters, (x,))
 
 

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Context
 from torch import nn
 
 from hetfl_flwr.algorithms import models_of, width_of
+from hetfl_flwr.allocation import keep_freed_memory
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.data import ClientData, DataSpec, load_client_data
 from hetfl_flwr.errors import ConfigError
@@ -161,6 +162,7 @@ def _made(context: Context) -> dict[str, Any]:
     if not isinstance(context, ResidentContext):  # `hetfl run` counts the threads of all its workers
         check_threads(config.threads)
     torch.set_num_threads(config.threads)
+    keep_freed_memory()
     data = client_data(config, partition, partitions).to(_device(config.device))
     models = models_of(config)
     if config.pretrained and "model" not in context.node_config:

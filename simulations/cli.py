@@ -206,6 +206,12 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="The quick variant: bundled data, few rounds, a seed.")
     ] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="The short variant, where there is one: the same data on a small machine.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Rows and columns with this in their name; repeatable.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
     data_dir: FolderOption = None,
     settings: SettingsOption = None,
@@ -223,11 +229,15 @@ def reproduce(
     """
     from simulations.reproduce.command import Request
     from simulations.reproduce.command import reproduce as reproduce_all
+    from simulations.reproduce.recipe import Variant
 
     extra = dict(parse_setting(text) for text in settings or [])
     if data_dir is not None:
         extra["data-dir"] = str(data_dir)
-    request = Request(seeds, quick, workers, out, extra, results, report_only)
+    if quick and short:
+        raise ConfigError("--quick and --short: one of them")
+    variant: Variant = "quick" if quick else "short" if short else "full"
+    request = Request(out, variant, only or (), seeds, workers, extra, results, report_only)
     if not reproduce_all(recipes, request, _console()):
         raise typer.Exit(1)
 

@@ -175,6 +175,21 @@ class TestZoo:
         assert not torch.equal(weights[0, 1], weights[1, 1])
         assert torch.equal(torch.get_rng_state(), before)
 
+    @pytest.mark.parametrize("spec", [DIGITS, DataSpec(shape=(3, 12, 12), classes=10)])
+    def test_convolutions_have_channels_last_in_memory_and_give_the_same(self, spec: DataSpec) -> None:
+        model = build_model("lenet5", spec, seed=0)
+        images, seen = torch.randn(5, *spec.shape), []
+        model.body[3].register_forward_hook(lambda layer, inputs, output: seen.append((inputs[0], output)))
+        logits = model(images)
+        for maps in seen[0]:
+            assert maps.is_contiguous(memory_format=torch.channels_last)
+            assert not maps.is_contiguous()
+        for layer in model.modules():
+            layer._forward_pre_hooks.clear()
+        torch.testing.assert_close(model(images), logits)
+        assert not seen[1][1].is_contiguous(memory_format=torch.channels_last)
+        assert all(parameter.is_contiguous() for parameter in model.parameters())
+
     def test_a_convolutional_network_refuses_a_table(self) -> None:
         with pytest.raises(ModelError, match=r"'fedhe:3'.*\(30,\).*needs images.*use mlp") as error:
             build_model("fedhe:3", TABLE, seed=0)

@@ -65,7 +65,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_network_with_all_its_weights_is_torchvision_s(folder, own):
     model = build_model(NAME, IMAGENET, seed=0, pretrained=folder).eval()
-    assert torch.equal(model(samples(IMAGENET)), own(samples(IMAGENET)))
+    torch.testing.assert_close(model(samples(IMAGENET)), own(samples(IMAGENET)))  # their layouts in memory differ
 
 
 def test_with_other_classes_the_head_alone_is_random(folder, own):

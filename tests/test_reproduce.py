@@ -31,13 +31,14 @@ rounds = 3
 batch-size = 20
 evaluate-every = 3
 checkpoint-every = 1
+fedhe = { alpha = 0.5 }  # a key that the runs of other rows do not have
 
 [quick]
 rounds = 1
 
 [[rows]]
 name = "FedHe"
-settings = { algorithm = "fedhe", fedhe = { alpha = 0.5 } }
+settings = { algorithm = "fedhe" }
 paper = { accuracy = 50.0 }
 
 [[rows]]
@@ -58,10 +59,14 @@ def run_recipe(recipe, tmp_path):
     """Reproduce the small table and return whether all of it is there, its folder, and what was said."""
 
     def act(**wanted):
-        request = Request(0, False, 1, tmp_path / "out", {}, None, False)._replace(**wanted)
+        request = Request(tmp_path / "out", **wanted)
         said = StringIO()
         whole = reproduce([str(recipe)], request, Console(file=said, width=160))
-        return whole, tmp_path / "out" / ("small-quick" if request.quick else "small"), said.getvalue()
+        return (
+            whole,
+            tmp_path / "out" / ("small" if request.variant == "full" else f"small-{request.variant}"),
+            said.getvalue(),
+        )
 
     return act
 
@@ -70,7 +75,7 @@ def run_recipe(recipe, tmp_path):
 def test_every_recipe_of_the_papers_is_right(name):
     recipe = load(name)
     assert all(cell.settings["algorithm"] for cell in recipe.cells())
-    quick = list(recipe.cells(quick=True))
+    quick = list(recipe.cells("quick"))
     assert max(int(cell.settings.get("rounds", 50)) for cell in quick) <= 200
 
 
@@ -107,10 +112,12 @@ def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
     assert whole, said
     path = folder / "runs" / "fedhe" / "seed-0"
     first = (path / "rounds.jsonl").read_bytes()
+    (path / "made-by.json").write_text('["0123abc"]')
     recipe.write_text(RECIPE)
     whole, _, said = run_recipe(seeds=1)
     assert whole, said
     assert (path / "rounds.jsonl").read_bytes().startswith(first)
+    assert "commit 0123abc, " in (folder / "table.md").read_text()  # and the one that it went on with
     assert len((path / "rounds.jsonl").read_bytes().splitlines()) == 4
 
 
@@ -146,10 +153,60 @@ def test_keys_of_the_command_line_win_over_the_recipe(run_recipe):
 
 
 def test_the_quick_variant_is_another_folder(run_recipe):
-    whole, folder, _ = run_recipe(quick=True)
+    whole, folder, _ = run_recipe(variant="quick")
     assert whole
     assert {path.parent.name for path in folder.glob("runs/**/summary.json")} == {"seed-0"}
     assert load_run(folder / "runs" / "fedhe" / "seed-0").config["rounds"] == 1
+
+
+def test_the_short_variant_says_what_it_has_less(run_recipe, recipe, tmp_path):
+    recipe.write_text(
+        RECIPE.replace("[quick]", "[short]\nrounds = 2\n\n[quick]").replace(
+            "seeds = 2", 'seeds = 1\nshort-only = ["Priv"]'
+        )
+    )
+    whole, folder, _ = run_recipe(variant="short", extra={"batch-size": 30}, results=tmp_path / "all.md")
+    assert whole
+    assert [path.parent.parent.name for path in folder.glob("runs/**/summary.json")] == ["private"]
+    assert load_run(folder / "runs" / "private" / "seed-0").config["rounds"] == 2
+    text = (folder / "table.md").read_text()
+    assert "Made by `hetfl reproduce" in text
+    assert "--short --set batch-size=30`" in text
+    assert "**Less than in the paper:** rounds = 2 for 3; batch-size = 30 for 20; 1 of 2 cells." in text
+    assert "![Small table](results/small-short.png)" in (tmp_path / "all.md").read_text()
+    assert (tmp_path / "results" / "small-short.png").read_bytes() == (folder / "figure.png").read_bytes()
+
+
+def test_a_recipe_without_a_short_variant_is_run_in_full(run_recipe):
+    _, folder, _ = run_recipe(variant="short", seeds=1, report_only=True)
+    assert not folder.exists()
+    assert (folder.parent / "small" / "table.json").exists()
+
+
+def test_only_rows_and_columns_with_a_word_in_their_name(run_recipe, tmp_path):
+    whole, folder, _ = run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
+    assert whole
+    assert [path.parent.parent.name for path in folder.glob("runs/**/summary.json")] == ["private"]
+    assert "--only 'Priv' --seeds 1`" in (tmp_path / "all.md").read_text()
+    with pytest.raises(ConfigError, match="--only private: no row or column has this in its name"):
+        run_recipe(only=["private"])
+
+
+def test_measures_that_the_picture_leaves_out_are_folded_away(run_recipe, recipe):
+    recipe.write_text(
+        RECIPE.replace('against = "FedHe"', 'found = "Ours is lower."\nfigure = { measures = ["accuracy"] }')
+    )
+    _, folder, _ = run_recipe(seeds=1)
+    shown, _, folded = (folder / "table.md").read_text().partition("<details>")
+    assert "**Found:** Ours is lower." in shown
+    assert ("| FedHe | accuracy" in shown, "| FedHe | sent" in shown) == (True, False)
+    assert ("| FedHe | accuracy" in folded, "| FedHe | sent" in folded) == (False, True)
+
+
+def test_what_has_not_been_run_is_named_in_the_file_of_all_tables(run_recipe, tmp_path):
+    run_recipe(report_only=True, results=tmp_path / "all.md")
+    text = (tmp_path / "all.md").read_text()
+    assert text.splitlines()[2:5] == ["## Not run", "", f"- Small table (`{tmp_path / 'small.toml'}`)"]
 
 
 def test_only_a_report(run_recipe):
@@ -268,10 +325,10 @@ def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path
     small, curves = load("small"), load("curves")
     assert [cell.settings for cell in curves.cells()] == [cell.settings for cell in small.cells()]
     assert (curves.paper, curves.seeds, [cell.paper for cell in curves.cells()]) == (small.paper, 2, [{}, {}])
-    request = Request(1, True, 1, tmp_path / "out", {}, None, False)
+    request = Request(tmp_path / "out", "quick")
     assert reproduce(["small", "curves"], request, Console(file=StringIO()))
     assert (tmp_path / "out" / "curves-quick" / "table.json").exists()
     assert not (tmp_path / "out" / "curves-quick" / "runs").exists()
-    path.write_text(said + '[[rows]]\nname = "FedHe"\nsettings = { algorithm = "fedhe" }\n')
+    path.write_text(said + '[[rows]]\nname = "FedHe"\nsettings = { algorithm = "fedhe", fedhe.alpha = 1 }\n')
     with pytest.raises(ConfigError, match="FedHe is another run here than in small"):
         load("curves")

@@ -11,7 +11,7 @@ import torch
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, unknown
-from hetfl_flwr.models.split_model import SplitModel, cause, checked, parameter_count, projected
+from hetfl_flwr.models.split_model import SplitModel, cause, channels_last, checked, parameter_count, projected
 from hetfl_flwr.models.text import bag, lstm
 from hetfl_flwr.models.vision import TORCHVISION, vision
 from hetfl_flwr.models.zoo import (
@@ -222,7 +222,8 @@ def build_model(
         build = partial(vision, name, pretrained=pretrained)
     with seeded(seed, *scope, "weights"):
         model = _build(name, build, spec)
-        return model if width in (0, model.width) else projected(model, width)
+        model = model if width in (0, model.width) else projected(model, width)
+    return channels_last(model) if name in ZOO else model
 
 
 def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:

@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copyfile
 from typing import NamedTuple
 
 from rich.console import Console
 
 from hetfl_flwr.config import Value
-from hetfl_flwr.errors import RunFolderError
-from simulations.reproduce.outcome import as_json, markdown, outcomes, table
+from hetfl_flwr.errors import ConfigError, RunFolderError
+from simulations.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.reproduce.pictures import draw
-from simulations.reproduce.recipe import Recipe, load, names
-from simulations.reproduce.running import Job, jobs, run
+from simulations.reproduce.recipe import Recipe, Variant, load, names
+from simulations.reproduce.running import ELSEWHERE, Job, jobs, run
+
+PICTURES = "results"
+"""Folder beside the file of all tables, for their pictures."""
 
 
 class Request(NamedTuple):
@@ -19,10 +23,12 @@ class Request(NamedTuple):
 
     Parameters
     ----------
+    variant : {"full", "short", "quick"}
+        How much of it.
+    only : list of str
+        What the name of a row or column must have one of. Empty: all.
     seeds : int
         How many; 0: as the recipe says.
-    quick : bool
-        The quick variant.
     workers : int
         Runs at a time.
     out : Path
@@ -35,13 +41,41 @@ class Request(NamedTuple):
         Run nothing: report what is there.
     """
 
-    seeds: int
-    quick: bool
-    workers: int
     out: Path
-    extra: dict[str, Value]
-    results: Path | None
-    report_only: bool
+    variant: Variant = "full"
+    only: Sequence[str] = ()
+    seeds: int = 0
+    workers: int = 1
+    extra: dict[str, Value] = {}  # noqa: RUF012
+    results: Path | None = None
+    report_only: bool = False
+
+
+class Task(NamedTuple):
+    """A recipe as it is asked for.
+
+    Parameters
+    ----------
+    name : str
+        The recipe's.
+    recipe : Recipe
+        What it says.
+    variant : {"full", "short", "quick"}
+        "full" where "short" is asked for and the recipe has none.
+    jobs : list of Job
+        Its runs.
+    folder : Path
+        Where its table goes.
+    command : str
+        What makes it again.
+    """
+
+    name: str
+    recipe: Recipe
+    variant: Variant
+    jobs: list[Job]
+    folder: Path
+    command: str
 
 
 def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
@@ -50,48 +84,71 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     What has been run before is not run again. After each recipe its table, JSON and picture are written, whatever of it
     is there; so a run that fails or is stopped takes nothing with it.
     """
-    recipes = {name: load(name) for name in (names() if list(wanted) == ["all"] else wanted)}  # all are checked first
-    sections, whole = [], True
-    for name, recipe in recipes.items():
-        found = _jobs(name, recipe, request)
-        failed = {} if request.report_only else run(found, request.workers, console)
+    tasks = [_task(name, request) for name in (names() if list(wanted) == ["all"] else wanted)]  # all are checked first
+    if not any(task.jobs for task in tasks):
+        raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
+    whole = True
+    for task in tasks:
+        failed = {} if request.report_only else run(task.jobs, request.workers, console)
         whole &= not failed
-        sections.append(_report(name, recipe, found, request, console))
-        if failed and recipe.needs:
-            console.print(f"{name} needs {recipe.needs}", style="yellow", markup=False)
+        _report(task, console)
+        if failed and task.recipe.needs:
+            console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
     if request.results is not None:
-        try:
-            request.results.write_text("\n".join(["# Results\n", *sections]))
-        except OSError as error:
-            raise RunFolderError(f"{request.results} cannot be written: {error.strerror}") from None
+        _collect(tasks, request.results)
     return whole
 
 
-def _jobs(name: str, recipe: Recipe, request: Request) -> list[Job]:
+def _task(name: str, request: Request) -> Task:
+    recipe = load(name)
+    owner = load(recipe.runs) if recipe.runs else recipe
+    variant: Variant = "full" if request.variant == "short" and not owner.has_short else request.variant
     cells = [
         cell.model_copy(update={"settings": {**cell.settings, **request.extra}})
-        for cell in recipe.cells(quick=request.quick)
+        for cell in recipe.cells(variant)
+        if cell.matches(request.only)
     ]
-    seeds = request.seeds or (1 if request.quick else recipe.seeds)
-    return jobs(cells, seeds, _folder(recipe.runs or name, request) / "runs")
+    seeds = request.seeds or (1 if variant == "quick" else recipe.seeds)
+    suffix = "" if variant == "full" else f"-{variant}"
+    runs = request.out / (Path(recipe.runs or name).stem + suffix) / "runs"
+    folder = request.out / (Path(name).stem + suffix)
+    return Task(name, recipe, variant, jobs(cells, seeds, runs), folder, _command(name, variant, request))
 
 
-def _folder(name: str, request: Request) -> Path:
-    return request.out / (f"{Path(name).stem}-quick" if request.quick else Path(name).stem)
+def _command(name: str, variant: Variant, request: Request) -> str:
+    """Return what makes a table again, but for where data are and on what it runs."""
+    words = ["hetfl reproduce", name, *([] if variant == "full" else [f"--{variant}"])]
+    words += [f"--only '{text}'" for text in request.only]
+    words += [f"--seeds {request.seeds}"] if request.seeds else []
+    kept = {key: value for key, value in request.extra.items() if key == "rounds" or key not in ELSEWHERE}
+    return " ".join([*words, *(f"--set {key}={value}" for key, value in kept.items())])
 
 
-def _report(name: str, recipe: Recipe, found: list[Job], request: Request, console: Console) -> str:
-    """Write table, figures and picture of what is there, and return the section of Markdown."""
-    folder = _folder(name, request)
-    command = f"hetfl reproduce {name}" + (" --quick" if request.quick else "")
-    command += f" --seeds {request.seeds}" if request.seeds else ""
-    figures = outcomes(recipe, found)
-    console.print(table(recipe, figures))
-    section = markdown(recipe, figures, found, command)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(section)
-    (folder / "table.json").write_text(as_json(recipe, figures, found, command))
-    if any(job.finished for job in found):
-        draw(recipe, figures, found, folder / "figure.png")
-    console.print(f"written: {folder}/table.md, table.json, figure.png", markup=False, highlight=False)
-    return section
+def _report(task: Task, console: Console) -> None:
+    """Write table, figures and picture of what is there."""
+    figures = outcomes(task.recipe, task.jobs)
+    console.print(table(task.recipe, figures))
+    less = lessened(task.recipe, [job.cell for job in task.jobs])
+    task.folder.mkdir(parents=True, exist_ok=True)
+    (task.folder / "table.md").write_text(markdown(task.recipe, figures, task.jobs, task.command, less))
+    (task.folder / "table.json").write_text(as_json(task.recipe, figures, task.jobs, task.command))
+    if any(job.finished for job in task.jobs):
+        draw(task.recipe, figures, task.jobs, task.folder / "figure.png")
+    console.print(f"written: {task.folder}/table.md, table.json, figure.png", markup=False, highlight=False)
+
+
+def _collect(tasks: Sequence[Task], path: Path) -> None:
+    """Write all tables that have figures into one file, their pictures beside it, and what has not been run."""
+    run_before = [task for task in tasks if any(job.finished for job in task.jobs)]
+    sections = ["# Results\n"]
+    try:
+        (path.parent / PICTURES).mkdir(parents=True, exist_ok=True)
+        for task in run_before:
+            picture = f"{PICTURES}/{task.folder.name}.png"
+            copyfile(task.folder / "figure.png", path.parent / picture)
+            sections += [(task.folder / "table.md").read_text(), f"![{task.recipe.title}]({picture})\n"]
+        missing = [f"- {task.recipe.title} (`{task.name}`)" for task in tasks if task not in run_before]
+        sections += ["## Not run\n", *missing, ""] if missing else []
+        path.write_text("\n".join(sections))
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None

@@ -26,6 +26,9 @@ LEVEL = 0.95
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 """Client P, or clients P to Q, in a measure's key."""
 
+PLACES = ("data-dir", "device", "threads", "checkpoint-every")
+"""Keys that change nothing but where and when things happen."""
+
 SCALES = {"%": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 HEADINGS = (
     "row",
@@ -210,21 +213,47 @@ def table(recipe: Recipe, found: Sequence[Outcome]) -> Table:
     return shown
 
 
-def markdown(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], command: str) -> str:
-    """Return the table as a section of a Markdown file, with the command and the commits that made it."""
+def markdown(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], command: str, less: str) -> str:
+    """Return the table as a section of a Markdown file, with the command and the commits that made it.
+
+    Measures that the picture leaves out are folded away.
+    """
     made = sorted(set(commits([job for job in jobs if job.finished])))
-    headings = _headings(recipe)
-    lines = [
+    shown = recipe.figure.measures or list(recipe.measures)
+    first, others = ([one for one in found if (one.measure in shown) == first] for first in (True, False))
+    paragraphs = [
         f"## {recipe.title}",
-        "",
         f"{recipe.paper}; {recipe.source}. Made by `{command}`, commit {', '.join(made) or 'none'}.",
-        *(["", recipe.note.strip()] if recipe.note else []),
-        "",
-        f"| {' | '.join(headings)} |",
-        f"| {' | '.join(['---', *['--:'] * (len(headings) - 1)])} |",
-        *(f"| {' | '.join(line)} |" for line in _lines(recipe, found)),
+        f"**Less than in the paper:** {less}" if less else "",
+        recipe.note.strip(),
+        f"**Found:** {recipe.found.strip()}" if recipe.found else "",
+        _markdown_table(recipe, first),
+        f"<details><summary>All figures</summary>\n\n{_markdown_table(recipe, others)}\n\n</details>" if others else "",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
+
+
+def _markdown_table(recipe: Recipe, found: Iterable[Outcome]) -> str:
+    headings = _headings(recipe)
+    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *_lines(recipe, found)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def lessened(recipe: Recipe, cells: Iterable[Cell]) -> str:
+    """Return in words what these cells have otherwise than the full table: config keys, and cells left out."""
+    whole = {cell.folder: cell for cell in recipe.cells()}
+    those = {cell.folder: cell for cell in cells}
+    changed: dict[str, dict[str, None]] = {}
+    for folder, cell in those.items():
+        for key, value in cell.settings.items():
+            before = whole[folder].settings.get(key)
+            if value != before and key not in PLACES:
+                said = f"{value}" if before is None else f"{value} for {before}"
+                changed.setdefault(key, {})[said] = None
+    words = [f"{key} = {' or '.join(values)}" for key, values in changed.items()]
+    if len(those) < len(whole):
+        words.append(f"{len(those)} of {len(whole)} cells")
+    return "; ".join(words) + "." if words else ""
 
 
 def as_json(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], command: str) -> str:

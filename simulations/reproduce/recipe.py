@@ -1,9 +1,9 @@
 """What a table or a figure of a paper is, as a TOML file: its runs, what is measured, and the paper's figures."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -17,8 +17,14 @@ TABLES = Path(__file__).resolve().parents[1] / "recipes" / "tables"
 NUMBERS = ("numbers_up", "numbers_down")
 """What is counted over the rounds beside the figures of ``summary.json``."""
 
+SHARED = ("paper", "needs", "seeds", "settings", "short", "short-only", "quick", "columns")
+"""What a recipe that does not say it takes from the one whose runs it shares."""
+
 Settings = Annotated[dict[str, Value], BeforeValidator(lambda table: dict(flattened(table)))]
 """Config keys, flat; a table of them in TOML is an algorithm's own."""
+
+Variant = Literal["full", "short", "quick"]
+"""The paper's settings; on the same data as much of them as a small machine can do; bundled data and few rounds."""
 
 
 class _Part(BaseModel):
@@ -76,16 +82,24 @@ class Figures(_Part):
     client: int = 0
 
 
-class Column(_Part):
+class _Varied(_Part):
+    settings: Settings = {}
+    short: Settings = {}
+    quick: Settings = {}
+
+    def of(self, variant: Variant) -> dict[str, Value]:
+        """Return the config keys that a variant has beside those of the full one."""
+        return {"full": {}, "short": self.short, "quick": self.quick}[variant]
+
+
+class Column(_Varied):
     """What sets some runs of a row apart from others, such as the data set."""
 
     name: str
-    settings: Settings = {}
-    quick: Settings = {}
     needs: str = ""
 
 
-class Row(_Part):
+class Row(_Varied):
     """One method.
 
     Parameters
@@ -101,8 +115,6 @@ class Row(_Part):
     """
 
     name: str
-    settings: Settings = {}
-    quick: Settings = {}
     paper: list[float] | dict[str, float | dict[str, float]] = {}
     without: list[str] = []
 
@@ -126,8 +138,12 @@ class Cell(_Part):
         words = "".join(letter if letter.isalnum() else " " for letter in self.name.lower()).split()
         return "-".join(words)
 
+    def matches(self, words: Collection[str]) -> bool:
+        """Whether the name has one of these in it; with none, each does."""
+        return not words or any(word in self.name for word in words)
 
-class Recipe(_Part):
+
+class Recipe(_Varied):
     """A table or a figure.
 
     Parameters
@@ -141,14 +157,20 @@ class Recipe(_Part):
         here, of paper, needs, seeds, settings, columns and rows, is as there; only the paper's figures are not.
     note : str
         What the paper leaves open and how it is read here.
+    found : str
+        What our figures say beside the paper's, and why they differ.
     seeds : int
         How many, from 0.
     against : str
         The row that the others are compared with over the seeds.
     measures : mapping
         By the paper's names; a text is the key of a share.
-    settings, quick : mapping
-        Config keys of all runs, and what differs in the quick variant, which is of one seed and bundled data.
+    settings : mapping
+        Config keys of all runs.
+    short, quick : mapping
+        What differs in the short variant, and in the quick one, which is of one seed and bundled data.
+    short_only : list of str
+        What the names of cells must have one of to be in the short variant. Empty: all are.
     """
 
     title: str
@@ -157,12 +179,12 @@ class Recipe(_Part):
     needs: str = ""
     runs: str = ""
     note: str = ""
+    found: str = ""
     seeds: Annotated[int, Field(ge=1)] = 3
     against: str = ""
     measures: dict[str, Annotated[Measure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]]
     figure: Figures = Figures()
-    settings: Settings = {}
-    quick: Settings = {}
+    short_only: Annotated[list[str], Field(alias="short-only")] = []
     columns: list[Column] = []
     rows: list[Row]
 
@@ -186,7 +208,7 @@ class Recipe(_Part):
     @model_validator(mode="after")
     def _runs(self) -> Self:
         """Check that each cell is a run."""
-        for cell in (*self.cells(), *self.cells(quick=True)):
+        for cell in (*self.cells(), *self.cells("short"), *self.cells("quick")):
             _among("measure", cell.paper, self.measures)
             try:
                 RunConfig.from_flat(cell.settings)
@@ -200,25 +222,30 @@ class Recipe(_Part):
         if self.runs:
             _among("table or figure", [self.runs], names())
             other = load(self.runs)
-            for quick in (False, True):
-                theirs = {cell.folder: cell.settings for cell in other.cells(quick=quick)}
-                for cell in self.cells(quick=quick):
+            for variant in get_args(Variant):
+                theirs = {cell.folder: cell.settings for cell in other.cells(variant)}
+                for cell in self.cells(variant):
                     if theirs.get(cell.folder, cell.settings) != cell.settings:
                         raise ValueError(f"{cell.name} is another run here than in {self.runs}")
         return self
 
-    def cells(self, *, quick: bool = False) -> Iterator[Cell]:
+    @property
+    def has_short(self) -> bool:
+        """Whether its short variant differs from the full one."""
+        return bool(self.short_only) or any(part.short for part in (self, *self.columns, *self.rows))
+
+    def cells(self, variant: Variant = "full") -> Iterator[Cell]:
         """Go through the cells of the table, row by row."""
         for row in self.rows:
             for column in self.columns or [Column(name="")]:
-                if column.name in row.without:
-                    continue
-                parts = [self.settings, column.settings, row.settings]
-                if quick:
-                    parts += [self.quick, column.quick, row.quick]
+                parts = [part.settings for part in (self, column, row)]
+                parts += [part.of(variant) for part in (self, column, row)]
                 settings = {key: value for part in parts for key, value in part.items()}
                 paper = _paper(row, column.name, self.measures)
-                yield Cell(row=row.name, column=column.name, settings=settings, paper=paper)
+                cell = Cell(row=row.name, column=column.name, settings=settings, paper=paper)
+                left_out = variant == "short" and not cell.matches(self.short_only)
+                if column.name not in row.without and not left_out:
+                    yield cell
 
 
 def _among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -241,9 +268,7 @@ def _completed(said: dict[str, Any]) -> dict[str, Any]:
         return said
     other = tomllib.loads(path.read_text())
     rows = [{key: value for key, value in row.items() if key != "paper"} for row in other["rows"]]
-    left: dict[str, Any] = {
-        key: other[key] for key in ("paper", "needs", "seeds", "settings", "quick", "columns") if key in other
-    }
+    left: dict[str, Any] = {key: other[key] for key in SHARED if key in other}
     return {**left, "rows": rows, **said}
 
 

@@ -17,7 +17,7 @@ from hetfl_flwr.errors import HetflError
 from simulations.reproduce.recipe import Cell
 
 MADE_BY = "made-by.json"
-"""File of a run folder that says which version of this project made it."""
+"""File of a run folder that says which commits of this project, or versions, made it: more than one if it went on."""
 
 
 ELSEWHERE = ("data-dir", "device", "threads", "rounds", "checkpoint-every")
@@ -43,7 +43,12 @@ class Job(NamedTuple):
 
     def _is_as_asked(self) -> bool:
         made = read_toml(self.folder / "config.toml")
-        return all(made.get(key) == value for key, value in self.cell.settings.items() if key not in ELSEWHERE)
+        return all(made.get(key) == value for key, value in self.cell.settings.items() if self._matters(key))
+
+    def _matters(self, key: str) -> bool:
+        """Whether a run with another value of this key is another run; the keys of other algorithms are not."""
+        table, _, _ = key.rpartition(".")
+        return key not in ELSEWHERE and (not table or table == self.cell.settings.get("algorithm", "fedhe"))
 
     @property
     def done(self) -> int:
@@ -107,8 +112,8 @@ def _run(folder: Path, settings: dict[str, Value], seed: int) -> str:
     resume = any((folder / "checkpoint").glob("round-*"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            (folder / MADE_BY).write_text(json.dumps(made_by()))
+        before = json.loads((folder / MADE_BY).read_text()) if resume else []
+        (folder / MADE_BY).write_text(json.dumps(list(dict.fromkeys([*before, made_by()]))))
         run_one(chosen, resume=resume, workers=1, verbose=False)
     except Exit:
         return "stopped; the same command goes on with it"
@@ -119,16 +124,14 @@ def _run(folder: Path, settings: dict[str, Value], seed: int) -> str:
     return ""
 
 
-def made_by() -> dict[str, str]:
-    """Return version and, in a clone, commit of this project."""
+def made_by() -> str:
+    """Return the commit of this project, or outside a clone its version."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
-    commit = {"commit": said.stdout.strip()} if said.returncode == 0 else {}
-    return {"version": version("hetfl"), **commit}
+    return said.stdout.strip() if said.returncode == 0 else version("hetfl")
 
 
 def commits(done: Sequence[Job]) -> Iterator[str]:
     """Go through the commits, or versions, that made these runs."""
     for job in done:
-        made = json.loads((job.folder / MADE_BY).read_text())
-        yield str(made.get("commit", made["version"]))
+        yield from json.loads((job.folder / MADE_BY).read_text())
