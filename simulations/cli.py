@@ -1,11 +1,7 @@
 """The ``hetfl`` command. Nothing heavy is imported before a command needs it."""
 
 import os
-import secrets
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +11,11 @@ import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from simulations.local import DEFAULT_CLIENTS, run_locally
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from simulations.engine import LocalGrid
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,9 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning across unlike models.",
 )
-
-DEFAULT_CLIENTS = 10
-"""Clients of a local run that names no number."""
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -291,97 +284,12 @@ def _chosen(recipe: Path | None, settings: list[str] | None, **named: Value | No
 
 
 def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool) -> Path:
-    run = secrets.randbits(62) | 1 << 62
-    if resume:
-        config, run = _resumed(chosen)
-    else:
-        config = RunConfig.from_flat(chosen)
-    config = _resolved(config)
-    from flwr.app import Context, RecordDict
-    from flwr.supercore.logger import FLOWER_LOGGER
 
-    from hetfl_flwr.server_app import app as server_app
-    from simulations.engine import LocalGrid
-
-    _check_threads(config, workers)
-    if not verbose:
-        FLOWER_LOGGER.setLevel("CRITICAL")
-    flat = config.to_flat()
-    with LocalGrid(flat, config.clients, run, workers) as grid, _stoppable(grid):
-        try:
-            server_app(grid, Context(run, 1, {}, RecordDict(), flat))
-        except Interrupted:
-            typer.echo(
-                f"stopped; go on with: hetfl run {config.algorithm} --out {config.output_dir} --resume",
-                err=True,
-            )
-            raise typer.Exit(1) from None
-    return Path(config.output_dir)
-
-
-def _check_threads(config: RunConfig, workers: int) -> None:
-    """Say that there are more threads than cores; the number that was asked for stands."""
-    from hetfl_flwr.threads import cores
-
-    processes = min(workers, config.clients)
-    total = processes * config.threads
-    if total > cores():
-        remedy = "lower --workers, which changes no bit, or threads" if processes > 1 else "lower threads"
-        typer.echo(
-            f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
-            f"here: they will slow each other down; {remedy}, which changes bits",
-            err=True,
-        )
-
-
-def _resolved(config: RunConfig) -> RunConfig:
-    """Return the config with absolute paths, a run folder and a number of clients: nothing is left to guess."""
-    from hetfl_flwr.algorithms import resolve
-    from hetfl_flwr.data import absolute
-    from hetfl_flwr.results import new_folder
-
-    found: dict[str, Value] = {
-        "dataset": absolute(config.dataset),
-        "output-dir": str(new_folder(config)),
-        "clients": config.clients or DEFAULT_CLIENTS,
-    }
-    for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
-        if value:
-            found[key] = str(Path(value).expanduser().resolve())
-    return resolve(config.with_values(found))
-
-
-def _resumed(chosen: dict[str, Value]) -> tuple[RunConfig, int]:
-    """Return the config of the run to go on with, and its id. Only ``rounds`` may differ."""
-    from hetfl_flwr.checkpoint import Checkpoint
-    from hetfl_flwr.results import check_unchanged, config_of
-
-    if "output-dir" not in chosen:
-        raise ConfigError("--resume needs --out: which run folder to go on with")
-    folder = Path(str(chosen["output-dir"])).expanduser().resolve()
-    asked = config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
-    check_unchanged(folder, _resolved(asked))
-    checkpoint = Checkpoint.read(folder)
-    if asked.rounds < checkpoint.round:
-        raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
-    return asked, checkpoint.run
-
-
-@contextmanager
-def _stoppable(grid: "LocalGrid") -> Iterator[None]:
-    """Let the first Ctrl-C finish the round, and the second one end the run at once."""
-
-    def stop(number: int, frame: object) -> None:
-        if grid.stop_requested:
-            raise KeyboardInterrupt
-        grid.stop_requested = True
-        os.write(2, b"\nfinishing this round; once more to stop at once\n")
-
-    before = signal.signal(signal.SIGINT, stop)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        return run_locally(chosen, resume=resume, workers=workers, verbose=verbose)
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(1) from None
 
 
 def _recipe(path: Path) -> Path:

@@ -205,11 +205,11 @@ class TestOwnFolder:
         assert said.startswith(f"cannot decode image 0 of split 'train' of '{root}': ")
 
     def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
-        from simulations.cli import _resolved
+        from simulations.local import resolved
 
         monkeypatch.chdir(tmp_path)
-        resolved = _resolved(make_config(dataset="digits, ./mine"))
-        assert resolved.dataset == f"digits,{tmp_path}/mine"
+        found = resolved(make_config(dataset="digits, ./mine"))
+        assert found.dataset == f"digits,{tmp_path}/mine"
 
 
 class TestHub:

@@ -5,7 +5,7 @@ import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr import threads
-from simulations.cli import _check_threads
+from simulations.local import _check_threads
 
 
 @pytest.fixture

@@ -51,9 +51,9 @@ def run(settings: Mapping[str, Value], folder: Path, *, workers: int = 1) -> lis
 
     Rounds 0 and 1, which load data and start workers, are left out.
     """
-    from simulations.cli import _run
+    from simulations.local import run_locally
 
-    _run({**settings, "output-dir": str(folder)}, resume=False, workers=workers, verbose=False)
+    run_locally({**settings, "output-dir": str(folder)}, resume=False, workers=workers, verbose=False)
     return rates(folder)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from hetfl_flwr.config import Value, read_toml
-from hetfl_flwr.errors import HetflError
+from hetfl_flwr.errors import HetflError, Interrupted
 from simulations.reproduce.recipe import Cell
 
 MADE_BY = "made-by.json"
@@ -104,9 +104,7 @@ def run(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path, str
 
 def _run(folder: Path, settings: dict[str, Value], seed: int) -> str:
     """Run one, or go on with it, in this process; return why it did not end, if so."""
-    from typer import Exit
-
-    from simulations.cli import _run as run_one
+    from simulations.local import run_locally
 
     chosen: dict[str, Value] = {**settings, "seed": seed, "output-dir": str(folder)}
     resume = any((folder / "checkpoint").glob("round-*"))
@@ -114,8 +112,8 @@ def _run(folder: Path, settings: dict[str, Value], seed: int) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         before = json.loads((folder / MADE_BY).read_text()) if resume else []
         (folder / MADE_BY).write_text(json.dumps(list(dict.fromkeys([*before, made_by()]))))
-        run_one(chosen, resume=resume, workers=1, verbose=False)
-    except Exit:
+        run_locally(chosen, resume=resume, verbose=False)
+    except Interrupted:
         return "stopped; the same command goes on with it"
     except HetflError as error:
         return str(error)

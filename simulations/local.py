@@ -1,0 +1,136 @@
+"""One federation on this machine, by the local engine."""
+
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from simulations.engine import LocalGrid
+
+DEFAULT_CLIENTS = 10
+"""Clients of a local run that names no number."""
+
+
+def run_locally(chosen: Mapping[str, Value], *, resume: bool = False, workers: int = 1, verbose: bool = True) -> Path:
+    """Run a federation in this process, or in some worker processes, and return its run folder.
+
+    Parameters
+    ----------
+    chosen : mapping
+        Config keys; those that are not there have their defaults.
+    resume : bool
+        Go on with the run in ``output-dir`` from its last checkpoint; of the other keys only ``rounds`` may differ.
+    workers : int
+        Worker processes, 1 or more; the results are the same bits for any number.
+    verbose : bool
+        Whether Flower's log is shown.
+
+    Raises
+    ------
+    HetflError
+        What is wrong with config, data or model, or that too few clients are left, in one line.
+    Interrupted
+        After Ctrl-C, when the round was done: says how to go on.
+    """
+    run = secrets.randbits(62) | 1 << 62
+    if resume:
+        config, run = _resumed(chosen)
+    else:
+        config = RunConfig.from_flat(dict(chosen))
+    config = resolved(config)
+    from flwr.app import Context, RecordDict
+    from flwr.supercore.logger import FLOWER_LOGGER
+
+    from hetfl_flwr.server_app import app as server_app
+    from simulations.engine import LocalGrid
+
+    _check_threads(config, workers)
+    level = FLOWER_LOGGER.level
+    FLOWER_LOGGER.setLevel(level if verbose else "CRITICAL")
+    flat = config.to_flat()
+    with LocalGrid(flat, config.clients, run, workers) as grid, _stoppable(grid):
+        try:
+            server_app(grid, Context(run, 1, {}, RecordDict(), flat))
+        except Interrupted:
+            again = f"hetfl run {config.algorithm} --out {config.output_dir} --resume"
+            raise Interrupted(f"stopped; go on with: {again}") from None
+        finally:
+            FLOWER_LOGGER.setLevel(level)
+    return Path(config.output_dir)
+
+
+def _check_threads(config: RunConfig, workers: int) -> None:
+    """Say that there are more threads than cores; the number that was asked for stands."""
+    from hetfl_flwr.threads import cores
+
+    processes = min(workers, config.clients)
+    total = processes * config.threads
+    if total > cores():
+        remedy = "lower --workers, which changes no bit, or threads" if processes > 1 else "lower threads"
+        print(
+            f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
+            f"here: they will slow each other down; {remedy}, which changes bits",
+            file=sys.stderr,
+        )
+
+
+def resolved(config: RunConfig) -> RunConfig:
+    """Return the config with absolute paths, a run folder and a number of clients: nothing is left to guess."""
+    from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.data import absolute
+    from hetfl_flwr.results import new_folder
+
+    found: dict[str, Value] = {
+        "dataset": absolute(config.dataset),
+        "output-dir": str(new_folder(config)),
+        "clients": config.clients or DEFAULT_CLIENTS,
+    }
+    for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
+        if value:
+            found[key] = str(Path(value).expanduser().resolve())
+    return resolve(config.with_values(found))
+
+
+def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
+    """Return the config of the run to go on with, and its id. Only ``rounds`` may differ."""
+    from hetfl_flwr.checkpoint import Checkpoint
+    from hetfl_flwr.results import check_unchanged, config_of
+
+    if "output-dir" not in chosen:
+        raise ConfigError("--resume needs --out: which run folder to go on with")
+    folder = Path(str(chosen["output-dir"])).expanduser().resolve()
+    asked = config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
+    check_unchanged(folder, resolved(asked))
+    checkpoint = Checkpoint.read(folder)
+    if asked.rounds < checkpoint.round:
+        raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
+    return asked, checkpoint.run
+
+
+@contextmanager
+def _stoppable(grid: "LocalGrid") -> Iterator[None]:
+    """Let the first Ctrl-C finish the round, and the second one end the run at once."""
+
+    def stop(number: int, frame: object) -> None:
+        if grid.stop_requested:
+            raise KeyboardInterrupt
+        grid.stop_requested = True
+        os.write(2, b"\nfinishing this round; once more to stop at once\n")
+
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
