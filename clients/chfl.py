@@ -38,7 +38,8 @@ class CHFLClient(KnowledgeClient):
     Wire   as in `strategies.chfl.CHFL`.
     State  the model, the optimizer's moments.
     Departs from the paper: the length of a round is the run config's (the paper's is one epoch: ``local-batches = 0``).
-    A client is measured with its own head as it has trained it, also where the next round begins with the mean.
+    By default a client is measured with its own head as it has trained it, also where the next round begins with the
+    mean: see ``measured``.
 
     Parameters
     ----------
@@ -52,6 +53,9 @@ class CHFLClient(KnowledgeClient):
         become more) or their mean. No meaning where nothing is distilled.
     alpha : float
         Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg".
+    measured : {"trained", "averaged"}
+        Which head a client is measured with in the modes "avg" and "avgkd", the paper does not say: the own one after
+        its training, or the mean of all that the next round begins with. No meaning in other modes.
     beta : float
         Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more. 0: a
         temperature of 1 throughout.
@@ -69,6 +73,7 @@ class CHFLClient(KnowledgeClient):
         mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
         reduce: Literal["sum", "mean"] = "sum",
         alpha: Annotated[float, Field(ge=0)] = 0.5,
+        measured: Literal["trained", "averaged"] = "trained",
         beta: Annotated[float, Field(ge=0)] = 5.0,
     ) -> None:
         super().__init__(node)
@@ -77,6 +82,7 @@ class CHFLClient(KnowledgeClient):
         self.mode = mode
         self.reduce = reduce
         self.alpha = alpha
+        self.measured = measured
         self.beta = beta
 
     def download_spec(self) -> PayloadSpec:
@@ -86,6 +92,16 @@ class CHFLClient(KnowledgeClient):
     def upload_spec(self) -> PayloadSpec:
         """Send the own head."""
         return EMPTY if self.mode == "solo" else linear_head(self.node.model.classes, self.node.model.width)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the same as for training, where the mean of the heads is measured."""
+        return self.download_spec() if self.measured == "averaged" else EMPTY
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the own model, or the own body with the mean of all heads."""
+        if self.measured == "averaged":
+            self._take_up(download)
+        return super().assess(download)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train, epoch by epoch, each beginning with the teacher's logits on its samples."""

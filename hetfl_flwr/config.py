@@ -187,6 +187,12 @@ class RunConfig(BaseModel):
     shared_split: Annotated[
         bool, Field(description="Domains of the same images (rotated) split them alike, so that none trains on a test.")
     ] = False
+    even_tests: Annotated[
+        bool,
+        Field(
+            description="Validation and test rows are dealt out evenly, with all classes; partition is for the rest."
+        ),
+    ] = False
     normalize: Annotated[
         Literal["mean-image", "imagenet", "none"],
         Field(

@@ -253,6 +253,7 @@ def client_data(config: RunConfig, partition: int, partitions: int) -> ClientDat
         num_partitions=partitions,
         seed=config.seed,
         test=config.test_set,
+        even_tests=config.even_tests,
         validation_fraction=config.validation_fraction,
         test_fraction=config.test_fraction,
         public_fraction=config.public_fraction,

@@ -24,6 +24,7 @@ class CHFL(KnowledgeStrategy):
     Wire   down: the sum of the heads that came in the round before, weight (C, D) float32, bias (C,) float32, and how
            many they are, heads () int32: 4 C (D + 1) + 4 bytes
            up:   the own head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
+           to measure, with ``measured = "averaged"``: down the same
            ``mode = "solo"``: nothing either way
     Needs  equal classes
     State  the same as it sends down.
@@ -34,6 +35,8 @@ class CHFL(KnowledgeStrategy):
     mode : {"kd", "solo", "avg", "avgkd"}
         As in `clients.chfl.CHFLClient`. "solo": nothing is exchanged, and clients need not even agree on widths and
         classes.
+    measured : {"trained", "averaged"}
+        As in `clients.chfl.CHFLClient`.
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong heads are kept from the sum: it is as many times their coordinate-wise median or trimmed mean (Yin et
         al., ICML 2018) as they are, so that sum and mean keep their meaning for clients. As in
@@ -47,8 +50,15 @@ class CHFL(KnowledgeStrategy):
 
     width = 64
 
-    def __init__(self, *, mode: Literal["kd", "solo", "avg", "avgkd"] = "kd", robust: str = "none") -> None:
+    def __init__(
+        self,
+        *,
+        mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
+        measured: Literal["trained", "averaged"] = "trained",
+        robust: str = "none",
+    ) -> None:
         self.mode = mode
+        self.measured = measured
         self.robust = parse_robust(robust)
 
     def check(self, roster: Roster) -> None:
@@ -79,6 +89,10 @@ class CHFL(KnowledgeStrategy):
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Send the sum of the heads."""
         return knowledge
+
+    def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+        """Send the same along when the mean of the heads is measured."""
+        return knowledge if self.measured == "averaged" else {}
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect a head."""

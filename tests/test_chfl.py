@@ -227,6 +227,39 @@ def test_avg_begins_with_the_mean_of_the_heads(reduce):
 
 
 @pytest.mark.parametrize(
+    ("keys", "accuracy"),
+    [
+        ({"mode": "avg"}, 1.0),
+        ({"mode": "avg", "measured": "averaged"}, 0.0),
+        ({"mode": "avgkd", "measured": "averaged"}, 0.0),
+        ({"mode": "kd", "measured": "averaged"}, 1.0),
+    ],
+)
+def test_a_client_is_measured_with_its_own_head_or_with_the_mean(keys, accuracy):
+    """All samples are of class 0, which the own head says and the mean of the two heads does not."""
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4), **keys)
+    with torch.no_grad():
+        client.node.model.head.weight.zero_()
+        client.node.model.head.bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
+    mean = [np.zeros((3, 2), np.float32), np.array([0, 4, 0], np.float32), np.array(2, np.int32)]
+    _, _, metrics = client.evaluate(mean if keys.get("measured") else [], {"round": 1})
+    assert metrics["accuracy"] == accuracy
+
+
+def test_the_mean_of_the_heads_is_sent_along_to_be_measured(make_config, run_federation, tmp_path):
+    """What clients are measured with differs, and nothing else."""
+    keys = {"algorithm": "chfl", "chfl.mode": "avg", "models": "mlp,lenet5", "partition": "classes:3", "rounds": 2}
+    trained, averaged = (
+        entries(run_federation(make_config(**keys, output_dir=str(tmp_path / by), **{"chfl.measured": by})))
+        for by in ("trained", "averaged")
+    )
+    for one, other in zip(trained[1:], averaged[1:], strict=True):
+        for client, scores in one["clients"].items():
+            assert scores["train-loss"] == other["clients"][client]["train-loss"]
+        assert one["accuracy"] != other["accuracy"]
+
+
+@pytest.mark.parametrize(
     ("reduce", "taught"),
     [
         # the teacher is where the student begins

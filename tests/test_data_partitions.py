@@ -275,6 +275,26 @@ def test_no_more_than_what_is_left_of_a_halved_client_is_public():
     assert data.public_rows == len(data.train) == 126
 
 
+@pytest.mark.parametrize("test", ["client", "global"])
+def test_even_tests_have_all_classes_whatever_a_client_trains_on(test):
+    """Of 1,797 digits, or the 1,438 of the training split, 30 or 10 % are dealt out; no row is in two parts."""
+    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "partition": "classes:2", "even_tests": True}
+    clients = [load_client(**keys, test=test, partition_id=client) for client in range(5)]
+    whole = load_client(**keys | {"even_tests": False}, test=test, partition_id=0)
+    assert len(set(whole.validation.labels.tolist())) == 2  # as in training, by default
+    for data in clients:
+        assert len(set(data.train.labels.tolist())) == 2
+        assert len(set(data.validation.labels.tolist())) > 6  # about 30 rows
+        assert len(set(data.test.labels.tolist())) == 10
+        assert abs(len(data.validation) - (36 if test == "client" else 29)) <= 1
+        assert abs(len(data.test) - (72 if test == "client" else 359)) <= 1
+    parts = [
+        part for data in clients for part in (data.train, data.validation, *([data.test] if test == "client" else []))
+    ]
+    rows = [row for part in parts for row in part.rows.tolist()]
+    assert len(rows) == len(set(rows))
+
+
 def test_halving_more_than_all_is_refused(refusal):
     assert refusal(ConfigError, halved, 1.5, 0) == "halved-fraction is 1.5: it must be in 0..1"
 

@@ -33,6 +33,7 @@ def load_client_data(
     public_fraction: float = 0.1,
     halved_fraction: float = 0.0,
     shared_split: bool = False,
+    even_tests: bool = False,
     normalize: Literal["mean-image", "imagenet", "none"] = "mean-image",
 ) -> ClientData:
     """Return one client's training, validation and test samples.
@@ -80,6 +81,9 @@ def load_client_data(
     shared_split : bool
         Whether all domains share out and cut their rows by the same draw: then an image that one domain of a rotated
         family tests on is a training image in none. By default each domain draws its own split.
+    even_tests : bool
+        Whether validation and test rows are taken from the pool first and dealt out evenly by chance, so that they have
+        all classes in the pool's proportions, and only the rest, for training, by ``partition``.
     normalize : {"mean-image", "imagenet", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
         together; the numbers of a table with mean 0 and deviation 1 over the client's own training rows.
@@ -120,16 +124,16 @@ def load_client_data(
             draw=(seed,) if shared_split or other == 0 else (seed, other),
             test=own_test,
             validation=validation_fraction,
+            even_tests=even_tests,
         )
         for other, arrays in enumerate(family, first)
         if seats.in_domain(other)
     }
 
-    share = domains[index].share(position)
-    tests, validation, train = domains[index].cut(share)
+    samples, (tests, validation, train) = domains[index].samples(position), domains[index].cut(position)
     if not len(train):
         raise ConfigError(
-            f"partition {partition_id} of {num_partitions} ('{form}') has {len(share)} samples and none left "
+            f"partition {partition_id} of {num_partitions} ('{form}') has {samples} samples and none left "
             f"to train on: lower validation-fraction {validation_fraction:g} or test-fraction {own_test or 0.0:g}, "
             "use fewer clients, or a more even partition"
         )
@@ -147,7 +151,7 @@ def load_client_data(
         train=Samples(source, train),
         validation=Samples(source, validation),
         test=Samples(source, tests),
-        public_rows=min(_held_out(len(share), public_fraction), len(train)),
+        public_rows=min(_held_out(samples, public_fraction), len(train)),
         domain=index,
         others=tuple(Samples(family[other], _held_of_all(domains[other], TEST)) for other in others),
         others_validation=tuple(Samples(family[other], _held_of_all(domains[other], VALIDATION)) for other in others),
@@ -192,20 +196,35 @@ class _Domain:
     draw: tuple[int, ...]  # seed and scope
     test: float | None  # part of a client's rows; None: all clients have the data set's own test split
     validation: float
+    even_tests: bool
 
     @property
     def _pool(self) -> int:
         return self.arrays.train_rows if self.test is None else len(self.arrays.labels)
 
-    def share(self, position: int) -> Tensor:
-        """Return the rows of one of the domain's clients."""
-        return torch.from_numpy(_split(self.arrays, self._pool, self.partition, self.clients, self.draw)[position])
+    @property
+    def _even_tests(self) -> int:
+        """How many rows are taken from the pool before the rest is partitioned."""
+        return round(self._pool * ((self.test or 0.0) + self.validation)) if self.even_tests else 0
 
-    def cut(self, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the test, validation and training rows of a client's share."""
-        tests, validations = _held_out(len(share), self.test or 0.0), _held_out(len(share), self.validation)
-        own, validation, train = share.tensor_split((tests, tests + validations))
+    def samples(self, position: int) -> int:
+        """Return how many rows one of the domain's clients has in all, those of the data set's own test split aside."""
+        return sum(map(len, self._own(position)))
+
+    def cut(self, position: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the test, validation and training rows of one of the domain's clients."""
+        own, validation, train = self._own(position)
         return _test_split(self.arrays) if self.test is None else own, validation, train
+
+    def _own(self, position: int) -> tuple[Tensor, Tensor, Tensor]:
+        even, parts = _split(self.arrays, self._pool, self._even_tests, self.partition, self.clients, self.draw)
+        share, tests, validations = torch.from_numpy(parts[position]), self.test or 0.0, self.validation
+        if self.even_tests:
+            held = torch.from_numpy(even).tensor_split(self.clients)[position]
+            first = round(len(held) * tests / ((tests + validations) or 1))
+            return held[:first], held[first:], share
+        first, second = _held_out(len(share), tests), _held_out(len(share), validations)
+        return share[:first], share[first : first + second], share[first + second :]
 
 
 @cache
@@ -218,7 +237,7 @@ def _held_of_all(domain: _Domain, part: int) -> Tensor:
     """Return the test or the validation rows of all clients of a domain, ascending."""
     if part == TEST and domain.test is None:
         return _test_split(domain.arrays)
-    rows = [domain.cut(domain.share(position))[part].numpy() for position in range(domain.clients)]
+    rows = [domain.cut(position)[part].numpy() for position in range(domain.clients)]
     return torch.from_numpy(np.unique(np.concatenate(rows)))
 
 
@@ -278,10 +297,14 @@ def _held_out(samples: int, fraction: float) -> int:
 
 @cache
 def _split(
-    arrays: Arrays, pool: int, partition: Partition, clients: int, draw: tuple[int, ...]
-) -> tuple[IntArray, ...]:
-    owners = None if arrays.owners is None else arrays.owners[:pool].numpy()
-    return split(arrays.labels[:pool].numpy(), partition, clients, *draw, owners=owners)
+    arrays: Arrays, pool: int, even: int, partition: Partition, clients: int, draw: tuple[int, ...]
+) -> tuple[IntArray, tuple[IntArray, ...]]:
+    """Return so many rows of the pool, drawn by chance, and the clients' shares of the others."""
+    order = generator(draw[0], "even-tests", *draw[1:]).permutation(pool) if even else np.arange(pool)
+    rest = np.sort(order[even:])
+    owners = None if arrays.owners is None else arrays.owners[:pool].numpy()[rest]
+    parts = split(arrays.labels[:pool].numpy()[rest], partition, clients, *draw, owners=owners)
+    return order[:even], tuple(rest[part] for part in parts)
 
 
 @cache
