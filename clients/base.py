@@ -21,7 +21,7 @@ from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.state import ClientState, load_optimizer, optimizer_tensors
-from hetfl_flwr.training import draw_epochs, evaluate, make_optimizer
+from hetfl_flwr.training import Loss, draw_epochs, evaluate, make_optimizer, train
 
 Metrics = dict[str, Scalar]
 """Names and values of what a client reports."""
@@ -47,6 +47,9 @@ class KnowledgeClient(NumPyClient, ABC):
 
     keeps_state = True
     """Whether anything survives between rounds. False where each download brings all that is needed."""
+
+    two_terms = False
+    """Whether the loss has a term of the own data and one of what others teach: then ``projection`` has a meaning."""
 
     def __init__(self, node: Node) -> None:
         if node.config.keep_best and len(node.data.validation) == 0:
@@ -102,7 +105,7 @@ class KnowledgeClient(NumPyClient, ABC):
         self._restore()
         others = {name: model for name, model in vars(self).items() if isinstance(model, SplitModel)}
         models = {f"model {self.node.model_name}": self.node.model, **others}
-        seed, batched = self.node.config.seed, self.node.config.batched
+        seed, batched = self.node.config.seed, self.node.config.projection == "none" and self.node.config.batched
         with seeded(seed, self.node.partition, round, "train"), together(models, batched):
             self.node.model.train()
             upload, metrics = self.learn(download, round)
@@ -147,6 +150,28 @@ class KnowledgeClient(NumPyClient, ABC):
     def batches(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[torch.Tensor]:
         """Draw the mini-batches of `epochs`, one after the other."""
         return chain.from_iterable(self.epochs(round, samples=samples, times=times))
+
+    def train(
+        self, batches: Iterable[torch.Tensor], loss: Loss, optimizer: torch.optim.Optimizer | None = None
+    ) -> tuple[int, float]:
+        """Step down a loss on the own training samples, as `hetfl_flwr.training.train`.
+
+        Parameters
+        ----------
+        batches : iterable of Tensor
+            Positions (B,) of each mini-batch, as `batches` draws them.
+        loss : callable
+            From inputs and labels to a scalar, or to two `Terms`, of which the run config's ``projection`` takes care.
+        optimizer : Optimizer, optional
+            Default: the one whose moments survive between rounds.
+
+        Returns
+        -------
+        tuple of int and float
+            Samples seen, and the mean loss over them.
+        """
+        projection = self.node.config.projection
+        return train(self.node.data.train, batches, optimizer or self.optimizer(), loss, projection=projection)
 
     def optimizer(
         self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None

@@ -18,7 +18,7 @@ from hetfl_flwr.errors import ModelError
 from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head, summed_heads
-from hetfl_flwr.training import EVALUATION_BATCH, train
+from hetfl_flwr.training import EVALUATION_BATCH, Terms
 
 Head = tuple[Tensor, Tensor]
 """Weight (C, D) and bias (C,)."""
@@ -65,6 +65,8 @@ class CHFLClient(KnowledgeClient):
     ModelError
         The model's head has no bias.
     """
+
+    two_terms = True
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class CHFLClient(KnowledgeClient):
                     lessons.extend((logits, temperature) for logits in self._taught(teacher, rows))
                 yield from rows
 
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
             logits = self.node.model(inputs)
             private = functional.cross_entropy(logits, labels)
             if teacher is None:
@@ -125,9 +127,9 @@ class CHFLClient(KnowledgeClient):
             on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
             distances.append((on_target + among_rest).detach() * len(labels))
             right.append((target.argmax(1) == labels).sum())
-            return private + self.alpha * (on_target + among_rest)
+            return Terms(private, self.alpha * (on_target + among_rest))
 
-        samples, mean_loss = train(self.node.data.train, batches(), self.optimizer(), loss)
+        samples, mean_loss = self.train(batches(), loss)
         metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss}
         if teacher is not None:
             metrics["distillation-loss"] = float(torch.stack(distances).sum()) / samples

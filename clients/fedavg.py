@@ -13,7 +13,7 @@ from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
-from hetfl_flwr.training import evaluate, train
+from hetfl_flwr.training import evaluate
 
 
 class FedAvgClient(KnowledgeClient):
@@ -57,8 +57,7 @@ class FedAvgClient(KnowledgeClient):
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return functional.cross_entropy(self.node.model(inputs), labels)
 
-        batches = self.batches(round, times=self.exchange_every)
-        samples, mean_loss = train(self.node.data.train, batches, self.optimizer(), loss)
+        samples, mean_loss = self.train(self.batches(round, times=self.exchange_every), loss)
         return model_arrays(self.node.model), {EXAMPLES: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:

@@ -15,7 +15,7 @@ from hetfl_flwr.distillation import kl_divergence
 from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits, known_class_logits
-from hetfl_flwr.training import train
+from hetfl_flwr.training import Terms
 
 
 class FedHeClient(KnowledgeClient):
@@ -39,6 +39,8 @@ class FedHeClient(KnowledgeClient):
         "mse": mean over batch and classes of the squared difference of raw logits (the authors' choice).
         "kl": KL divergence of the two softmax distributions, mean over the batch.
     """
+
+    two_terms = True
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class FedHeClient(KnowledgeClient):
         known = torch.from_numpy(download["known"]).to(device)
         sums, counts = torch.zeros_like(target), torch.zeros(len(known), dtype=torch.int64, device=device)
 
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
             logits = self.node.model(inputs)
             sums.index_add_(0, labels, logits.detach())
             counts.add_(torch.bincount(labels, minlength=len(counts)))
@@ -74,9 +76,10 @@ class FedHeClient(KnowledgeClient):
             taught = known[labels]
             if self.alpha == 0 or not taught.any():
                 return private
-            return private + self.alpha * self._distance(logits[taught], target[labels[taught]]) * taught.float().mean()
+            distance = self._distance(logits[taught], target[labels[taught]]) * taught.float().mean()
+            return Terms(private, self.alpha * distance)
 
-        samples, mean_loss = train(self.node.data.train, self.batches(round), self.optimizer(), loss)
+        samples, mean_loss = self.train(self.batches(round), loss)
         upload = {"logits": to_numpy(sums / (counts + 1)[:, None]), "counts": to_numpy(counts)}
         return upload, {EXAMPLES: samples, "train-loss": mean_loss}
 

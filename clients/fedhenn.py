@@ -33,7 +33,7 @@ from hetfl_flwr.payloads import (
     weights,
 )
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import EVALUATION_BATCH, evaluate, make_optimizer, train
+from hetfl_flwr.training import EVALUATION_BATCH, Terms, evaluate, make_optimizer
 
 
 def _all_or_enough(rows: int) -> int:
@@ -73,6 +73,8 @@ class FedHeNNClient(KnowledgeClient):
     align_batch : int
         Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
     """
+
+    two_terms = True
 
     def __init__(
         self,
@@ -122,15 +124,15 @@ class FedHeNNClient(KnowledgeClient):
         similarity = self._similarity(download, round) if eta > 0 else None
         measured: list[Tensor] = []
 
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
             private = functional.cross_entropy(model(inputs), labels)
             if similarity is None:
                 return private
             cka = similarity()
             measured.append(cka.detach())
-            return private + eta * (1 - cka)
+            return Terms(private, eta * (1 - cka))
 
-        samples, mean_loss = train(self.node.data.train, self.batches(round), optimizer, loss)
+        samples, mean_loss = self.train(self.batches(round), loss, optimizer)
         metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss, "eta": eta}
         if measured:
             metrics["cka"] = float(torch.stack(measured).mean())

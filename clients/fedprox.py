@@ -15,7 +15,7 @@ from clients.fedavg import measured_as_global
 from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
-from hetfl_flwr.training import train
+from hetfl_flwr.training import Terms
 
 
 class FedProxClient(KnowledgeClient):
@@ -40,6 +40,7 @@ class FedProxClient(KnowledgeClient):
     """
 
     keeps_state = False
+    two_terms = True
 
     def __init__(
         self,
@@ -70,12 +71,11 @@ class FedProxClient(KnowledgeClient):
         load_model_arrays(model, download)
         start = parameters_to_vector(model.parameters()).detach()
 
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        def loss(inputs: Tensor, labels: Tensor) -> Terms:
             way = parameters_to_vector(model.parameters()) - start
-            return functional.cross_entropy(model(inputs), labels) + self.mu / 2 * way.square().sum()
+            return Terms(functional.cross_entropy(model(inputs), labels), self.mu / 2 * way.square().sum())
 
-        batches = self.batches(round, times=self.exchange_every)
-        samples, mean_loss = train(self.node.data.train, batches, self.optimizer(), loss)
+        samples, mean_loss = self.train(self.batches(round, times=self.exchange_every), loss)
         return model_arrays(model), {EXAMPLES: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:

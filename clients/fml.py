@@ -18,7 +18,7 @@ from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, state_arrays, whole_state
-from hetfl_flwr.training import descend, evaluate, make_optimizer, train
+from hetfl_flwr.training import Terms, descend, evaluate, make_optimizer
 
 
 class FMLClient(KnowledgeClient):
@@ -63,6 +63,8 @@ class FMLClient(KnowledgeClient):
         ``alpha`` or ``beta`` is out of range.
     """
 
+    two_terms = True
+
     def __init__(
         self,
         node: Node,
@@ -102,16 +104,17 @@ class FMLClient(KnowledgeClient):
         meme_optimizer = make_optimizer(self.node.config, self.meme.parameters())
         meme_loss = torch.zeros((), dtype=torch.float64)
 
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        def loss(inputs: Tensor, labels: Tensor) -> Terms:
             """Take the meme's step; return the own model's loss, for `train` to take its step."""
             own, forked = self.node.model(inputs), self.meme(inputs)
             meme_optimizer.zero_grad(set_to_none=True)
-            value = _mutual(beta, labels, student=forked, teacher=own)
+            truth, taught = _mutual(beta, labels, student=forked, teacher=own)
+            value = truth + taught
             descend(meme_optimizer, value)
             meme_loss.add_(value.detach().double().cpu() * len(labels))
             return _mutual(alpha, labels, student=own, teacher=forked)
 
-        samples, mean_loss = train(self.node.data.train, self.batches(round), self.optimizer(), loss)
+        samples, mean_loss = self.train(self.batches(round), loss)
         metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss, "meme-loss": float(meme_loss) / samples}
         return state_arrays(self._travels), metrics
 
@@ -129,9 +132,9 @@ def _built(meme: str, node: Node) -> SplitModel:
     return mixed(built, node.config.mixed_precision)
 
 
-def _mutual(part: float, labels: Tensor, *, student: Tensor, teacher: Tensor) -> Tensor:
+def _mutual(part: float, labels: Tensor, *, student: Tensor, teacher: Tensor) -> Terms:
     """Return the loss of one of the two models: Eq. (5)."""
-    return part * functional.cross_entropy(student, labels) + (1 - part) * kl_divergence(teacher, student)
+    return Terms(part * functional.cross_entropy(student, labels), (1 - part) * kl_divergence(teacher, student))
 
 
 def _ends(name: str, value: float | str) -> tuple[float, float]:

@@ -6,7 +6,6 @@ from torch.nn import functional
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
-from hetfl_flwr.training import train
 
 
 class LocalClient(KnowledgeClient):
@@ -30,5 +29,5 @@ class LocalClient(KnowledgeClient):
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return functional.cross_entropy(self.node.model(inputs), labels)
 
-        samples, mean_loss = train(self.node.data.train, self.batches(round), self.optimizer(), loss)
+        samples, mean_loss = self.train(self.batches(round), loss)
         return {}, {EXAMPLES: samples, "train-loss": mean_loss}

@@ -1,8 +1,9 @@
 """From an algorithm's name to its two halves, by convention; no algorithm is listed anywhere.
 
-``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A dotted name, ``my_pkg.fedproto``, is
-``my_pkg.fedproto.strategy.FedProto`` and ``my_pkg.fedproto.client.FedProtoClient``. The class is the one whose name,
-without regard to case, is the last part of the algorithm's name (plus ``Client`` for the client half).
+``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A name that is none of this project,
+``my_pkg.fedproto`` (or ``fedproto``), is ``my_pkg.fedproto.strategy.FedProto`` and
+``my_pkg.fedproto.client.FedProtoClient``. The class is the one whose name, without regard to case, is the last part of
+the algorithm's name (plus ``Client`` for the client half).
 """
 
 import inspect
@@ -17,7 +18,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value
+from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, write_own_keys
 from hetfl_flwr.errors import ConfigError, unknown
 
 BASES = {"base"}
@@ -52,6 +53,15 @@ def names() -> list[str]:
 def for_unlike_models() -> list[str]:
     """Return the names of the algorithms of this project whose clients may have different models."""
     return [name for name in names() if find(name).strategy.unlike_models]
+
+
+def for_flower(config: RunConfig) -> dict[str, Value]:
+    """Return all keys as ``flwr run -c`` takes them: the own ones of an algorithm of somebody else in ``own-keys``."""
+    flat, prefix = config.to_flat(), f"{config.algorithm}."
+    if config.algorithm in names():
+        return flat
+    own = {key.removeprefix(prefix): value for key, value in flat.items() if key.startswith(prefix)}
+    return {key: flat[key] for key in flat if not key.startswith(prefix)} | {"own-keys": write_own_keys(own)}
 
 
 def models_of(config: RunConfig) -> str:
@@ -100,10 +110,10 @@ def find(name: str) -> Algorithm:
     ConfigError
         Unknown name (with the nearest valid one), or a module without the class that the convention asks for.
     """
-    if "." in name:
-        strategy, client = f"{name}.strategy", f"{name}.client"
-    elif name in names():
+    if name in names():
         strategy, client = f"strategies.{name}", f"clients.{name}"
+    elif "." in name or _is_package(name):
+        strategy, client = f"{name}.strategy", f"{name}.client"
     else:
         raise ConfigError(unknown("algorithm", name, names()))
     last = name.rpartition(".")[2]
@@ -135,6 +145,20 @@ def check_options(config: RunConfig) -> None:
             raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
     for half in (find(config.algorithm).strategy, find(config.algorithm).client):
         _typed(config, half)
+    if config.projection != "none" and not getattr(find(config.algorithm).client, "two_terms", False):
+        able = [name for name in names() if find(name).client.two_terms]
+        raise ConfigError(
+            f"projection = {config.projection}: the loss of {config.algorithm} has no term of its own for what others "
+            f"teach; these have: {', '.join(able)}"
+        )
+
+
+def _is_package(name: str) -> bool:
+    """Say whether a package of that name holds an algorithm."""
+    try:
+        return find_spec(f"{name}.strategy") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _module(path: str) -> ModuleType:

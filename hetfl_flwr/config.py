@@ -4,6 +4,7 @@ The same keys serve ``hetfl run --set key=value``, ``flwr run . -c "key=value"``
 ``config.toml``. Flower hands them over flat, with an algorithm's own keys under its name (``fedhe.alpha``).
 """
 
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -114,6 +115,14 @@ class RunConfig(BaseModel):
         str,
         Field(min_length=1, description="Name of `hetfl list algorithms`, or package.module of your own."),
     ] = "fedhe"
+    own_keys: Annotated[
+        str,
+        Field(
+            description="The algorithm's own keys without its name, 'weight=0.5 kind=cosine', quoted as in a shell; "
+            "they win over NAME.key. For an algorithm of your own in `flwr run -c`, which refuses keys it has no "
+            "default of."
+        ),
+    ] = ""
 
     dataset: Annotated[
         str,
@@ -292,6 +301,13 @@ class RunConfig(BaseModel):
     )
     learning_rate: Annotated[float, Field(gt=0, description="Step size of the optimizer.")] = 0.001
     momentum: Annotated[float, Field(ge=0, lt=1, description="Momentum of sgd.")] = 0.0
+    projection: Annotated[
+        Literal["none", "qp", "pcgrad"],
+        Field(
+            description="Gradient of what others teach where it conflicts with that of the own data (fedhe, chfl, "
+            "fedhenn, fml, fedprox): none, as it is; qp, without what conflicts (FedH2L's Eq. 8); pcgrad, both without."
+        ),
+    ] = "none"
     weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the optimizer.")] = 0.0
 
     payload_precision: Annotated[
@@ -463,6 +479,9 @@ def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -
         if key not in keys:
             raise ConfigError(unknown("config key", key, keys))
     options = {key: value for key, value in items if "." in key}
+    if isinstance(own := general.get("own-keys"), str):
+        general["own-keys"] = ""
+        options |= parse_own_keys(own, str(general.get("algorithm", RunConfig.model_fields["algorithm"].default)))
     try:
         return RunConfig.model_validate({**general, "options": options})
     except ValidationError as error:
@@ -471,7 +490,7 @@ def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -
         reason = first["msg"].lower()
         if key == "options":
             key, reason = rest[0], "expected a finite number, text, true or false"
-        raise ConfigError(f"{key} = {dict(items)[key]!r}: {reason}") from None
+        raise ConfigError(f"{key} = {(general | options)[key]!r}: {reason}") from None
 
 
 def parse_value(text: str) -> Value:
@@ -495,6 +514,41 @@ def parse_setting(text: str) -> tuple[str, Value]:
     if not sign or not key.strip():
         raise ConfigError(f"'{text}' is not key=value")
     return key.strip(), parse_value(value.strip())
+
+
+def parse_own_keys(text: str, algorithm: str) -> dict[str, Value]:
+    """Read the value of ``own-keys``: what would follow ``--set`` in a shell, without the algorithm's name.
+
+    Raises
+    ------
+    ConfigError
+        A word that is not ``key=value``, or a key with a name before it.
+
+    Examples
+    --------
+    >>> parse_own_keys("weight=0.5 kind='two words'", "my_pkg.fedproto")
+    {'my_pkg.fedproto.weight': 0.5, 'my_pkg.fedproto.kind': 'two words'}
+    """
+    try:
+        settings = dict(parse_setting(word) for word in shlex.split(text))
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(f"own-keys = {text!r}: {error}") from None
+    for key in settings:
+        if "." in key:
+            raise ConfigError(f"own-keys = {text!r}: write '{key.rpartition('.')[2]}', without the algorithm's name")
+    return {f"{algorithm}.{key}": value for key, value in settings.items()}
+
+
+def write_own_keys(values: Mapping[str, Value]) -> str:
+    """Write an algorithm's own keys as the value of ``own-keys``.
+
+    Examples
+    --------
+    >>> print(write_own_keys({"weight": 0.5, "kind": "cosine"}))
+    weight=0.5 'kind="cosine"'
+    """
+    pairs = (tomli_w.dumps({key: value}).strip().replace(" = ", "=", 1) for key, value in values.items())
+    return shlex.join(pairs)
 
 
 def read_toml(path: Path) -> dict[str, Value]:

@@ -1,8 +1,9 @@
 """The one local loop and the one evaluation loop."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,14 +12,37 @@ from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
+from hetfl_flwr.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.lockstep import descend as descend
 from hetfl_flwr.optimizers import SGD, Adam, AdamW
 
 EVALUATION_BATCH = 1024
 """Samples that the evaluation loop sends through a model at once."""
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""From inputs (B, ...) and labels (B,) to a scalar."""
+
+class Terms(NamedTuple):
+    """A loss in two terms, whose gradients may conflict.
+
+    Parameters
+    ----------
+    own : Tensor
+        Scalar, of the client's own labels.
+    taught : Tensor
+        Scalar, of what it learns from others.
+    """
+
+    own: Tensor
+    taught: Tensor
+
+
+Loss = Callable[[Tensor, Tensor], Tensor | Terms]
+"""From inputs (B, ...) and labels (B,) to a scalar, or to two."""
+
+PROJECTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "qp": lambda taught, own: own + project(taught, own),
+    "pcgrad": pcgrad,
+}
+"""What the gradients (P,) of two terms become together, by the name of the projection."""
 
 
 def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -81,6 +105,7 @@ def train(
     loss: Loss,
     *,
     before_step: Callable[[], None] = lambda: None,
+    projection: str = "none",
 ) -> tuple[int, float]:
     """Take one optimizer step a batch.
 
@@ -96,6 +121,10 @@ def train(
         The loss of a batch, of which the gradient is taken.
     before_step : callable, optional
         Called between each gradient and its step.
+    projection : {"none", "qp", "pcgrad"}
+        Of a loss in two terms: "none" takes the gradient of their sum; "qp" leaves out of the taught term's gradient
+        what goes against the own term's (FedH2L's Eq. 8, for any algorithm), "pcgrad" also the other way round (Yu et
+        al., NeurIPS 2020). Either takes a second backward pass.
 
     Returns
     -------
@@ -112,13 +141,34 @@ def train(
         inputs, labels = samples.batch(rows)
         optimizer.zero_grad(set_to_none=True)
         value = loss(inputs, labels)
-        descend(optimizer, value, before_step)
+        if isinstance(value, Terms) and projection != "none":
+            value = _descend_apart(optimizer, value, before_step, projection)
+        else:
+            value = value.own + value.taught if isinstance(value, Terms) else value
+            descend(optimizer, value, before_step)
         seen += len(labels)
         total += value.detach().double().cpu() * len(labels)
     mean = float(total) / seen if seen else 0.0
     if not np.isfinite(mean):
         raise FloatingPointError(f"training diverged: the loss is {mean}")
     return seen, mean
+
+
+def _descend_apart(
+    optimizer: torch.optim.Optimizer, terms: Terms, before_step: Callable[[], None], projection: str
+) -> Tensor:
+    """Take one step by what the gradients of the two terms become together, and return the loss."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    gradients = []
+    for term, again in ((terms.own, True), (terms.taught, False)):
+        optimizer.zero_grad(set_to_none=True)
+        term.backward(retain_graph=again)  # type: ignore[no-untyped-call]
+        gradients.append(flat_gradient(parameters))
+    own, taught = gradients
+    set_gradient(parameters, PROJECTIONS[projection](taught, own))
+    before_step()
+    optimizer.step()
+    return terms.own + terms.taught
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,36 @@ def test_auto_means_models_that_take_the_data(refusal, tmp_path):
     assert "(digits are images, breast-cancer are tables): name the models" in said
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedh2l", "local"])
+def test_a_projection_where_there_are_no_two_terms_is_refused(name, refusal):
+    said = refusal(ConfigError, resolve, RunConfig(algorithm=name, projection="qp"))
+    assert said.startswith(
+        f"projection = qp: the loss of {name} has no term of its own for what others teach; these have"
+    )
+    assert "fedhe" in said
+
+
+@pytest.mark.parametrize("name", [name for name in names() if find(name).client.two_terms])
+def test_a_projection_is_what_a_client_steps_along(name, make_config, run_federation, tmp_path):
+    """FedHe and others, two rounds each: another model than without; where nothing is taught yet, the same."""
+    models = "lenet5,mlp" if find(name).strategy.unlike_models else "mlp"
+    entries = {}
+    for projection in ("none", "qp", "pcgrad"):
+        keys = {
+            "algorithm": name,
+            "projection": projection,
+            "models": models,
+            "learning_rate": 0.05,
+            "local_batches": 10,
+        }
+        folder = run_federation(make_config(**keys, output_dir=str(tmp_path / projection)))
+        rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        assert all(entry["failures"] == [] for entry in rounds)
+        entries[projection] = [[client["loss"] for client in entry["clients"].values()] for entry in rounds]
+    assert entries["none"][0] == entries["qp"][0] == entries["pcgrad"][0]
+    assert entries["none"][2] != entries["qp"][2] != entries["pcgrad"][2] != entries["none"][2]
+
+
 def test_a_resolved_config_says_everything_and_only_the_own_keys():
     config = resolve(RunConfig(algorithm="fedhe", options={"fedhe.alpha": 0.5, "fixtures.echo.gain": 2}))
     assert config.models == "lenet5,mlp,fedhe:5"

@@ -9,7 +9,7 @@ from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.optimizers import SGD, Adam, AdamW
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import EVALUATION_BATCH, draw_batches, evaluate, make_optimizer, train
+from hetfl_flwr.training import EVALUATION_BATCH, Terms, draw_batches, evaluate, make_optimizer, train
 
 
 def samples(inputs, labels, classes=2):
@@ -101,6 +101,34 @@ def test_one_step_of_sgd_by_hand():
     assert seen == 2
     assert model.weight.item() == pytest.approx(0.32)
     assert loss == pytest.approx(7.12)
+
+
+@pytest.mark.parametrize(
+    ("projection", "own", "taught", "stepped"),
+    [
+        # no conflict: the sum of both
+        *((projection, [1.0, 1.0], [0.0, 2.0], [1.0, 3.0]) for projection in ("none", "qp", "pcgrad")),
+        # conflict, <own, taught> = -2: taught loses its part along own, (-2, 0); own loses its part along taught,
+        # -2/8 * (-2, 2) = (0.5, -0.5), and has (0.5, 0.5) left
+        ("none", [1.0, 0.0], [-2.0, 2.0], [-1.0, 2.0]),
+        ("qp", [1.0, 0.0], [-2.0, 2.0], [1.0, 2.0]),
+        ("pcgrad", [1.0, 0.0], [-2.0, 2.0], [0.5, 2.5]),
+    ],
+)
+def test_two_terms_that_conflict_are_stepped_along_as_the_projection_says(projection, own, taught, stepped):
+    """A loss <w, own> + <w, taught> has these gradients everywhere; SGD of rate 1 takes what is left of them."""
+    weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+
+    def loss(inputs, labels):
+        return Terms(weight @ torch.tensor(own), weight @ torch.tensor(taught))
+
+    optimizer = SGD([weight], lr=1.0)
+    seen, mean = train(samples([1.0], [0]), [torch.arange(1)], optimizer, loss, projection=projection)
+    torch.testing.assert_close(weight.detach(), torch.tensor([3.0, 4.0]) - torch.tensor(stepped))
+    assert (seen, mean) == (
+        1,
+        pytest.approx(float(torch.tensor([3.0, 4.0]) @ (torch.tensor(own) + torch.tensor(taught)))),
+    )
 
 
 def test_the_mean_loss_weighs_each_sample_alike_in_batches_of_any_size():
