@@ -31,6 +31,10 @@ AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1"
 """What ``models = "auto"`` stands for, by what inputs are; the first alone where clients must have one model."""
 
 
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+"""What ``track`` may name."""
+
+
 def _partition(text: str) -> str:
     from hetfl_flwr.data import parse_partition  # torch is not needed to say `hetfl --help`
 
@@ -85,6 +89,31 @@ def simulated_seconds(text: str) -> list[float]:
     if not seconds or not all(0 < value < float("inf") for value in seconds):
         raise ConfigError(f"client-seconds = {text!r}: expected numbers above 0, separated by commas")
     return seconds
+
+
+def _trackers(text: str) -> str:
+    parse_trackers(text)
+    return text
+
+
+def parse_trackers(text: str) -> list[str]:
+    """Read the value of ``track``.
+
+    Raises
+    ------
+    ConfigError
+        A name that is none of `TRACKERS`.
+
+    Examples
+    --------
+    >>> parse_trackers("tensorboard, wandb"), parse_trackers("")
+    (['tensorboard', 'wandb'], [])
+    """
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    for name in names:
+        if name not in TRACKERS:
+            raise ConfigError(unknown("tracker", name, TRACKERS))
+    return list(dict.fromkeys(names))
 
 
 def _noise(multiplier: float, info: ValidationInfo) -> float:
@@ -305,7 +334,8 @@ class RunConfig(BaseModel):
         Literal["none", "qp", "pcgrad"],
         Field(
             description="Gradient of what others teach where it conflicts with that of the own data (fedhe, chfl, "
-            "fedhenn, fml, fedprox): none, as it is; qp, without what conflicts (FedH2L's Eq. 8); pcgrad, both without."
+            "fedhenn, fml, fedprox and others): none, as it is; qp, without what conflicts (FedH2L's Eq. 8); "
+            "pcgrad, both without."
         ),
     ] = "none"
     weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the optimizer.")] = 0.0
@@ -371,6 +401,14 @@ class RunConfig(BaseModel):
             "with the resume.toml of its folder)."
         ),
     ] = False
+    track: Annotated[
+        str,
+        AfterValidator(_trackers),
+        Field(
+            description="Trackers that the server writes to: tensorboard, wandb, mlflow, or a comma list. Each is an "
+            'extra: pip install "hetfl[tensorboard]".'
+        ),
+    ] = ""
     state_dir: Annotated[
         str,
         Field(description="Folder for the clients' state, a subfolder a run. Empty: kept in Flower's Context."),

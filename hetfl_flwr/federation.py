@@ -293,6 +293,29 @@ class Roster:
                 "raise public-fraction"
             )
 
+    def check_same_width(self, algorithm: str, suggested: int) -> None:
+        """Refuse unlike embedding widths, for an algorithm that adds up heads.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+        suggested : int
+            A width that all could have.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ.
+        """
+        first = self._first_with(lambda member: member.width)
+        if len(first) > 1:
+            said = ", ".join(f"{member} has {width}" for width, member in first.items())
+            raise FederationError(
+                f"{algorithm} adds up heads, so all clients need the same embedding width: {said}; set width, such as "
+                f"width = {suggested}, or give models an equal width"
+            )
+
     def check_same_weights(self, algorithm: str, instead: Sequence[str], *, bodies: bool = False) -> None:
         """Refuse unlike models, for an algorithm that averages weights.
 

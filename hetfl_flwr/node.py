@@ -12,7 +12,7 @@ from torch import nn
 
 from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.allocation import keep_freed_memory
-from hetfl_flwr.config import RunConfig, Value, for_node
+from hetfl_flwr.config import RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import ClientData, DataSpec, load_client_data
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.lockstep import LARGEST_GROUP, current, stackable
@@ -28,6 +28,7 @@ from hetfl_flwr.state import (
     Stamp,
     StateStore,
     decode,
+    replace_file,
 )
 from hetfl_flwr.threads import check_threads
 
@@ -116,8 +117,12 @@ class Node:
         return self.store.load(self.stamp, str(self))
 
     def write_state(self, state: ClientState) -> None:
-        """Save what must survive until the next round."""
+        """Save what must survive until the next round; in a state folder, with what it takes to read it back."""
         self.store.save(state, self.stamp)
+        if self.config.state_dir:
+            path = kept_config(run_folder(self.config, self.stamp.run), self.partition)
+            if not path.exists():
+                replace_file(path, to_toml(self.config.with_values({"clients": self.partitions}).to_flat()).encode())
 
     def take_up(self, run: str, round: int) -> None:
         """Go on with the state that this client had in another run after a round, if it is on this node's disk.
@@ -274,7 +279,17 @@ def state_store(config: RunConfig, context: Context) -> StateStore:
 
 def run_store(config: RunConfig, run: str, partition: int) -> FileStore:
     """Return where a client's state of some run lies on disk."""
-    return FileStore(Path(config.state_dir) / f"run-{run}", partition)
+    return FileStore(run_folder(config, run), partition)
+
+
+def run_folder(config: RunConfig, run: str) -> Path:
+    """Return the part of a state folder that is a run's."""
+    return Path(config.state_dir) / f"run-{run}"
+
+
+def kept_config(folder: Path, partition: int) -> Path:
+    """Return the file beside a client's state that holds its config, ``clients`` being how many there are."""
+    return folder / f"client-{partition}.toml"
 
 
 def _check_trainable(model: nn.Module, name: str, samples: int, partition: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message
 
+from hetfl_flwr.algorithms import for_flower
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE, Checkpoint, pack
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
@@ -27,7 +28,7 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "clients.json",
 )
 
-CHANGEABLE = ("rounds", "checkpoint-every", "resume", "output-dir")
+CHANGEABLE = ("rounds", "checkpoint-every", "track", "resume", "output-dir")
 """Config keys that may differ when a run goes on."""
 
 
@@ -102,7 +103,7 @@ class Results:
             replace_file(folder / CONFIG_FILE, to_toml(kept.to_flat()).encode())
             if engine != "local":  # `flwr run` takes values or a file, not both
                 going_on = config.with_values({"resume": True, "output-dir": str(folder)})
-                replace_file(folder / RESUME_FILE, to_toml(going_on.to_flat()).encode())
+                replace_file(folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
             (folder / ROUNDS_FILE).touch()
 
     def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
@@ -292,7 +293,7 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
         if key not in CHANGEABLE and before.get(key) != value:
             raise ConfigError(
                 f"{folder} was run with {key} = {before.get(key)!r}, not {value!r}: "
-                "only rounds and checkpoint-every may change on resume"
+                "only rounds, checkpoint-every and track may change on resume"
             )
 
 

@@ -18,6 +18,7 @@ from hetfl_flwr.privacy import guarantee
 from hetfl_flwr.progress import Watch
 from hetfl_flwr.results import Results, Round, new_folder
 from hetfl_flwr.rounds import AsyncRounds, Played, Rounds, SyncRounds
+from hetfl_flwr.tracking import Tracking, check_trackers
 
 app = ServerApp()
 
@@ -28,6 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config = resolve(RunConfig.from_flat(context.run_config))
         strategy = build_strategy(config)
+        check_trackers(config)
         asynchronous = getattr(strategy, "asynchronous", False)
         results = Results(new_folder(config), config, _engine(grid))
         try:
@@ -38,13 +40,14 @@ def main(grid: Grid, context: Context) -> None:
             if checkpoint:
                 done, arrays = results.resume(checkpoint, federation)
             rounds = (AsyncRounds if asynchronous else SyncRounds)(config, strategy, federation)
+            tracking = Tracking(results)
         except BaseException:
             results.discard()
             raise
         strategy.summary()
         if config.noise_multiplier > 0:
             log(INFO, "\t├── privacy: %s", guarantee(config.noise_multiplier, config.rounds))
-        _federate(config, rounds, federation, results, context.run_id, done, arrays)
+        _federate(config, rounds, federation, results, tracking, context.run_id, done, arrays)
     except HetflError as error:
         log(ERROR, "%s", error)
         raise
@@ -55,22 +58,26 @@ def _federate(
     rounds: Rounds,
     federation: Federation,
     results: Results,
+    tracking: Tracking,
     run: int,
     done: int,
     arrays: ArrayRecord,
 ) -> None:
-    with Watch(config.rounds, f"{config.algorithm} on {config.dataset}") as watch:
+    with Watch(config.rounds, f"{config.algorithm} on {config.dataset}") as watch, tracking:
         try:
             if results.rounds:
                 rounds.resume()
             else:
-                watch.show(_timed(0, lambda: rounds.start(arrays), federation, results)[0])
+                entry, _ = _timed(0, lambda: rounds.start(arrays), federation, results)
+                watch.show(entry)
+                tracking.show(entry)
                 if config.checkpoint_every:
                     results.checkpoint(done, arrays, run, federation)
             while done < config.rounds:
                 entry, arrays = _timed(done + 1, partial(rounds.play, done + 1, arrays), federation, results)
                 done += 1
                 watch.show(entry)
+                tracking.show(entry)
                 if done == config.rounds or (config.checkpoint_every and done % config.checkpoint_every == 0):
                     results.checkpoint(done, arrays, run, federation)
         except Interrupted:

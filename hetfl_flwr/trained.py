@@ -1,24 +1,27 @@
-"""What a client has learnt, from the folder of a run that has ended or been stopped."""
+"""What a client has learnt, from the folder of a run that has ended or been stopped, or from a node's state folder."""
 
 from pathlib import Path
 
 from flwr.app import Context, RecordDict
 
 from hetfl_flwr.checkpoint import Checkpoint
-from hetfl_flwr.config import Value
+from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.node import Node
-from hetfl_flwr.results import config_of
-from hetfl_flwr.state import decode
+from hetfl_flwr.node import Node, kept_config
+from hetfl_flwr.payloads import load_model_arrays, weights
+from hetfl_flwr.results import CONFIG_FILE, config_of
+from hetfl_flwr.state import FileStore, decode
 
 
 def load_client(folder: Path | str, partition: int) -> Node:
-    """Return a client of a run on this machine with its trained model and its data.
+    """Return a client with its trained model and its data.
 
     Parameters
     ----------
     folder : Path
-        A run folder of the local engine; the clients' models are those of its last checkpoint.
+        A run folder: the clients' models are those of its last checkpoint, and where the server has one model for all,
+        as in `fedavg`, it is that one. Or the ``state-dir`` of a SuperNode, on its machine: of the runs there, that in
+        which the client has trained last, or the one named: ``STATE_DIR/run-ID``.
     partition : int
         Which client.
 
@@ -31,22 +34,54 @@ def load_client(folder: Path | str, partition: int) -> Node:
     Raises
     ------
     RunFolderError
-        The folder holds no checkpoint, or no such client's model: not all clients train, some algorithms keep no model
-        on the client, and Flower's engines keep it on the nodes.
+        The folder holds no checkpoint and no state, or no such client's model: not all clients train, and Flower's
+        engines keep models on the nodes.
     """
     folder = Path(folder)
+    if not (folder / CONFIG_FILE).exists():
+        return _from_state(folder, partition)
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
+    if not 0 <= partition < config.clients:
+        raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {partition}")
+    node = _node(config, partition, checkpoint.run)
     path = checkpoint.client_file(folder, partition)
-    if not path.exists():
-        raise RunFolderError(f"{path}: there is no model of client {partition} in the last checkpoint of this run")
-    own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
-    flat = {key: value for key, value in config.to_flat().items() if key != "state-dir"}
-    node = Node.from_context(Context(checkpoint.run, 0, own, RecordDict(), flat))
-    tensors = decode(path.read_bytes(), node.stamp, str(path)).tensors
-    prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
-    weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    if not weights:
+    if path.exists() and _load(node, path):
+        return node
+    if set(checkpoint.arrays) != set(weights(node.model).names):
+        raise RunFolderError(
+            f"{folder}: no model of client {partition} in its last checkpoint: it has not trained, or its node keeps "
+            "it: name that node's state-dir"
+        )
+    load_model_arrays(node.model, checkpoint.arrays)
+    return node
+
+
+def _from_state(folder: Path, partition: int) -> Node:
+    states = [Path(FileStore(path, partition).where) for path in (folder, *folder.glob("run-*"))]
+    found = [path for path in states if path.exists() and kept_config(path.parent, partition).exists()]
+    if not found:
+        raise RunFolderError(f"{folder} is no run folder (no {CONFIG_FILE}) and no state-dir with client {partition}")
+    path = max(found, key=lambda path: path.stat().st_mtime)
+    config = RunConfig.from_flat(read_toml(kept_config(path.parent, partition)))
+    node = _node(config, partition, int(path.resolve().parent.name.removeprefix("run-")))
+    if not _load(node, path):
         raise RunFolderError(f"{path}: client {partition} keeps no model of its own under {config.algorithm}")
-    node.model.load_state_dict(weights)
+    return node
+
+
+def _node(config: RunConfig, partition: int, run: int) -> Node:
+    """Return a client with the initial weights."""
+    own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
+    node = Node.from_context(Context(run, 0, own, RecordDict(), config.with_values({"state-dir": ""}).to_flat()))
     node.model.eval()
     return node
+
+
+def _load(node: Node, path: Path) -> bool:
+    """Put the weights that a client has saved into its model; return whether there are any."""
+    tensors = decode(path.read_bytes(), node.stamp, str(path)).tensors
+    prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
+    saved = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    if saved:
+        node.model.load_state_dict(saved)
+    return bool(saved)

@@ -62,6 +62,14 @@ def run(
     workers: Annotated[int, typer.Option(min=1, help="Worker processes; the result is the same for any number.")] = 1,
     recipe: RecipeOption = None,
     settings: SettingsOption = None,
+    sweep: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY=VALUE,VALUE...",
+            help="Run all combinations of these values, in folders under --out, --workers at a time: "
+            '"fedhe.alpha=0,0.5 seed=0:5"; a:b is from a to b - 1; a value with a comma is put in quotes.',
+        ),
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")
@@ -84,8 +92,25 @@ def run(
         seed=seed,
         output_dir=None if out is None else str(out),
     )
-    folder = _run(chosen, resume=resume, workers=workers, verbose=verbose)
-    _show(folder)
+    if sweep:
+        _sweep(chosen, sweep, workers)
+    else:
+        _show(_run(chosen, resume=resume, workers=workers, verbose=verbose))
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder, or the state-dir of a node.")],
+    client: Annotated[int, typer.Option(min=0, help="Whose model.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
+) -> None:
+    """Write what a client has learnt as a program that takes raw inputs and needs nothing of this project.
+
+    Example: hetfl export runs/fedhe --client 0 --out model.onnx
+    """
+    from simulations.api import export as write
+
+    typer.echo(f"model: {write(folder, client, out)}")
 
 
 @app.command()
@@ -161,6 +186,23 @@ def rehearse(
     except FederationError as error:
         typer.echo(f"hetfl: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Its name, such as fedproto, or my_pkg.fedproto in a package of yours.")],
+) -> None:
+    """Write a small algorithm that works into the working directory, to make another method of.
+
+    Example: hetfl new fedproto
+    """
+    from simulations.new import write_algorithm
+
+    here = Path.cwd()
+    folder = write_algorithm(name, here).relative_to(here)
+    typer.echo(f"written: {folder} (server half strategy.py, client half client.py, test_{folder.name}.py)")
+    typer.echo(f"run it:  hetfl run {name} --clients 4 --rounds 10")
+    typer.echo(f"test it: pytest {folder}")
 
 
 @app.command("list")
@@ -245,16 +287,22 @@ def compare(
     ] = None,
 ) -> None:
     """Compare runs: a table, and accuracy over rounds and over bytes as a picture."""
-    from simulations.plots import plot_compare
-    from simulations.report import compare_table, load_run
+    _compare(folders, out, target)
 
-    runs = [load_run(folder) for folder in folders]
-    _print(compare_table(runs, target))
-    try:
-        plot_compare(runs, out)
-    except OSError as error:
-        raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
-    typer.echo(f"picture: {out}")
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.html", help="File to write.")] = Path("report.html"),
+) -> None:
+    """Write one run, or several side by side, as an HTML file that needs no other file and no network.
+
+    Example: hetfl report runs/fedhe runs/local --out report.html
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
+    from simulations.html import write_report
+
+    typer.echo(f"report: {write_report(folders, out)}")
 
 
 def main() -> None:
@@ -290,6 +338,37 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
     except Interrupted as stopped:
         typer.echo(str(stopped), err=True)
         raise typer.Exit(1) from None
+
+
+def _sweep(chosen: dict[str, Value], text: str, workers: int) -> None:
+    from simulations.sweeps import parse_grid, run_sweep
+
+    if "output-dir" not in chosen:
+        raise ConfigError("--sweep needs --out: the folder of its run folders, in which it also goes on")
+    out = Path(str(chosen.pop("output-dir")))
+    try:
+        folders, failed = run_sweep(chosen, parse_grid(text), out, workers, _console())
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(1) from None
+    ended = [folder for folder in folders if folder not in failed]
+    if ended:
+        _compare(ended, out / "compare.png", None)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _compare(folders: list[Path], out: Path, target: float | None) -> None:
+    from simulations.plots import plot_compare
+    from simulations.report import compare_table, load_run
+
+    runs = [load_run(folder) for folder in folders]
+    _print(compare_table(runs, target))
+    try:
+        plot_compare(runs, out)
+    except OSError as error:
+        raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
+    typer.echo(f"picture: {out}")
 
 
 def _recipe(path: Path) -> Path:

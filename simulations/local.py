@@ -20,7 +20,14 @@ DEFAULT_CLIENTS = 10
 """Clients of a local run that names no number."""
 
 
-def run_locally(chosen: Mapping[str, Value], *, resume: bool = False, workers: int = 1, verbose: bool = True) -> Path:
+def run_locally(
+    chosen: Mapping[str, Value],
+    *,
+    resume: bool = False,
+    workers: int = 1,
+    verbose: bool = True,
+    progress: bool = True,
+) -> Path:
     """Run a federation in this process, or in some worker processes, and return its run folder.
 
     Parameters
@@ -33,6 +40,8 @@ def run_locally(chosen: Mapping[str, Value], *, resume: bool = False, workers: i
         Worker processes, 1 or more; the results are the same bits for any number.
     verbose : bool
         Whether Flower's log is shown.
+    progress : bool
+        Whether a bar is shown, in a terminal or a notebook.
 
     Raises
     ------
@@ -48,24 +57,38 @@ def run_locally(chosen: Mapping[str, Value], *, resume: bool = False, workers: i
         config = RunConfig.from_flat(dict(chosen))
     config = resolved(config)
     from flwr.app import Context, RecordDict
-    from flwr.supercore.logger import FLOWER_LOGGER
 
     from hetfl_flwr.server_app import app as server_app
     from simulations.engine import LocalGrid
 
     _check_threads(config, workers)
-    level = FLOWER_LOGGER.level
-    FLOWER_LOGGER.setLevel(level if verbose else "CRITICAL")
     flat = config.to_flat()
-    with LocalGrid(flat, config.clients, run, workers) as grid, _stoppable(grid):
+    with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
         try:
-            server_app(grid, Context(run, 1, {}, RecordDict(), flat))
+            with _stoppable(grid):
+                server_app(grid, Context(run, 1, {}, RecordDict(), flat))
         except Interrupted:
             again = f"hetfl run {config.algorithm} --out {config.output_dir} --resume"
             raise Interrupted(f"stopped; go on with: {again}") from None
-        finally:
-            FLOWER_LOGGER.setLevel(level)
     return Path(config.output_dir)
+
+
+@contextmanager
+def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
+    """Set this process up for a federation, and back: Flower's log and bars shown or not, and torch's threads."""
+    import torch
+    from flwr.supercore.logger import FLOWER_LOGGER
+
+    from hetfl_flwr.progress import visible
+
+    level, threads, shown = FLOWER_LOGGER.level, torch.get_num_threads(), visible.set(bars)
+    FLOWER_LOGGER.setLevel(level if log else "CRITICAL")
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.setLevel(level)
+        torch.set_num_threads(threads)
+        visible.reset(shown)
 
 
 def _check_threads(config: RunConfig, workers: int) -> None:
@@ -133,4 +156,4 @@ def _stoppable(grid: "LocalGrid") -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # none is told of one that C code has set

@@ -57,7 +57,7 @@ LETTER_WIDTH, NAME_HEIGHT = 0.009, 0.03
 
 
 @dataclass(frozen=True)
-class _Course:
+class Course:
     """One line of a comparison: the rounds that all runs of a group have evaluated; arrays of shape (n,).
 
     A course is free if the runs have trained and sent no payload.
@@ -334,14 +334,15 @@ def _mark_domains(heat: Axes, bars: Axes, domains: Sequence[str]) -> None:
         )
 
 
-def _course(group: Group, number: int) -> _Course:
+def course_of(group: Group, number: int) -> Course:
+    """Return the line of a group; its number chooses colour and marker."""
     curves = [curve(run) for run in group.runs]
     rounds = reduce(np.intersect1d, [points.rounds for points in curves])
     shared = [np.isin(points.rounds, rounds) for points in curves]
     accuracy = np.array([points.accuracy[keep] for points, keep in zip(curves, shared, strict=True)])
     payload = np.array([points.payload[keep] for points, keep in zip(curves, shared, strict=True)])
     several = len(curves) > 1
-    return _Course(
+    return Course(
         label=fill(f"{group.label}, {len(curves)} seeds" if several else group.label, 40),
         colour=COLOURS[number % len(COLOURS)],
         marker=MARKERS[number % len(MARKERS)],
@@ -353,11 +354,11 @@ def _course(group: Group, number: int) -> _Course:
     )
 
 
-def _courses(runs: Sequence[Run]) -> tuple[list[Group], list[_Course]]:
+def _courses(runs: Sequence[Run]) -> tuple[list[Group], list[Course]]:
     groups = group_runs(runs)
     for run in runs:
         _require_points(run)
-    return groups, [_course(group, number) for number, group in enumerate(groups)]
+    return groups, [course_of(group, number) for number, group in enumerate(groups)]
 
 
 def _entitle(figure: Figure, groups: Sequence[Group]) -> None:
@@ -365,7 +366,7 @@ def _entitle(figure: Figure, groups: Sequence[Group]) -> None:
     figure.suptitle(title, fontsize="medium", wrap=True)
 
 
-def _name_ends(axes: Axes, named: Sequence[tuple[str, _Course]]) -> None:
+def _name_ends(axes: Axes, named: Sequence[tuple[str, Course]]) -> None:
     """Write names to the right of where lines end, from the highest down, none on another."""
     from matplotlib.patheffects import withStroke
 
@@ -390,7 +391,7 @@ def _name_ends(axes: Axes, named: Sequence[tuple[str, _Course]]) -> None:
         )
 
 
-def _draw_course(axes: Axes, course: _Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:
+def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:
     axes.plot(
         x,
         course.accuracy,
@@ -406,7 +407,7 @@ def _draw_course(axes: Axes, course: _Course, x: NDArray[np.int64] | NDArray[np.
         axes.fill_between(x, low, high, color=course.colour, alpha=0.2, linewidth=0)
 
 
-def _draw_costs(axes: Axes, courses: Sequence[_Course]) -> None:
+def _draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
     from matplotlib.ticker import EngFormatter
 
     free = [_draw_free(axes, course) for course in courses if course.free]
@@ -425,7 +426,7 @@ def _draw_costs(axes: Axes, courses: Sequence[_Course]) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
 
 
-def _draw_free(axes: Axes, course: _Course) -> Line2D:
+def _draw_free(axes: Axes, course: Course) -> Line2D:
     level, deviation = course.accuracy[-1], course.deviation[-1]
     if deviation:
         axes.axhspan(level - deviation, level + deviation, color=course.colour, alpha=0.2, linewidth=0)

@@ -48,6 +48,7 @@ INCIDENTAL = {
     "checkpoint-every",
     "resume",
     "round-timeout",
+    "track",
 }
 """Config keys in which runs of the same settings may differ."""
 

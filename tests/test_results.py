@@ -536,7 +536,8 @@ def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_fe
     assert going_on == resolve(resumed(config))
     other = resumed(config, seed=1)
     line = refusal(ConfigError, run_federation, other, elsewhere(other, 8), run_id=8)
-    assert line == f"{folder} was run with seed = 0, not 1: only rounds and checkpoint-every may change on resume"
+    changes = "rounds, checkpoint-every and track"
+    assert line == f"{folder} was run with seed = 0, not 1: only {changes} may change on resume"
 
 
 def test_resuming_a_run_that_is_done_changes_nothing(make_config, run_federation):

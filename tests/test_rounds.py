@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.grids import Reversing
 from flwr.app import Message, MessageType
 
 from clients.fedhe import FedHeClient
@@ -18,6 +17,7 @@ from hetfl_flwr.payloads import from_record
 from hetfl_flwr.rounds import AsyncRounds
 from simulations.cli import _run
 from simulations.engine import FIRST_NODE, LocalGrid
+from simulations.testing.lab import Reversing
 from strategies.fedhe import FedHe
 
 ASYNC = {"algorithm": "fedhe", "models": "mlp", "fedhe.mode": "async"}

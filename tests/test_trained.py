@@ -1,7 +1,7 @@
 """What a client has learnt is read back from its run folder."""
 
 import json
-import re
+from shutil import rmtree
 
 import pytest
 
@@ -23,10 +23,28 @@ def test_a_client_s_model_measures_what_its_run_has_measured(make_config, run_fe
         assert evaluate(node.model, node.data.test).accuracy == accuracy
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "partition", "said"), [("fedhe", 2, "no model of client 2"), ("fedavg", 0, "no model")]
-)
-def test_where_there_is_no_model(make_config, run_federation, algorithm, partition, said):
-    folder = run_federation(make_config(algorithm=algorithm, models="lenet5", clients=2, rounds=1))
-    with pytest.raises(RunFolderError, match=re.escape(said)):
-        load_client(str(folder), partition)
+@pytest.mark.parametrize("run_named", [False, True])
+def test_a_client_is_read_from_the_state_folder_of_its_node(make_config, run_federation, tmp_path, run_named):
+    """Of the runs in it the last one counts, or the one named; it knows the data of its node without the run folder."""
+    state = tmp_path / "state"
+    accuracies = []
+    for run, rounds in ((7, 1), (8, 3)):
+        config = make_config(rounds=rounds, state_dir=str(state), output_dir=str(tmp_path / str(run)), seed=run)
+        folder = run_federation(config, run_id=run)
+        accuracies.append(json.loads((folder / "summary.json").read_text())["accuracy_per_client"])
+        rmtree(folder)
+    for partition in (0, 1):
+        node = load_client(state / "run-7" if run_named else state, partition)
+        assert evaluate(node.model, node.data.test).accuracy == accuracies[0 if run_named else 1][partition]
+    assert accuracies[0] != accuracies[1]
+
+
+def test_where_there_is_no_model(make_config, run_federation, tmp_path, refusal):
+    folder = run_federation(make_config(clients=2, rounds=1, fraction=0.5))
+    clients = json.loads((folder / "rounds.jsonl").read_text().splitlines()[1])["clients"]
+    [idle] = [int(client) for client, told in clients.items() if "train-loss" not in told]
+    assert "it has not trained, or its node keeps it" in refusal(RunFolderError, load_client, str(folder), idle)
+    assert "clients 0 .. 1, and no client 2" in refusal(RunFolderError, load_client, folder, 2)
+    assert "is no run folder (no config.toml) and no state-dir with client 0" in refusal(
+        RunFolderError, load_client, tmp_path, 0
+    )

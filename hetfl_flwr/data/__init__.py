@@ -5,7 +5,7 @@ from hetfl_flwr.data.clients import load_client_data
 from hetfl_flwr.data.domains import absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_vocabulary
-from hetfl_flwr.data.samples import Batches, ClientData, DataSpec, Joined, Samples
+from hetfl_flwr.data.samples import Batches, ClientData, DataSpec, Joined, Samples, prepared
 from hetfl_flwr.data.tables import parse_features
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "parse_features",
     "parse_partition",
     "parse_vocabulary",
+    "prepared",
 ]

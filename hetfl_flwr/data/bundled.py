@@ -44,7 +44,10 @@ def read_breast_cancer() -> Arrays:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
-    return _arrays(bunch.data.astype(np.float32), bunch.target, classes=2, peak=1.0)
+    arrays = _arrays(bunch.data.astype(np.float32), bunch.target, classes=2, peak=1.0)
+    return replace(
+        arrays, class_names=tuple(map(str, bunch.target_names)), input_names=tuple(map(str, bunch.feature_names))
+    )
 
 
 def resized(arrays: Arrays, size: int) -> Arrays:

@@ -13,7 +13,7 @@ from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.folders import is_folder, local_folder
 from hetfl_flwr.data.hub import Kind, Source, open_source
 from hetfl_flwr.data.images import image_spec, read_images
-from hetfl_flwr.data.labels import IntArray, read_codes
+from hetfl_flwr.data.labels import IntArray, class_names, read_codes
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import ANGLES, rotated
 from hetfl_flwr.data.samples import Arrays, DataSpec
@@ -288,7 +288,7 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     source = _source(base, reading)
     names, domains = _domains(source)
     rows = np.argsort(domains, kind="stable")
-    whole = _read(source, rows)
+    whole = replace(_read(source, rows), class_names=class_names(source))
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
     if 0 in trains:

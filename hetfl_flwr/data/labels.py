@@ -43,6 +43,14 @@ def read_labels(source: Source) -> tuple[int, dict[str, IntArray]]:
     return len(values), {split: _codes(source, split, found, values) for split, found in columns.items()}
 
 
+def class_names(source: Source) -> tuple[str, ...]:
+    """Return what the classes are called: by a class-label column, else by the values that stand for them."""
+    values = _declared(source) or _distinct([_columns(source, source.label, "label-column")["train"]])
+    names = getattr(source.splits["train"].features[source.label], "names", None) or ()
+    called: dict[int | str, str] = dict(enumerate(names))
+    return tuple(called.get(value, str(value)) for value in values)
+
+
 def read_codes(source: Source, column: str, key: str) -> tuple[tuple[int | str, ...], IntArray]:
     """Return the sorted distinct values of a column, and of each row the number of its value.
 

@@ -77,6 +77,10 @@ class Arrays:
         (features,) bool, which inputs of a table are numbers, not categories; None: all.
     owners : Tensor, optional
         (N,) int64, whose each row is, 0 or more, where the partition goes by a column; else None.
+    class_names : tuple of str
+        What the C classes are called; empty: their numbers.
+    input_names : tuple of str
+        What the inputs of a table are called, ``COLUMN`` or ``COLUMN=VALUE``; empty: nothing.
     """
 
     spec: DataSpec
@@ -88,6 +92,8 @@ class Arrays:
     groups: tuple[int, ...] = ()
     numeric: Tensor | None = None
     owners: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+    input_names: tuple[str, ...] = ()
 
 
 @cache
@@ -100,6 +106,14 @@ def _placed(arrays: Arrays, device: torch.device) -> Arrays:
         peak=arrays.peak.to(device) if isinstance(arrays.peak, Tensor) else arrays.peak,
         centre=arrays.centre.to(device),
     )
+
+
+def prepared(inputs: Tensor, spec: DataSpec, peak: float | Tensor, centre: Tensor) -> Tensor:
+    """Return stored inputs (B, *shape) as a model takes them; `Arrays` says what the rest is."""
+    if spec.is_text:
+        return inputs.long()
+    scaled = inputs.to(torch.float32) / peak - centre
+    return scaled.nan_to_num(nan=0.0) if spec.is_table else scaled
 
 
 class Batches(Protocol):
@@ -185,10 +199,7 @@ class Samples:
         return self.arrays.inputs[chosen], self.arrays.labels[chosen]
 
     def _prepared(self, inputs: Tensor) -> Tensor:
-        if self.arrays.spec.is_text:
-            return inputs.long()
-        scaled = inputs.to(torch.float32) / self.arrays.peak - self.arrays.centre
-        return scaled.nan_to_num(nan=0.0) if self.arrays.spec.is_table else scaled
+        return prepared(inputs, self.arrays.spec, self.arrays.peak, self.arrays.centre)
 
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""

@@ -55,16 +55,17 @@ def read_table(source: "Source") -> Arrays:
     classes, labels = read_labels(source)
     table, categories = _whole(source, columns), [*_named(source, "categorical-columns"), *_class_labels(source)]
     encoded = [_encoded(source, name, table[name], name in categories) for name in columns]
-    groups = tuple(values.shape[1] for values, _ in encoded)
+    groups = tuple(values.shape[1] for values, _, _ in encoded)
     return Arrays(
         spec=DataSpec((sum(groups),), classes),
-        inputs=torch.from_numpy(np.ascontiguousarray(np.hstack([values for values, _ in encoded]))),
+        inputs=torch.from_numpy(np.ascontiguousarray(np.hstack([values for values, _, _ in encoded]))),
         labels=torch.from_numpy(np.concatenate(list(labels.values()))),
         train_rows=len(labels["train"]),
         peak=1.0,
         centre=torch.zeros(sum(groups)),
         groups=groups,
-        numeric=torch.from_numpy(np.repeat([numeric for _, numeric in encoded], groups)),
+        numeric=torch.from_numpy(np.repeat([numeric for _, _, numeric in encoded], groups)),
+        input_names=tuple(name for _, names, _ in encoded for name in names),
     )
 
 
@@ -170,6 +171,7 @@ def sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
         centre=table.centre[kept],
         groups=tuple(widths[column] for column in columns),
         numeric=None if table.numeric is None else table.numeric[kept],
+        input_names=tuple(table.input_names[number] for number in kept) if table.input_names else (),
     )
 
 
@@ -241,8 +243,8 @@ def _whole(source: "Source", columns: Sequence[str]) -> pa.Table:
 
 def _encoded(
     source: "Source", name: str, values: pa.ChunkedArray, is_category: bool
-) -> tuple[npt.NDArray[np.float32], bool]:
-    """Return the inputs (N, features) that a column becomes, and whether they are numbers."""
+) -> tuple[npt.NDArray[np.float32], list[str], bool]:
+    """Return the inputs (N, features) that a column becomes, what they are called, and whether they are numbers."""
     values = _cleaned(values)
     if not any(is_kind(values.type) for is_kind in (_is_text, _is_number, pa.types.is_boolean)):
         raise DataError(
@@ -250,15 +252,15 @@ def _encoded(
             "ignore-columns to leave it out"
         )
     if is_category or pa.types.is_boolean(values.type):
-        return _one_hot(source, name, values, MOST_DECLARED), False
+        return *_one_hot(source, name, values, MOST_DECLARED), False
     try:
         numbers = values.cast(pa.float64(), safe=False).to_numpy()
     except pa.ArrowInvalid:
-        return _one_hot(source, name, values, MOST_VALUES), False
+        return *_one_hot(source, name, values, MOST_VALUES), False
     with np.errstate(over="ignore"):
         inputs = numbers.astype(np.float32)[:, None]
     _check_finite(source, name, inputs)
-    return inputs, True
+    return inputs, [name], True
 
 
 def _cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -283,7 +285,9 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in numbers)
 
 
-def _one_hot(source: "Source", name: str, values: pa.ChunkedArray, most: int) -> npt.NDArray[np.float32]:
+def _one_hot(
+    source: "Source", name: str, values: pa.ChunkedArray, most: int
+) -> tuple[npt.NDArray[np.float32], list[str]]:
     known = values.slice(0, len(source.splits["train"])).unique().sort()  # null is the last
     if len(known) > most:
         otherwise = (
@@ -295,7 +299,8 @@ def _one_hot(source: "Source", name: str, values: pa.ChunkedArray, most: int) ->
         )
     codes: npt.NDArray[np.int32] = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
     inputs: npt.NDArray[np.float32] = (codes[:, None] == np.arange(len(known))).astype(np.float32)
-    return inputs[:, 1:] if len(known) == 2 else inputs
+    first = int(len(known) == 2)
+    return inputs[:, first:], [f"{name}={value}" for value in known.to_pylist()[first:]]
 
 
 def _check_finite(source: "Source", name: str, inputs: npt.NDArray[np.float32]) -> None:

@@ -42,7 +42,7 @@ class LastState(nn.Module):
         """Return the states (B, 100) of texts (B, T)."""
         states: Tensor = self.lstm(self.embedding(tokens))[0]
         last = (tokens.count_nonzero(dim=1) - 1).clamp(min=0)
-        return states[torch.arange(len(tokens), device=tokens.device), last]
+        return states[torch.arange(tokens.shape[0], device=tokens.device), last]
 
 
 def lstm(layers: int, spec: DataSpec) -> SplitModel:

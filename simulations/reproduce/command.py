@@ -9,10 +9,11 @@ from rich.console import Console
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError, RunFolderError
+from simulations.many import ELSEWHERE, run_all
 from simulations.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.reproduce.pictures import draw
 from simulations.reproduce.recipe import Recipe, Variant, load, names
-from simulations.reproduce.running import ELSEWHERE, Job, jobs, run
+from simulations.reproduce.running import Job, jobs
 
 PICTURES = "results"
 """Folder beside the file of all tables, for their pictures."""
@@ -89,7 +90,7 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
     whole = True
     for task in tasks:
-        failed = {} if request.report_only else run(task.jobs, request.workers, console)
+        failed = {} if request.report_only else run_all(task.jobs, request.workers, console)
         whole &= not failed
         _report(task, console)
         if failed and task.recipe.needs:

@@ -14,9 +14,10 @@ from rich.table import Column, Table
 from scipy.stats import ttest_1samp, ttest_rel
 
 from hetfl_flwr.errors import RunFolderError, unknown
+from simulations.many import commits
 from simulations.report import RoundRecord, Run, figures, load_run
 from simulations.reproduce.recipe import NUMBERS, Cell, Measure, Recipe
-from simulations.reproduce.running import Job, commits
+from simulations.reproduce.running import Job
 
 T = TypeVar("T")
 

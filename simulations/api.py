@@ -1,0 +1,343 @@
+"""Runs from Python: a script, a notebook.
+
+A run that is started here is the one that ``hetfl run`` starts, with the same folder and the same bits. What needs more
+than one process (``workers``, sweeps) asks of a script, not of a notebook, that it starts its work under
+``if __name__ == "__main__":``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.filesize import decimal
+
+from hetfl_flwr.config import RunConfig, Value, flattened
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from simulations.local import process_as_it_was, run_locally
+from simulations.report import INCIDENTAL, figures, load_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from hetfl_flwr.models import SplitModel
+    from hetfl_flwr.node import Node
+
+
+def run(
+    algorithm: str = "fedhe",
+    *,
+    out: Path | str | None = None,
+    resume: bool = False,
+    workers: int = 1,
+    progress: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    **keys: Any,
+) -> Result:
+    """Run a federation on this machine, as ``hetfl run`` does.
+
+    The first Ctrl-C, or interrupt of a notebook, lets the round end and keeps the run; the second one ends it at once.
+
+    Parameters
+    ----------
+    algorithm : str
+        A name of ``hetfl list algorithms``, or ``package.module`` of your own.
+    out : path, optional
+        Run folder. Default: a new one under ``runs/`` in the working directory.
+    resume : bool
+        Go on with the run in `out` from its last checkpoint; of the keys only ``rounds`` may differ.
+    workers : int
+        Worker processes, 1 or more; the results are the same bits for any number.
+    progress : bool
+        Whether a bar is shown, in a terminal or a notebook.
+    settings : mapping, optional
+        Config keys as ``hetfl list keys`` has them: ``{"learning-rate": 0.01, "fedhe.alpha": 0.5}``.
+    **keys
+        Config keys with underscores, ``learning_rate=0.01``, and an algorithm's own as a mapping,
+        ``fedhe={"alpha": 0.5}``. A list becomes a comma list: ``models=["mlp", "lenet5"]``.
+
+    Returns
+    -------
+    Result
+        The run, read from its folder.
+
+    Raises
+    ------
+    HetflError
+        What is wrong with a key, the data or a model, or that too few clients are left, in one line.
+    Interrupted
+        A ``KeyboardInterrupt``, after the round in which it was asked for; says how to go on.
+    """
+    from hetfl_flwr.results import new_folder
+
+    chosen = {**config_keys(settings, keys), "algorithm": algorithm}
+    folder = str(new_folder(RunConfig.from_flat(chosen)) if out is None else out)
+    chosen["output-dir"] = folder
+    try:
+        return Result(run_locally(chosen, resume=resume, workers=workers, verbose=False, progress=progress))
+    except Interrupted:
+        raise Interrupted(f"stopped; go on with: run({algorithm!r}, out={folder!r}, resume=True)") from None
+
+
+def load(folder: Path | str) -> Result:
+    """Read a run folder, whichever engine has made it, of a run that has ended, was stopped or is still going on.
+
+    Raises
+    ------
+    RunFolderError
+        There is no run in it, or a file is broken.
+    """
+    return Result(folder)
+
+
+def sweep(
+    algorithm: str = "fedhe",
+    *,
+    grid: Mapping[str, Iterable[Value]],
+    out: Path | str,
+    workers: int = 1,
+    progress: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    **keys: Any,
+) -> list[Result]:
+    """Run a federation with every combination of some values, as ``hetfl run --sweep`` does.
+
+    What has ended in `out` is not run again, what was stopped goes on.
+
+    Parameters
+    ----------
+    grid : mapping
+        Values by config key: ``{"fedhe.alpha": [0, 0.5, 1], "seed": range(5)}``. They go before `settings` and `keys`.
+    out : path
+        Folder of the run folders.
+    workers : int
+        Runs at a time, each in a process of its own.
+    algorithm, progress, settings, **keys
+        As in `run`.
+
+    Returns
+    -------
+    list of Result
+        One a combination, the values of the last key changing fastest; `compare` makes a table of them.
+
+    Raises
+    ------
+    HetflError
+        Before the first run, what is wrong with any of them; after the last, which have failed, and why. Those that
+        have ended are kept.
+    """
+    from rich.console import Console
+
+    from simulations.sweeps import run_sweep
+
+    axes = {_key(key): [_value(key, value) for value in values] for key, values in grid.items()}
+    base = {**config_keys(settings, keys), "algorithm": algorithm}
+    with process_as_it_was(log=False, bars=progress):
+        folders, failed = run_sweep(base, axes, Path(out), workers, Console(stderr=True, quiet=not progress))
+    if failed:
+        told = "; ".join(f"{folder.name}: {reason}" for folder, reason in list(failed.items())[:3])
+        raise HetflError(f"{len(failed)} of {len(folders)} runs have not ended: {told}")
+    return [Result(folder) for folder in folders]
+
+
+class Result:
+    """A run that has ended, was stopped or is going on, read from its folder.
+
+    Parameters
+    ----------
+    folder : path
+        The run folder.
+
+    Attributes
+    ----------
+    folder : Path
+        The same, absolute.
+    config : dict
+        All config keys with their values.
+    summary : dict
+        The figures of ``summary.json``: accuracies are fractions, the mean over the clients on their own test samples.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder).expanduser().resolve()
+        self._run = load_run(self.folder)
+        self.config: dict[str, Value] = dict(self._run.config)
+        self.summary: dict[str, Any] = dict(figures(self._run))
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """One row a round, 0 being before any training: accuracies, bytes, seconds, how many failures."""
+        own = ("clients", "failures")
+        rows = [
+            {key: value for key, value in record.items() if key not in own} | {"failures": len(record["failures"])}
+            for record in self._run.rounds
+        ]
+        return _frame(rows)
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """One row a client and round: its model, and what it reported, such as accuracy and training loss."""
+        models = {client["partition"]: client["model"] for client in self._run.clients}
+        rows = [
+            {"round": record["round"], "client": int(client), "model": models.get(int(client))}
+            | {key.replace("-", "_"): value for key, value in scores.items()}
+            for record in self._run.rounds
+            for client, scores in record["clients"].items()
+        ]
+        return _frame(rows)
+
+    def node(self, partition: int) -> Node:
+        """Return a client with its trained model and its data; as `hetfl_flwr.trained.load_client`."""
+        from hetfl_flwr.trained import load_client
+
+        with process_as_it_was(log=False, bars=False):
+            return load_client(self.folder, partition)
+
+    def model(self, partition: int) -> SplitModel:
+        """Return a client's trained model, to be called with inputs as `node` has them in its data."""
+        return self.node(partition).model
+
+    def export(self, partition: int, path: Path | str) -> Path:
+        """Write a client's trained model to a file that needs nothing of this project; as `simulations.export`."""
+        return export(self.folder, partition, path)
+
+    def plot(self) -> Figure:
+        """Return the accuracy over the rounds as a figure, which a notebook shows as the value of a cell."""
+        from simulations.plots import run_figure
+
+        figure = run_figure(self._run)
+        figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]  # matplotlib shows pyplot's own only
+        return figure
+
+    def __repr__(self) -> str:
+        """Return what it is, in one line."""
+        return f"Result({str(self.folder)!r}: {self._told})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: one line, and a row for each client."""
+        rows = [
+            {
+                "client": client["partition"],
+                "model": client["model"],
+                "training samples": client["train"],
+                "accuracy before": client["accuracy_before"],
+                "accuracy": client["accuracy"],
+            }
+            for client in self._run.clients
+        ]
+        table: str = _frame(rows).to_html(index=False, max_rows=20, float_format="{:.3f}".format, na_rep="-")
+        return f"<p>{escape(self._told)}<br><code>{escape(str(self.folder))}</code></p>{table}"
+
+    @property
+    def _told(self) -> str:
+        told = self.summary
+        accuracy = "" if told["accuracy"] is None else f"accuracy {told['accuracy']:.1%}, "
+        sent = decimal(told["bytes_up"] + told["bytes_down"])
+        of = "" if told["rounds"] == self.config["rounds"] else f" of {self.config['rounds']}"
+        return (
+            f"{told['algorithm']} on {told['dataset']}, {told['clients']} clients, "
+            f"{told['rounds']}{of} rounds: {accuracy}{sent} sent"
+        )
+
+
+def compare(results: Iterable[Result]) -> pd.DataFrame:
+    """Return one row a run: the config keys in which the runs differ, and their figures.
+
+    The index is the name of the run folder. Over seeds: ``compare(results).groupby("fedhe.alpha").accuracy.mean()``.
+    """
+    import pandas as pd
+
+    runs = list(results)
+    keys = dict.fromkeys(key for result in runs for key in result.config if key not in INCIDENTAL or key == "seed")
+    differing = [key for key in keys if len({result.config.get(key) for result in runs}) > 1]
+    rows = [
+        {key: result.config.get(key) for key in differing}
+        | {key: value for key, value in result.summary.items() if key in FIGURES}
+        for result in runs
+    ]
+    return pd.DataFrame(rows, index=pd.Index([result.folder.name for result in runs], name="run"))
+
+
+FIGURES = ("accuracy", "global_accuracy", "acc", "bwt", "fwt", "bytes_up", "bytes_down", "seconds", "failures")
+"""What `compare` tells of a run."""
+
+
+def export(folder: Path | str, partition: int, path: Path | str) -> Path:
+    """Write what a client has learnt to a file for a device that has none of this project; as ``hetfl export``.
+
+    Parameters
+    ----------
+    folder : path
+        A run folder, or a node's ``state-dir``; as in `hetfl_flwr.trained.load_client`.
+    partition : int
+        Which client.
+    path : path
+        ``.pt2`` for torch.export, or ``.onnx``.
+
+    Returns
+    -------
+    Path
+        The file. Its program takes inputs as they are stored, `simulations.exports` says how.
+    """
+    from hetfl_flwr.trained import load_client
+    from simulations.exports import export_node
+
+    with process_as_it_was(log=False, bars=False):
+        return export_node(load_client(folder, partition), Path(path))
+
+
+def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> dict[str, Value]:
+    """Return config keys as the run config has them.
+
+    Raises
+    ------
+    ConfigError
+        A key is there twice, or has a value that none takes.
+
+    Examples
+    --------
+    >>> config_keys({"batch-size": 20}, {"fedhe": {"alpha": 0.5}, "local_epochs": 2, "models": ["mlp", "lenet5"]})
+    {'batch-size': 20, 'fedhe.alpha': 0.5, 'local-epochs': 2, 'models': 'mlp,lenet5'}
+    """
+    chosen: dict[str, Value] = {}
+    for key, value in [*flattened(settings or {}), *flattened(keys)]:
+        if _key(key) in chosen:
+            raise ConfigError(f"{_key(key)} is given twice: as a keyword, and in settings")
+        chosen[_key(key)] = _value(key, value)
+    return chosen
+
+
+def _key(key: str) -> str:
+    """Return a key with dashes; the name of an algorithm before it stays as it is."""
+    algorithm, dot, own = key.rpartition(".")
+    return f"{algorithm}{dot}{own.replace('_', '-')}"
+
+
+def _value(key: str, value: Any) -> Value:
+    """Return what a config can hold: numbers of numpy as Python's, paths as texts, lists as comma lists."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    plain = str(value) if isinstance(value, Path) else getattr(value, "item", lambda: value)()
+    if not isinstance(plain, bool | int | float | str):
+        raise ConfigError(f"{_key(key)} = {value!r}: expected a number, a text, True or False")
+    return plain
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a frame, where what is not known is NaN also in a column that has nothing else."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows)
+    empty = frame.columns[frame.isna().all()]
+    return frame.astype(dict.fromkeys(empty, float))
+
+
+def _png(figure: Figure) -> bytes:
+    image = BytesIO()
+    figure.savefig(image, format="png")
+    return image.getvalue()

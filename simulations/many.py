@@ -1,0 +1,163 @@
+"""Many runs, some at a time, each in a folder of its own; what was stopped goes on, what has ended is not run again."""
+
+import json
+import multiprocessing
+import subprocess
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import TextColumn
+
+from hetfl_flwr.config import Value, read_toml
+from hetfl_flwr.errors import HetflError, Interrupted
+from hetfl_flwr.progress import Bar
+
+MADE_BY = "made-by.json"
+"""File of a run folder that says which commits of this project, or versions, made it: more than one if it went on."""
+
+ELSEWHERE = ("data-dir", "device", "threads", "rounds", "checkpoint-every")
+"""Keys in which a run may differ from what is asked for and still be that run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run that is wanted.
+
+    Parameters
+    ----------
+    name : str
+        What people call it.
+    folder : Path
+        Its run folder.
+    settings : dict
+        Its config keys, ``seed`` among them and ``output-dir`` not.
+    """
+
+    name: str
+    folder: Path
+    settings: dict[str, Value]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it has in all."""
+        return int(self.settings.get("rounds", 50))
+
+    @property
+    def finished(self) -> bool:
+        """Whether its run has ended, and was one of these settings."""
+        return (self.folder / "summary.json").exists() and self.done >= self.rounds and self._is_as_asked()
+
+    def _is_as_asked(self) -> bool:
+        made = read_toml(self.folder / "config.toml")
+        return all(made.get(key) == value for key, value in self.settings.items() if self._matters(key))
+
+    def _matters(self, key: str) -> bool:
+        """Whether a run with another value of this key is another run; the keys of other algorithms are not."""
+        table, _, _ = key.rpartition(".")
+        return key not in ELSEWHERE and (not table or table == self.settings.get("algorithm", "fedhe"))
+
+    @property
+    def done(self) -> int:
+        """How many rounds are in its folder, round 0 left out."""
+        path = self.folder / "rounds.jsonl"
+        return max(path.read_bytes().count(b"\n") - 1, 0) if path.exists() else 0
+
+
+def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path, str]:
+    """Run what has not ended yet, and return what went wrong with which, by folder.
+
+    Parameters
+    ----------
+    wanted : sequence of Job
+        What is to be there afterwards. A run that was stopped goes on from its last checkpoint; one of other settings
+        in its place is refused, not repeated.
+    workers : int
+        Runs at a time, each in a process of its own.
+    console : Console
+        Where progress is shown, and what goes wrong.
+
+    Raises
+    ------
+    HetflError
+        A process has died.
+    Interrupted
+        After Ctrl-C, when all that were running have ended their rounds.
+    """
+    left = [job for job in wanted if not job.finished]
+    failed: dict[Path, str] = {}
+    if not left:
+        return failed
+    context = multiprocessing.get_context("spawn")
+    label, total = f"{len(left)} runs", sum(job.rounds for job in left)
+    column = TextColumn("{task.completed}/{task.total} rounds")
+    with (
+        ProcessPoolExecutor(min(workers, len(left)), mp_context=context) as pool,
+        Bar(column, console=console, label=label, total=total, period=600) as bar,
+    ):
+        todo, waiting = deque(left), dict[Future[str], Job]()
+        try:
+            while todo or waiting:
+                while todo and len(waiting) < workers:  # the pool would begin one more after Ctrl-C
+                    job = todo.popleft()
+                    waiting[pool.submit(_run, job.folder, job.settings)] = job
+                ended, _ = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    job = waiting.pop(future)
+                    if reason := future.result():
+                        failed[job.folder] = reason
+                        console.print(f"{job.name}: {reason}", markup=False)
+                rounds = sum(job.rounds if job.folder in failed else job.done for job in left)
+                bar.update(rounds, description=f"{len(todo) + len(waiting)} runs")
+        except KeyboardInterrupt:
+            raise Interrupted("stopped; the same command goes on") from None
+        except BrokenProcessPool:
+            raise HetflError(
+                "a process of these runs has died: out of memory, or in a script that starts them outside of "
+                'if __name__ == "__main__":; what has ended is kept'
+            ) from None
+    return failed
+
+
+def _run(folder: Path, settings: dict[str, Value]) -> str:
+    """Run one, or go on with it, in this process; return why it did not end, if so."""
+    from simulations.local import run_locally
+
+    chosen: dict[str, Value] = {**settings, "output-dir": str(folder)}
+    resume = any((folder / "checkpoint").glob("round-*"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = _makers(folder) if resume else []
+        (folder / MADE_BY).write_text(json.dumps(list(dict.fromkeys([*before, made_by()]))))
+        run_locally(chosen, resume=resume, verbose=False, progress=False)
+    except Interrupted:
+        return "stopped; the same command goes on with it"
+    except HetflError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def made_by() -> str:
+    """Return the commit of this project, or outside a clone its version."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    return said.stdout.strip() if said.returncode == 0 else version("hetfl")
+
+
+def commits(done: Iterable[Job]) -> Iterator[str]:
+    """Go through the commits, or versions, that made these runs."""
+    for job in done:
+        yield from _makers(job.folder)
+
+
+def _makers(folder: Path) -> list[str]:
+    """Return what is written down of who made a run; of one that was begun by itself, nothing."""
+    path = folder / MADE_BY
+    return list(json.loads(path.read_text())) if path.exists() else []

@@ -1,0 +1,64 @@
+"""Skeleton, client half: what a client learns, and what it tells."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from clients.base import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.node import Node
+from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits, known_class_logits
+
+
+class SkeletonClient(KnowledgeClient):
+    """Trains on its own samples, with logits drawn to the average ones of their class.
+
+    Wire   as of the server half.
+    State  the model, the optimizer's moments.
+
+    Parameters
+    ----------
+    node : Node
+        The client's model, data and run config.
+    weight : float
+        Weight of what others teach, 0 or more. 0 is local training.
+    """
+
+    def __init__(self, node: Node, *, weight: Annotated[float, Field(ge=0)] = 1.0) -> None:
+        super().__init__(node)
+        self.weight = weight
+
+    def download_spec(self) -> PayloadSpec:
+        """Declare what the server sends."""
+        return known_class_logits(self.node.data.spec.classes)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Declare what this client sends, as the server half does."""
+        return class_logits(self.node.data.spec.classes)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train for one round, and return what is uploaded.
+
+        ``self.node`` has model and data; of what is set in here, the model, the optimizer of `optimizer` and
+        ``self.numbers`` survive until the next round.
+        """
+        taught = torch.from_numpy(download["logits"]).to(self.node.device)
+        known = torch.from_numpy(download["known"]).to(self.node.device)
+        sums, counts = torch.zeros_like(taught), torch.zeros(len(known), dtype=torch.int64, device=self.node.device)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            """Return the loss of a batch. The paper's loss goes here."""
+            logits: Tensor = self.node.model(inputs)
+            sums.index_add_(0, labels, logits.detach())
+            counts.add_(torch.bincount(labels, minlength=len(counts)))
+            distances = (logits - taught[labels]).square().mean(1) * known[labels]
+            return functional.cross_entropy(logits, labels) + self.weight * distances.mean()
+
+        samples, mean_loss = self.train(self.batches(round), loss)
+
+        # What is told goes here: now the mean logits of each class, as they were in training.
+        upload = {"logits": to_numpy(sums / counts.clamp(min=1)[:, None]), "counts": to_numpy(counts)}
+        return upload, {EXAMPLES: samples, "train-loss": mean_loss}

@@ -1,0 +1,47 @@
+"""Skeleton, server half: what the server knows, sends and makes of uploads.
+
+Here goes the citation: authors, title, where and when.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hetfl_flwr.federation import Member, Roster
+from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
+from strategies.base import KnowledgeStrategy, Upload
+
+
+class Skeleton(KnowledgeStrategy):
+    """Averages the clients' logits class by class.
+
+    Wire   down: logits (C, C) float32, known (C,) bool
+           up:   logits (C, C) float32, counts (C,) int64
+    State  logits (C, C) float32, known (C,) bool.
+    """
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Return what the server knows before round 1. All that it is to remember is in these arrays."""
+        classes = roster.classes
+        return {"logits": np.zeros((classes, classes), np.float32), "known": np.zeros(classes, bool)}
+
+    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+        """Return what one client is sent: here all that is known."""
+        return knowledge
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Declare what a client sends: a payload of `hetfl_flwr.payloads`, or one of your own made as those are."""
+        return class_logits(member.classes)
+
+    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        """Return what the server knows after a round.
+
+        The paper's server goes here. This one takes the mean over all samples of a class, whoever has them.
+        """
+        counts = np.stack([upload.arrays["counts"] for upload in uploads])  # (K, C)
+        logits = np.stack([upload.arrays["logits"] for upload in uploads])  # (K, C, C)
+        total = counts.sum(0)
+        mean = (counts[:, :, None] * logits).sum(0) / np.maximum(total, 1)[:, None]
+        seen = total > 0
+        learnt = np.where(seen[:, None], mean, knowledge["logits"]).astype(np.float32)
+        return {"logits": learnt, "known": knowledge["known"] | seen}

@@ -1,0 +1,22 @@
+"""What `simulations.skeleton` keeps to: the contract of every algorithm, and what its paper says."""
+
+import numpy as np
+
+from simulations.testing import AlgorithmContract
+from strategies.base import Upload
+
+from .strategy import Skeleton
+
+
+class TestSkeleton(AlgorithmContract):
+    """The contract, and tests of its own. Its federations are in the fixture ``lab``."""
+
+    algorithm = "simulations.skeleton"
+
+    def test_the_server_by_hand(self) -> None:
+        """One class, seen 3 times by one client and once by another: (3 * 2 + 1 * 6) / 4 = 3."""
+        nothing = {"logits": np.zeros((1, 1), np.float32), "known": np.array([False])}
+        first = {"logits": np.array([[2]], np.float32), "counts": np.array([3])}
+        second = {"logits": np.array([[6]], np.float32), "counts": np.array([1])}
+        after = Skeleton().absorb(nothing, [Upload(0, first, 3), Upload(1, second, 1)])
+        assert (after["logits"].tolist(), after["known"].tolist()) == ([[3.0]], [True])

@@ -1,0 +1,285 @@
+"""The contract of an algorithm, one check a method: two or three clients, two rounds, digits."""
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from hetfl_flwr.algorithms import build_client, build_strategy, find
+from hetfl_flwr.config import Value
+from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, Exchange, Federation
+from hetfl_flwr.node import Node
+from hetfl_flwr.payloads import Dim, from_record, to_record
+from simulations.engine import FIRST_NODE
+from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
+
+
+class AlgorithmContract:
+    """Checks that hold for every algorithm. A test class on this one names the algorithm, and may add its own tests.
+
+    Examples
+    --------
+    >>> class TestFedHe(AlgorithmContract):
+    ...     algorithm = "fedhe"
+    """
+
+    algorithm: ClassVar[str]
+    """Its name, as `hetfl run` takes it."""
+
+    keys: ClassVar[Mapping[str, Value]] = {}
+    """Config keys that it needs, such as ``{"models": "mlp", "my_pkg.fedproto.weight": 0.5}``."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        """Return the algorithm's name."""
+        return self.algorithm
+
+    @pytest.fixture
+    def lab(self, name: str, tmp_path: Path) -> Iterator[Lab]:
+        """Build federations of the algorithm: unlike models if it takes them, one with dropout and batch norm.
+
+        No client has all classes.
+        """
+        models = f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED
+        keys: dict[str, Value] = {"algorithm": name, "models": models, "partition": "classes:6", **self.keys}
+        with in_a_run(), Lab(tmp_path, keys) as lab:
+            yield lab
+
+    @pytest.mark.parametrize("clients", [1, 3])
+    def test_two_rounds_run_without_a_failure_and_measure_every_client(self, lab: Lab, clients: int) -> None:
+        """Also where a client is alone."""
+        rounds = entries(lab.run(lab.config(clients=clients)))
+        assert [entry["round"] for entry in rounds] == [0, 1, 2]
+        assert [entry["failures"] for entry in rounds] == [[], [], []]
+        for entry in rounds:
+            assert sorted(entry["clients"]) == [str(client) for client in range(clients)]
+            assert all(0 <= measured["accuracy"] <= 1 for measured in entry["clients"].values())
+
+    def test_clients_may_miss_rounds(self, lab: Lab) -> None:
+        """One of three is drawn for each round, so some are drawn late, and nobody twice in a row need be."""
+        rounds = entries(lab.run(lab.config(clients=3, rounds=3, fraction=0.3)))
+        assert [entry["failures"] for entry in rounds] == [[], [], [], []]
+
+    def test_an_embedding_width_for_all_is_the_width_of_models_on_both_sides(self, lab: Lab) -> None:
+        """With ``width = 6`` both halves declare payloads of that width."""
+        rounds = entries(lab.run(lab.config(width=6, rounds=1)))
+        assert [entry["failures"] for entry in rounds] == [[], []]
+
+    def test_a_client_built_anew_for_each_message_equals_one_kept_alive(self, lab: Lab) -> None:
+        """Built anew it has nothing but its state store; uploads, metrics and models are the same bits.
+
+        What a client keeps belongs in `modules`, ``self.numbers`` and the optimizers of ``self.optimizer()``.
+        """
+        assert _played(lab, rebuild=True) == _played(lab, rebuild=False)
+
+    def test_what_goes_in_is_not_changed(self, lab: Lab) -> None:
+        """Neither a client's download and config, nor the server's arrays and the replies it takes in."""
+        config = lab.config()
+        federation = lab.federation(config)
+        strategy, arrays, exchange = first_round(federation)
+        before = arrays.deflate(), [reply.content.deflate() for reply in exchange.replies]
+        learnt, _ = strategy.aggregate_train(1, exchange.replies)
+        assert (arrays.deflate(), [reply.content.deflate() for reply in exchange.replies]) == before
+
+        view = federation.view(list(federation.roster))
+        message = next(iter(strategy.configure_train(2, learnt, ConfigRecord(), view)))
+        download = list(from_record(message.content.array_records[ARRAYS]).values())
+        settings = dict(message.content.config_records[CONFIG])
+        kept = deepcopy((download, settings))
+        node = lab.node(config)
+        give_seeds(node, federation, strategy)
+        build_client(config, node).fit(download, settings)
+        assert settings == kept[1]
+        for array, copy in zip(download, kept[0], strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+    def test_a_client_that_raises_is_named_and_the_round_goes_on(
+        self, name: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`absorb` gets the uploads of the others."""
+        client = find(name).client
+        learn = client.learn
+
+        def broken(self: Any, download: Any, round: int) -> Any:
+            if self.node.partition == 1:
+                raise RuntimeError("the disk\nis full")
+            return learn(self, download, round)
+
+        monkeypatch.setattr(client, "learn", broken)
+        rounds = entries(lab.run(lab.config(clients=3)))
+        for entry in rounds[1:]:
+            reason = f"client 1, train, round {entry['round']}: RuntimeError: the disk is full"
+            assert entry["failures"] == [
+                {"partition": 1, "stage": "train", "reason": reason, "node": FIRST_NODE + 1},
+            ]
+
+    def test_the_order_of_replies_changes_no_bit(self, lab: Lab) -> None:
+        """`absorb` gets its uploads ordered by partition, whoever was first."""
+        config = lab.config(clients=3)
+        learnt = []
+        for grid in (None, Reversing(config)):
+            strategy, _, exchange = first_round(lab.federation(config, grid))
+            learnt.append(strategy.aggregate_train(1, exchange.replies)[0])
+        assert bits(learnt[0]) == bits(learnt[1])
+
+    def test_a_strategy_keeps_nothing_in_itself_between_two_rounds(self, lab: Lab) -> None:
+        """Given round 1 again after a round 2, it comes to the same as the first time: all it knows is in its arrays.
+
+        What the server is to remember belongs into what `initial` and `absorb` return.
+        """
+        federation = lab.federation(lab.config())
+        strategy, arrays, exchange = first_round(federation)
+        once, _ = strategy.aggregate_train(1, exchange.replies)
+        later = train(federation, strategy, once, round=2)
+        strategy.aggregate_train(2, later.replies)
+
+        view = federation.view(list(federation.roster))
+        list(strategy.configure_train(1, arrays, ConfigRecord(), view))
+        again, _ = strategy.aggregate_train(1, exchange.replies)
+        assert bits(again) == bits(once)
+
+    def test_the_payload_measured_is_the_payload_declared(self, lab: Lab) -> None:
+        """Up to the limit, where a size is known to the sender alone. Round 0 has those of public rows alone."""
+        config = lab.config()
+        federation = lab.federation(config)
+        strategy, _ = prepared(federation)
+        nodes = [lab.node(config, partition) for partition in range(config.clients)]
+        for node in nodes:
+            give_seeds(node, federation, strategy)
+        clients = [build_client(config, node) for node in nodes]
+        specs = {"up": [client.upload_spec() for client in clients], "down": [one.download_spec() for one in clients]}
+        rounds = entries(lab.run(config))
+        for way, declared in specs.items():
+            most = sum(spec.nbytes for spec in declared)
+            measured = [entry[f"bytes_{way}"] for entry in rounds[1:]]
+            exact = not any(isinstance(size, Dim) for spec in declared for array in spec.arrays for size in array.shape)
+            assert all(count == most if exact else 0 <= count <= most for count in measured)
+            assert (rounds[0][f"bytes_{way}"] == 0) == (getattr(strategy, "sharing", None) is None)
+
+    def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was(self, lab: Lab, tmp_path: Path) -> None:
+        """In its bits and its bytes: public rows are told the clients anew, and are counted once, in round 0.
+
+        This also sees that two runs with the same seed are the same bits.
+        """
+        whole = lab.run(lab.config(rounds=3, output_dir=str(tmp_path / "whole")))
+        config = lab.config(rounds=1, output_dir=str(tmp_path / "parts"))
+        lab.run(config)
+        parts = lab.run(config.with_values({"rounds": 3, "resume": True}))
+        for first, second in zip(entries(whole), entries(parts), strict=True):
+            kept = ("round", "accuracy", "bytes_up", "bytes_down", "failures")
+            assert {key: first[key] for key in kept} == {key: second[key] for key in kept}
+        assert (whole / "knowledge.safetensors").read_bytes() == (parts / "knowledge.safetensors").read_bytes()
+        totals = [json.loads((folder / "clients.json").read_text()) for folder in (whole, parts)]
+        assert [client["bytes_down"] for client in totals[0]] == [client["bytes_down"] for client in totals[1]]
+
+    def test_the_global_generators_are_left_as_they_were(self, lab: Lab) -> None:
+        """Whatever is drawn comes from `hetfl_flwr.seeding.generator`; in `learn`, torch's own is seeded, too."""
+        before = _global_generators()
+        lab.run(lab.config())
+        assert _global_generators() == before
+
+    def test_hyper_parameters_are_keyword_only_and_have_a_type_and_a_default(self, name: str) -> None:
+        """Others could not be set by a config key."""
+        algorithm = find(name)
+        for half, surroundings in ((algorithm.strategy, []), (algorithm.client, ["node"])):
+            parameters = inspect.signature(half).parameters
+            own = {key: one for key, one in parameters.items() if key not in surroundings}
+            assert [key for key in parameters if key not in own] == surroundings
+            assert [key for key, one in own.items() if one.kind is not one.KEYWORD_ONLY] == []
+            assert [key for key, one in own.items() if one.default is one.empty] == []
+            assert [key for key, one in own.items() if one.annotation is one.empty] == []
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds of a run."""
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def bits(record: ArrayRecord) -> dict[str, bytes]:
+    """Return the arrays of a record in a form that can be compared."""
+    return {name: array.tobytes() for name, array in from_record(record).items()}
+
+
+def train(federation: Federation, strategy: Any, arrays: ArrayRecord, round: int = 1) -> Exchange:
+    """Let all clients train for a round."""
+    view = federation.view(list(federation.roster))
+    return federation.exchange(strategy.configure_train(round, arrays, ConfigRecord(), view), strategy.upload_spec)
+
+
+def prepared(federation: Federation) -> tuple[Any, ArrayRecord]:
+    """Return the strategy and what it knows before round 1; public rows are shared where it needs them."""
+    strategy = build_strategy(federation.config)
+    arrays = strategy.prepare(federation.roster, federation.config)
+    assert federation.share(getattr(strategy, "sharing", None)).failures == []
+    return strategy, arrays
+
+
+def give_seeds(node: Node, federation: Federation, strategy: Any) -> None:
+    """Bring a node that is not the federation's own what the others have shared."""
+    sharing = getattr(strategy, "sharing", None)
+    if sharing is not None and sharing.to_clients:
+        for partition, block in federation.roster.seeds.items():
+            if partition != node.partition:
+                node.keep_seeds(to_record({f"{name}.{partition}": array for name, array in block.items()}))
+
+
+def first_round(federation: Federation) -> tuple[Any, ArrayRecord, Exchange]:
+    """Return the strategy, what it knew before round 1, and what the clients have answered in it."""
+    strategy, arrays = prepared(federation)
+    return strategy, arrays, train(federation, strategy, arrays)
+
+
+def answered(client: Any, message: Message) -> Message:
+    """Let a client object answer a training message, as the ClientApp does."""
+    download = list(from_record(message.content.array_records[ARRAYS]).values())
+    arrays, examples, metrics = client.fit(download, dict(message.content.config_records[CONFIG]))
+    uploaded = {name: Array(array) for name, array in zip(client.upload_spec().names, arrays, strict=True)}
+    measured = MetricRecord({**metrics, EXAMPLES: examples})
+    return Message(RecordDict({ARRAYS: ArrayRecord(uploaded), METRICS: measured}), reply_to=message)
+
+
+def _played(lab: Lab, *, rebuild: bool) -> tuple[list[Any], list[dict[str, bytes]]]:
+    """Play two rounds, and return what was said in them and the models at the end."""
+    config = lab.config()
+    federation = lab.federation(config)
+    contexts = [lab.context(config, partition) for partition in range(config.clients)]
+    nodes = [Node.from_context(context) for context in contexts]
+    clients = [build_client(config, node) for node in nodes]
+    strategy, arrays = prepared(federation)
+    for node in nodes:
+        give_seeds(node, federation, strategy)
+    said = []
+    for round in (1, 2):
+        view = federation.view(list(federation.roster))
+        replies = []
+        for partition, message in enumerate(strategy.configure_train(round, arrays, ConfigRecord(), view)):
+            if rebuild:
+                nodes[partition] = Node.from_context(contexts[partition])
+                clients[partition] = build_client(config, nodes[partition])
+            replies.append(answered(clients[partition], message))
+            content = replies[-1].content
+            said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))
+        arrays, _ = strategy.aggregate_train(round, replies)
+    return said, [_kept(client) for client in clients]
+
+
+def _kept(client: Any) -> dict[str, bytes]:
+    """Return a client's model in bits; without state, its counters begin anew in each round."""
+    return {
+        key: tensor.numpy().tobytes()
+        for key, tensor in client.node.model.state_dict().items()
+        if client.keeps_state or tensor.is_floating_point()
+    }
+
+
+def _global_generators() -> tuple[object, ...]:
+    """Return the states of the generators of torch and NumPy that all code shares. Flower draws from Python's."""
+    _, numbers, *position = np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state().tolist(), np.asarray(numbers).tolist(), position

@@ -1,0 +1,124 @@
+"""A small federation in this process, in whatever parts a test needs, built in milliseconds."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from torch import nn
+
+from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node import Node
+from hetfl_flwr.server_app import app as server_app
+from simulations.engine import CLIENT_APP, LocalGrid
+
+RUN = 7
+"""Run id of everything that is built here."""
+
+SMALL: Mapping[str, Value] = {"models": "mlp,lenet5", "clients": 2, "rounds": 2, "batch-size": 20}
+"""Config keys of all that is built here unless others are given: digits, two clients with unlike models, two rounds."""
+
+NORMED = f"{__name__}:normed"
+"""The model of `normed`, as a config names it."""
+
+
+class Lab:
+    """Parts of a small federation. As a context manager it ends the worker processes that it has started.
+
+    Parameters
+    ----------
+    folder : Path
+        Where run folders go: ``run`` in it, unless a config says otherwise.
+    keys : mapping
+        Config keys that all configs have beside `SMALL`.
+    """
+
+    def __init__(self, folder: Path, keys: Mapping[str, Value] | None = None) -> None:
+        self._keys = {**SMALL, "output-dir": str(folder / "run"), **(keys or {})}
+        self._grids = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._grids.close()
+
+    def config(self, **keys: Value) -> RunConfig:
+        """Build a run config; keys have underscores, and an algorithm's own are given by ``**{"fedhe.alpha": 0.0}``."""
+        return RunConfig.from_flat({**self._keys, **_with_dashes(keys)})
+
+    def grid(self, config: RunConfig, *, workers: int = 1, run: int = RUN, app: str = CLIENT_APP) -> LocalGrid:
+        """Build the local engine with the clients of a config."""
+        return self._grids.enter_context(LocalGrid(config.to_flat(), config.clients, run, workers, app))
+
+    def context(self, config: RunConfig, partition: int = 0, *, run: int = RUN, **node_config: Value) -> Context:
+        """Build the Context of one client, as Flower hands it over; more node-config keys may follow."""
+        own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
+        return Context(run, 2**62 + partition, own | _with_dashes(node_config), RecordDict(), config.to_flat())
+
+    def node(self, config: RunConfig, partition: int = 0, **node_config: Value) -> Node:
+        """Build the Node of one client: its data, its model with initial weights, an empty state store."""
+        return Node.from_context(self.context(config, partition, run=RUN, **node_config))
+
+    def federation(self, config: RunConfig, grid: Grid | None = None) -> Federation:
+        """Build an assembled Federation over the local engine, or over a Grid of your own."""
+        federation = Federation(grid or self.grid(config), config)
+        federation.assemble()
+        return federation
+
+    def run(self, config: RunConfig, grid: Any = None, *, workers: int = 1, run_id: int = RUN) -> Path:
+        """Run the ServerApp to the end over the local engine, or a Grid of your own, and return the run folder."""
+        with nullcontext(grid) if grid else self.grid(config, workers=workers, run=run_id) as over:
+            server_app(over, Context(run_id, 1, {}, RecordDict(), config.to_flat()))
+        return Path(config.output_dir)
+
+
+class Reversing(LocalGrid):
+    """Delivers all replies at once, the last one first."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config.to_flat(), config.clients, run=RUN)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Wait for all replies."""
+        wanted = set(message_ids)
+        replies: list[Message] = []
+        while len(replies) < len(wanted):
+            replies += super().pull_messages(wanted - {reply.metadata.reply_to_message_id for reply in replies})
+        return replies[::-1]
+
+
+@contextmanager
+def in_a_run() -> Iterator[None]:
+    """Let messages be written outside a run, with the ids of its task and its server; and torch use one thread."""
+    torch.set_num_threads(1)  # part of what makes bits equal
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_task_id", 1), ("_run_id", RUN), ("_node_id", SUPERLINK_NODE_ID)):
+            patch.setattr(TaskIdentity, name, value)
+        yield
+
+
+def normed(spec: DataSpec) -> SplitModel:
+    """Build a hidden layer with batch norm (running statistics, and a step counter, an integer) and dropout."""
+    hidden = nn.Linear(prod(spec.shape), 8)
+    body = nn.Sequential(nn.Flatten(), hidden, nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout())
+    return SplitModel(body, nn.Linear(8, spec.classes))
+
+
+def _with_dashes(keys: Mapping[str, Value]) -> dict[str, Value]:
+    return {key.replace("_", "-"): value for key, value in keys.items()}

@@ -1,0 +1,185 @@
+"""The same from Python: what `run` is given and gives, notebooks, Ctrl-C, and what a client has learnt, read back."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from flwr.supercore.logger import FLOWER_LOGGER
+
+from clients.fedhe import FedHeClient
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.training import evaluate
+from simulations import compare, load, run
+from simulations.local import run_locally
+
+SMALL = {"clients": 2, "rounds": 2, "models": ["mlp", "lenet5"], "batch_size": 20, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run("fedhe", **SMALL, out=tmp_path_factory.mktemp("done") / "run", evaluate_every=2)
+
+
+def test_a_run_from_python_is_the_run_of_the_command(done, tmp_path):
+    settings = {"clients": 2, "rounds": 2, "models": "mlp,lenet5", "batch-size": 20, "evaluate-every": 2}
+    folder = run_locally({**settings, "algorithm": "fedhe", "output-dir": str(tmp_path / "same")}, verbose=False)
+    assert load(folder).rounds.drop(columns="seconds").equals(done.rounds.drop(columns="seconds"))
+    assert done.summary == json.loads((done.folder / "summary.json").read_text())
+    assert (done.folder.name, done.config["batch-size"]) == ("run", 20)
+
+
+def test_rounds_and_clients_are_frames(done):
+    """Every second round is evaluated, before the first nobody has trained, and columns without meaning are NaN."""
+    rounds, clients = done.rounds, done.clients
+    assert rounds["round"].tolist() == [0, 1, 2]
+    assert rounds.accuracy.isna().tolist() == [False, True, False]
+    assert rounds.accuracy.iloc[-1] == done.summary["accuracy"]
+    assert (rounds.fwt.dtype, rounds.fwt.isna().all(), rounds.failures.tolist()) == (float, True, [0, 0, 0])
+    assert (rounds.bytes_up + rounds.bytes_down).sum() == done.summary["bytes_up"] + done.summary["bytes_down"]
+    assert clients[["round", "client"]].drop_duplicates().shape[0] == len(clients) == 6
+    assert clients[clients["round"] == 2].set_index("client").model.to_dict() == {0: "mlp", 1: "lenet5"}
+    assert clients.groupby("round").accuracy.mean()[2] == pytest.approx(done.summary["accuracy"])
+    assert clients.train_loss.isna().tolist() == [True, True, False, False, False, False]
+
+
+def test_a_result_is_told_in_a_line_and_in_a_table(done):
+    assert re.fullmatch(
+        r"Result\('.*/run': fedhe on digits, 2 clients, 2 rounds: accuracy \d+\.\d%, .* sent\)", repr(done)
+    )
+    assert done._repr_html_().count("<tr") == 1 + 2
+
+
+def test_the_model_of_a_client_is_the_one_that_was_measured(done):
+    threads = torch.get_num_threads()
+    node = done.node(1)
+    assert evaluate(done.model(1), node.data.test).accuracy == done.summary["accuracy_per_client"][1]
+    assert torch.get_num_threads() == threads
+
+
+def test_where_all_have_one_model_it_is_that_one(tmp_path):
+    """The server's, which FedAvg measures on each client; batch norm's counters are not part of it."""
+    done = run("fedavg", **{**SMALL, "models": "fixtures.models:normed"}, out=tmp_path / "run")
+    for partition, accuracy in enumerate(done.summary["accuracy_per_client"]):
+        node = done.node(partition)
+        assert evaluate(node.model, node.data.test).accuracy == accuracy
+
+
+def test_keys_are_those_of_the_command(tmp_path):
+    """In settings as they stand, as keywords with underscores, an algorithm's own as a mapping."""
+    keys = {**SMALL, "rounds": 1, "fedhe": {"logit_loss": "kl"}}
+    config = run("fedhe", **keys, settings={"learning-rate": 0.01, "fedhe.alpha": 0.5}, out=tmp_path / "run").config
+    assert [config[key] for key in ("learning-rate", "fedhe.alpha", "fedhe.logit-loss")] == [0.01, 0.5, "kl"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"round": 2}, "unknown config key 'round': did you mean 'rounds'?"),
+        ({"fedhe": {"alfa": 1.0}}, "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
+        ({"seed": {"a"}}, "seed = {'a'}: expected a number, a text, True or False"),
+        ({"batch_size": 9, "settings": {"batch-size": 9}}, "batch-size is given twice"),
+    ],
+)
+def test_a_wrong_key_is_one_line(keys, said, tmp_path, refusal):
+    assert said in refusal(ConfigError, run, "fedhe", out=tmp_path / "run", **keys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_process_is_left_as_it_was(tmp_path):
+    """Log level and threads belong to whoever calls; also after a run that fails."""
+    torch.set_num_threads(2)
+    level, handler = FLOWER_LOGGER.level, signal.getsignal(signal.SIGINT)
+    with pytest.raises(HetflError):
+        run("fedavg", **SMALL, out=tmp_path / "run")
+    assert (torch.get_num_threads(), FLOWER_LOGGER.level) == (2, level)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_keeps_the_round_and_says_how_to_go_on(tmp_path, monkeypatch, capfd):
+    """It comes while a client trains for round 2; the run that goes on ends as one that was never stopped."""
+    learn = FedHeClient.learn
+
+    def pressing(client, download, round):
+        if round == 2:
+            signal.raise_signal(signal.SIGINT)
+        return learn(client, download, round)
+
+    long, handler = {**SMALL, "rounds": 4, "clients": 1}, signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(FedHeClient, "learn", pressing)
+    folder = str(tmp_path / "run")
+    with pytest.raises(Interrupted, match=re.escape(f"go on with: run('fedhe', out={folder!r}, resume=True)")):
+        run("fedhe", **long, out=folder)
+    assert "finishing this round" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert "2 of 4 rounds" in repr(load(folder))
+    monkeypatch.undo()
+    whole = run("fedhe", **long, out=tmp_path / "whole")
+    went_on = run("fedhe", out=folder, resume=True, progress=False)
+    assert went_on.rounds.drop(columns="seconds").equals(whole.rounds.drop(columns="seconds"))
+
+
+def test_a_run_in_a_thread_leaves_signals_alone(tmp_path):
+    """They are the main thread's, where the handler stays the one that was there."""
+    found = []
+
+    def work():
+        found.append(run("fedhe", **SMALL, out=tmp_path / "run"))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [result.summary["rounds"] for result in found] == [2]
+
+
+def test_runs_are_compared_in_what_differs(done, tmp_path):
+    other = run("fedhe", **SMALL, out=tmp_path / "other", evaluate_every=2, seed=1, fedhe={"alpha": 0.0})
+    frame = compare([done, other])
+    assert frame.index.tolist() == ["run", "other"]
+    assert list(frame.columns[:3]) == ["seed", "fedhe.alpha", "accuracy"]
+    assert frame["fedhe.alpha"].tolist() == [1.0, 0.0]
+    assert frame.accuracy.tolist() == [done.summary["accuracy"], other.summary["accuracy"]]
+
+
+NOTEBOOK = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+class ZMQInteractiveShell(InteractiveShell):
+    "Called as the shell of a notebook, by which libraries know one."
+
+shell = ZMQInteractiveShell.instance()
+
+def cell(code):
+    with capture_output() as said:
+        shell.run_cell(code).raise_error()
+    return said
+
+cell("from simulations import run")
+keys = "clients=2, rounds=2, models='mlp', batch_size=20"
+said = cell(f"result = run('fedhe', {keys}, out='one')")
+bars = [output.data["text/plain"] for output in said.outputs]
+assert "0/2" in bars[0] and "2/2" in bars[-1] and "accuracy" in bars[-1], bars
+assert all("text/html" in output.data for output in said.outputs)
+assert said.stderr == "", said.stderr
+assert cell(f"quiet = run('fedhe', {keys}, out='two', progress=False)").outputs == []
+
+def shown(code):
+    return shell.display_formatter.format(shell.run_cell(code).result)[0]
+
+assert shown("result")["text/html"].count("<tr") == 3
+assert shown("result.plot()")["image/png"].startswith(b"\\x89PNG")
+"""
+
+
+def test_in_a_notebook_there_is_a_bar_a_table_and_a_picture(tmp_path):
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", NOTEBOOK]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,264 @@
+"""The report of runs as one HTML file: what stands in it, that nothing runs or is fetched, and how it looks."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_report import LINES, SILENT, finish, line, make
+
+from hetfl_flwr.errors import RunFolderError
+from simulations.cli import main
+from simulations.html import MOST_POINTS, write_report
+
+EVIL = "<script>alert(1)</script> & \"quoted\" 'too'"
+BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
+
+
+class Page(HTMLParser):
+    """A page read back: tags with their attributes, tables by caption, and the text between tags."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.words = ""
+        self._caption: str | None = None
+        self._rows: list[list[str]] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "table":
+            self._rows = []
+        elif tag == "caption":
+            self._caption = ""
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("th", "td"):
+            self._rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+        last = self.tags[-1][0] if self.tags else ""
+        if last == "caption" and self._caption is not None:
+            self._caption += data
+        elif last in ("th", "td") and self._rows and self._rows[-1]:
+            self._rows[-1][-1] += data.strip()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "table":
+            self.tables[(self._caption or "").strip()] = self._rows
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def column(self, caption: str, name: str) -> list[str]:
+        heads, *rows = self.tables[caption]
+        return [row[heads.index(name)] for row in rows]
+
+
+def report(folders: list[Path], path: Path) -> Page:
+    return Page(write_report(folders, path / "report.html"))
+
+
+def test_one_run(tmp_path: Path) -> None:
+    """Clients at 0 and 20 %, then 40 and 60 %, then 70 and 90 %; 300 bytes each way in three rounds, and ten times that
+    on the wire; client 1 fails in rounds 1 and 2 for one reason."""
+    failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory"}
+    lines = [LINES[0], line(1, [0.4, 0.6], failures=[failure]), line(2, [], failures=[failure]), LINES[3]]
+    page = report([make(tmp_path / "run", lines, rounds=9, partition="iid")], tmp_path)
+    assert "unfinished: 3 of 9 rounds" in page.words
+    assert [page.column("Clients", name) for name in ("first", "best", "last", "failures")] == [
+        ["0.0 %", "20.0 %"],
+        ["70.0 %", "90.0 %"],
+        ["70.0 %", "90.0 %"],
+        ["0", "2"],
+    ]
+    assert page.tables["Failures and refused uploads"][1:] == [["1\u20132", "1", "train", "out of memory"]]
+    assert page.tables["Bytes"][1:] == [
+        ["payload", "300 bytes", "300 bytes", "600 bytes", "200 bytes"],
+        ["on the wire", "3.0 kB", "3.0 kB", "6.0 kB", "2.0 kB"],
+    ]
+    told = [svg["aria-label"] for svg in page.of("svg") if "chart" in (svg.get("class") or "")]
+    assert told == [
+        "Accuracy over rounds. mean over clients: from 10.0 % to 80.0 %.",
+        "Accuracy over payload. fedhe: from 50.0 % to 80.0 %.",
+    ]
+    assert page.column("Settings that differ from the defaults", "key") == ["rounds", "output-dir"]
+    assert {"algorithm", "dataset", "partition"} <= set(page.column("Settings as by default", "key"))
+
+
+def test_points_lie_where_their_numbers_are(tmp_path: Path) -> None:
+    """Rounds 0 to 2 from x = 56 to 504, 10 to 80 % on an axis from 0 to 100 % from y = 252 up to 10."""
+    lines = [line(0, [0.1]), line(1, [0.5]), line(2, [0.8])]
+    page = report([make(tmp_path / "run", lines)], tmp_path)
+    drawn = next(shape["points"] for shape in page.of("polyline") if shape["class"] == "line c0 d0")
+    points = [tuple(map(float, point.split(","))) for point in str(drawn).split()]
+    low, high = 252.0, 252 - (252 - 10)
+    ticks = [0.0, 0.2, 0.4, 0.6, 0.8]
+    expected = [low - (low - high) * (y - ticks[0]) / (ticks[-1] - ticks[0]) for y in (0.1, 0.5, 0.8)]
+    assert [x for x, _ in points] == [56, 280, 504]
+    assert [y for _, y in points] == pytest.approx(expected, abs=0.06)
+
+
+def test_several_runs(tmp_path: Path) -> None:
+    """Two seeds of fedhe are one line with a band, and local, which sends nothing, a level over the bytes."""
+    shifted = [line(0, [0.1, 0.3], sent=0), line(1, [0.6, 0.8]), line(2, []), line(3, [0.9, 0.9])]
+    folders = [
+        make(tmp_path / "one"),
+        make(tmp_path / "two", shifted, seed=1),
+        make(tmp_path / "own", SILENT, algorithm="local", rounds=1),
+    ]
+    page = report(folders, tmp_path)
+    assert page.column("Side by side", "algorithm") == ["fedhe", "local"]
+    differing = page.tables["What differs"]
+    assert differing[0] == ["key", "fedhe", "local"]
+    assert ["seed", "0, 1", "0"] in differing
+    assert ["rounds", "3", "1"] in differing
+    assert not any(row[0] == "dataset" for row in differing)
+    assert "Not on equal terms" in page.words
+    assert [band["class"] for band in page.of("polygon")] == ["band c0", "band c0"]
+    assert [one["class"] for one in page.of("polyline") if "c1" in str(one["class"])] == ["line c1 d0", "line c1 d1"]
+    assert len([one for one in page.of("details") if one.get("class") == "run"]) == 3
+
+
+def test_nothing_from_a_run_folder_is_markup(tmp_path: Path) -> None:
+    """Reason, model, folder, config value and config key, in a page of one run and in one of two."""
+    failure = {"partition": 0, "stage": EVIL, "reason": EVIL}
+    folder = make(tmp_path / "<b>run", [LINES[0], line(1, [0.4, 0.6], failures=[failure])], models=EVIL, algorithm=EVIL)
+    client = {"partition": 0, "model": EVIL, "parameters": 1, "train": 1, "validation": 1, "test": 1}
+    client |= {"accuracy_before": None, "accuracy": 0.4, "bytes_up": 1, "bytes_down": 1}
+    (folder / "clients.json").write_text(json.dumps([client]))
+    for folders in ([folder], [folder, make(tmp_path / "plain")]):
+        page = report(folders, tmp_path)
+        assert page.words.count(EVIL) > 3
+        assert (
+            page.of("script")
+            == page.of(
+                "b",
+            )[:0]
+        )
+        assert "<b>run" in page.words
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
+    assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"} == set()
+    links = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
+    assert [value for value in links if not str(value).startswith("data:")] == []
+    assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
+    policy = next(meta["content"] for meta in page.of("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    text = (tmp_path / "report.html").read_text()
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_who_had_which_rows_comes_from_the_data(tmp_path: Path, make_config: Any, run_federation: Any) -> None:
+    """Digits over two clients: 1,797 rows, 70 % of them for training."""
+    folder = run_federation(make_config(rounds=1))
+    page = report([folder], tmp_path)
+    (caption,) = (name for name in page.tables if name.startswith("Training rows of each class"))
+    counts = [int(cell) for row in page.tables[caption][1:] for cell in row[1:]]
+    clients = json.loads((folder / "clients.json").read_text())
+    assert sum(counts) == sum(client["train"] for client in clients) > 1200
+    assert page.column("Clients", "classes") == ["10", "10"]
+    clients[0]["train"] -= 1
+    (folder / "clients.json").write_text(json.dumps(clients))
+    assert "other rows than its config gives them here" in report([folder], tmp_path).words
+
+
+def test_many_classes_and_clients_are_a_picture(
+    tmp_path: Path, make_config: Any, run_federation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulations.html.MOST_CELLS", 19)
+    page = report([run_federation(make_config(rounds=1))], tmp_path)
+    (picture,) = page.of("img")
+    assert str(picture["src"]).startswith("data:image/png;base64,iVBOR")
+    assert picture["alt"]
+
+
+def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
+    """No round, no client, data that are nowhere: a page that says so."""
+    page = report([make(tmp_path / "run", [], dataset="/nowhere/at/all")], tmp_path)
+    assert "No round was evaluated" in page.words
+    assert "Not known any more. run: no client is known" in page.words
+    assert page.tables["Clients"][1:] == []
+
+
+def test_a_long_run_is_small(tmp_path: Path) -> None:
+    """Ten clients and 3,000 rounds in less than 300 kB, not the 2 MB of rounds.jsonl; the ends of a line are there."""
+    lines = [line(number, [number / 3000] * 10) for number in range(3001)]
+    page = report([make(tmp_path / "run", lines, rounds=3000)], tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 300_000
+    points = [str(drawn["points"]).split() for drawn in page.of("polyline")]
+    assert max(map(len, points)) == MOST_POINTS
+    assert (points[0][0], points[0][-1]) == ("56,252", "504,10")
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It lets no library fetch data."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("sys.argv", ["hetfl", "report", str(make(tmp_path / "run")), "--out", str(tmp_path / "r.html")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert os.environ.pop("HF_HUB_OFFLINE") == "1"
+    assert capsys.readouterr().out == f"report: {tmp_path / 'r.html'}\n"
+    assert Page(tmp_path / "r.html").column("Clients", "last") == ["70.0 %", "90.0 %"]
+
+
+def test_mistakes_are_one_line(tmp_path: Path, refusal: Any) -> None:
+    assert "no such folder" in refusal(RunFolderError, write_report, [tmp_path / "none"], tmp_path / "r.html")
+    assert "no run to compare" in refusal(RunFolderError, write_report, [], tmp_path / "r.html")
+    folder = make(tmp_path / "run")
+    assert "cannot be written" in refusal(RunFolderError, write_report, [folder], folder)
+    (folder / "rounds.jsonl").write_text("{}\n")
+    assert "rounds.jsonl, line 1" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium: the system's, or the one that `playwright install chromium` fetches."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    system = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as started:
+        try:
+            chromium = started.chromium.launch(executable_path=system)
+        except playwright.Error:
+            pytest.skip("no Chromium: playwright install chromium")
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_in_a_browser(tmp_path: Path, browser: Any, scheme: str) -> None:
+    """On a phone, with the network refused: nothing is asked for or complained of, and nothing sticks out."""
+    failure = {"partition": 0, "stage": "train", "reason": EVIL + "x" * 200}
+    one = make(tmp_path / "run", [*LINES[:3], line(3, [0.7, 0.9], failures=[failure])])
+    path = write_report([finish(one), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path / "report.html")
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, offline=True)
+    page, told = context.new_page(), []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: told.append(request.url))
+    page.goto(path.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert told == [path.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    sizes = page.eval_on_selector_all("svg", "all => all.map(one => [one.clientWidth, one.clientHeight])")
+    assert sizes
+    assert all(width > 20 and height > 5 for width, height in sizes)
+    lightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
+    assert (page.evaluate(lightness) > 384) == (scheme == "light")
+    assert len(page.screenshot(full_page=True)) > 20_000
+    context.close()

@@ -1,0 +1,128 @@
+"""An algorithm of somebody else, FedProto in a project of its own: nothing here knows of it, and all of it works."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetfl_flwr.algorithms import check_options, for_flower, resolve
+from hetfl_flwr.config import RunConfig, parse_own_keys, read_toml, to_toml
+from hetfl_flwr.errors import ConfigError
+from simulations.deployment.flower import flower
+
+OUTSIDE = Path(__file__).parent / "fixtures" / "outside"
+ECHO = "fixtures.echo"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project in a place where nothing of this one's tests is found."""
+    return Path(shutil.copytree(OUTSIDE, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def say(here: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
+
+
+def hetfl(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return say(here, sys.executable, "-c", "from simulations.cli import main; main()", *arguments)
+
+
+def rounds(folder: Path) -> list[dict]:
+    entries = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [
+        {key: entry[key] for key in ("round", "clients", "bytes_up", "bytes_down", "failures")} for entry in entries
+    ]
+
+
+def test_its_own_tests_pass_by_pytest_alone(project):
+    """The contract comes with all that it needs."""
+    done = say(project, str(Path(sys.executable).parent / "pytest"), "-q", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_it_runs_from_its_folder_with_its_own_keys(project):
+    """Own keys land in config.toml under their name, with the defaults resolved."""
+    small = ("my_pkg.fedproto", "--clients", "2", "--rounds", "2", "--set", "own-keys=weight=0.5")
+    done = hetfl(project, "run", *small, "--out", "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    written = read_toml(project / "out" / "config.toml")
+    assert (written["my_pkg.fedproto.weight"], written["own-keys"], written["width"]) == (0.5, "", 64)
+    assert rounds(project / "out")[1]["bytes_up"] == 2 * (4 * 10 * 64 + 8 * 10)
+
+
+@pytest.mark.slow
+def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(project, monkeypatch):
+    """The SuperLink finds the package; `flwr run -c` lets its keys through in one text, and would again to resume."""
+    monkeypatch.setenv("PYTHONPATH", str(project))
+    settings = {"algorithm": "my_pkg.fedproto", "own-keys": "weight=0.5", "rounds": 2, "batch-size": 20}
+    nodes = ("--federation-config", "num-supernodes=2 client-resources-num-cpus=1")
+    with flower(project / "flower") as started:
+        started.superlink("--simulation")
+        said = started.run({**settings, "output-dir": str(project / "ray")}, *nodes)
+        assert started.statuses()[0] == "finished:completed", said
+    keys = ("own-keys=weight=0.5", "batch-size=20")
+    flags = ("--clients", "2", "--rounds", "2", *(part for key in keys for part in ("--set", key)))
+    assert hetfl(project, "run", "my_pkg.fedproto", *flags, "--out", "local").returncode == 0
+    assert rounds(project / "ray") == rounds(project / "local")
+    written = [read_toml(project / folder / "config.toml") for folder in ("ray", "local")]
+    assert [(keys["my_pkg.fedproto.weight"], keys["own-keys"]) for keys in written] == [(0.5, "")] * 2
+    resume = read_toml(project / "ray" / "resume.toml")
+    assert (resume["own-keys"], resume["resume"]) == ("weight=0.5", True)
+    assert [key for key in resume if "." in key] == []
+
+
+def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():
+    """In `flwr run`, the name always has a value: the default of pyproject.toml."""
+    config = RunConfig.from_flat({"algorithm": ECHO, "own-keys": "gain=2", f"{ECHO}.gain": 1.0, "fedhe.alpha": 3})
+    assert config.options == {f"{ECHO}.gain": 2, "fedhe.alpha": 3}
+    assert config.own_keys == ""
+    assert config.with_values({f"{ECHO}.gain": 5.0}).options_of(ECHO) == {"gain": 5.0}
+    assert RunConfig.from_flat({"own-keys": "store=latest"}).options == {"fedhe.store": "latest"}
+    assert parse_own_keys("  ", "fedhe") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gian=2", f"unknown config key '{ECHO}.gian': did you mean '{ECHO}.gain'? Known: {ECHO}.gain"),
+        ("gain=loud", f"{ECHO}.gain = 'loud': input should be a valid number"),
+        ("gain=nan", f"{ECHO}.gain = nan: expected a finite number"),
+        ("gain=1, 2", "own-keys = 'gain=1, 2': '2' is not key=value"),
+        ("gain='1", 'own-keys = "gain=\'1": No closing quotation'),
+        (f"{ECHO}.gain=1", f"own-keys = '{ECHO}.gain=1': write 'gain', without the algorithm's name"),
+        (3, "own-keys = 3: input should be a valid string"),
+    ],
+)
+def test_wrong_own_keys_are_one_line(text, said, refusal):
+    def act() -> None:
+        check_options(RunConfig.from_flat({"algorithm": ECHO, "own-keys": text}))
+
+    assert said in refusal(ConfigError, act)
+
+
+@pytest.mark.parametrize("text", ["two words", "it's", 'say "so"', "0.5", "true", "a=b c=d", "\t\u007fé😀", ""])
+def test_flower_is_given_only_keys_that_it_knows_and_they_come_back_as_they_were(text, tmp_path):
+    """Whatever an own key's value is; those of this project's algorithms stay under their names."""
+    config = RunConfig.from_flat({"algorithm": "x.y", "x.y.kind": text, "x.y.gain": 1e-05, "x.y.on": True})
+    flat = for_flower(config)
+    assert [key for key in flat if "." in key] == []
+    (tmp_path / "resume.toml").write_text(to_toml(flat))
+    assert RunConfig.from_flat(read_toml(tmp_path / "resume.toml")) == config
+    ours = resolve(RunConfig(algorithm="fedhe"))
+    assert for_flower(ours) == ours.to_flat()
+
+
+def test_a_package_without_a_dot_is_found_unless_this_project_has_the_name(
+    tmp_path, monkeypatch, make_config, run_federation
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(Path(__file__).parent / "fixtures" / "echo", tmp_path / "echo")
+    run = run_federation(make_config(algorithm="echo", **{"echo.gain": 2.5}))
+    assert [entry["bytes_up"] for entry in rounds(run)] == [0, 16, 16]

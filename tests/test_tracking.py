@@ -1,0 +1,257 @@
+"""Trackers: every round once, under one name, whatever happens to run or tracker.
+
+TensorBoard is read back by its own reader. Weights & Biases, offline, and MLflow, on a file, are where they are
+installed (``pip install -e ".[wandb,mlflow]"``).
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from struct import unpack
+from typing import Any
+
+import pytest
+from flwr.supercore.logger import FLOWER_LOGGER
+
+from hetfl_flwr import tracking
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.results import Round
+from hetfl_flwr.tracking import Tracking, check_trackers, scalars
+
+History = dict[str, dict[int, float]]
+
+
+class Reached:
+    """As much of `Results` as trackers see: `last` rounds after round 0, round r with accuracy r / 10."""
+
+    def __init__(self, folder: Path, track: str, last: int) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.config = folder, RunConfig.from_flat({"track": track, "rounds": 9})
+        self.rounds = [round_(number) for number in range(last + 1)]
+
+    def summary(self) -> dict[str, Any]:
+        return {"algorithm": "fedhe", "rounds": len(self.rounds) - 1, "accuracy": 0.5, "fwt": None, "clients": 2}
+
+
+class Recorder:
+    """A tracker in memory; round `fails` of it fails."""
+
+    fails: int | None = None
+
+    def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
+        self.id, self.reached = known or "new", -1
+        self.told: list[Any] = []
+
+    def log(self, round: int, scalars: dict[str, float]) -> None:
+        if round == self.fails:
+            raise RuntimeError("no\nconnection")
+        self.told.append(round)
+
+    def finish(self, round: int, summary: dict[str, float], error: BaseException | None) -> None:
+        self.told.append((round, summary, type(error)))
+
+
+def round_(number: int) -> Round:
+    clients = {
+        "0": {"accuracy": number / 10, "loss": 1.0, "train-loss": 2.0},
+        "1": {"accuracy": number / 10, "loss": 3.0},
+    }
+    return Round(number, 0.25, accuracy=number / 10, bytes_up=100, clients=clients)
+
+
+def tensorboard(folder: Path) -> tuple[History, set[str]]:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    found = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+    assert all(len({event.step for event in each}) == len(each) for each in found.values()), "a round twice"
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    keys = set(HParamsPluginData.FromString(content).session_start_info.hparams)
+    return {tag: {event.step: event.value for event in each} for tag, each in found.items()}, keys
+
+
+def records(log: bytes) -> Iterator[bytes]:
+    """Read a log in LevelDB's format after W&B's 7 bytes: blocks of 32 KiB, pieces with checksum, length and kind."""
+    at, whole = 7, b""
+    while at + 7 <= len(log):
+        _, size, kind = unpack("<IHB", log[at : at + 7])
+        if kind == 0 or at % 32768 > 32768 - 7:  # a block's padding
+            at += -at % 32768 or 32768
+            continue
+        whole, at = whole + log[at + 7 : at + 7 + size], at + 7 + size
+        if kind in (1, 4):  # all of a record, or its end
+            yield whole
+            whole = b""
+
+
+def wandb(folder: Path) -> tuple[History, set[str]]:
+    """The last of the offline runs, which is what counts: each has all rounds, under one id."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    history: History = {}
+    keys: set[str] = set()
+    last = max(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    for record in map(Record.FromString, records(last.read_bytes())):
+        items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for tag, value in items.items():
+            assert items["_step"] not in history.setdefault(tag, {}), "a round twice"
+            history[tag][items["_step"]] = value
+        for item in record.summary.update:
+            if item.key.startswith("summary/"):
+                history.setdefault(item.key, {})[-1] = json.loads(item.value_json)
+        keys |= {item.key for item in record.run.config.update}
+    return history, keys
+
+
+def mlflow(folder: Path) -> tuple[History, set[str]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    run = client.get_run(json.loads((folder / "trackers.json").read_text())["mlflow"])
+    assert run.info.status == "FINISHED"
+    found = {tag: client.get_metric_history(run.info.run_id, tag) for tag in run.data.metrics}
+    assert all(len({at.step for at in each}) == len(each) for each in found.values()), "a round twice"
+    return {tag: {at.step: at.value for at in each} for tag, each in found.items()}, set(run.data.params)
+
+
+@pytest.mark.parametrize("reader", [tensorboard, wandb, mlflow])
+def test_a_run_that_was_killed_and_goes_on_has_every_round_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
+) -> None:
+    """Killed after round 3, with a checkpoint of round 2: round 3 is played, and shown, once more."""
+    name = reader.__name__
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    killed = Tracking(Reached(tmp_path / "run", name, -1))  # type: ignore[arg-type]
+    for number in range(4):
+        killed.show(round_(number))
+    if reader is wandb:  # of which one process may have a run but once
+        killed._trackers[name]._run.finish()  # type: ignore[attr-defined]
+    with Tracking(Reached(tmp_path / "run", name, 2)) as tracked:  # type: ignore[arg-type]
+        for number in (3, 4):
+            tracked.show(round_(number))
+    history, keys = reader(tmp_path / "run")
+    assert sorted(history["accuracy"]) == [0, 1, 2, 3, 4]
+    assert list(history["client/1/accuracy"].values()) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+    assert list(history["summary/accuracy"].values()) == [0.5]
+    assert set(scalars(round_(1))) <= set(history)
+    assert {"learning-rate", "dataset"} <= keys
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]  # not beside it, where the server happens to run
+
+
+def test_names_and_numbers() -> None:
+    """Means over the clients that have such a loss: (1 + 3) / 2 and 2 / 1; None and what is no number is left out."""
+    numbers = scalars(round_(4))
+    shown = {name: value for name, value in numbers.items() if value}
+    assert shown == {
+        "accuracy": 0.4,
+        "seconds": 0.25,
+        "bytes_up": 100,
+        "loss": 2.0,
+        "train_loss": 2.0,
+        "client/0/accuracy": 0.4,
+        "client/0/loss": 1.0,
+        "client/0/train_loss": 2.0,
+        "client/1/accuracy": 0.4,
+        "client/1/loss": 3.0,
+    }
+    assert numbers["failures"] == 0
+    assert not {"round", "fwt", "clients"} & set(numbers)
+
+
+def test_a_run_with_a_tracker(make_config: Any, run_federation: Any) -> None:
+    """What the reader finds is what rounds.jsonl has, of a run that goes on as well."""
+    pytest.importorskip("tensorboard")
+    run_federation(make_config())
+    folder = run_federation(make_config(rounds=3, resume=True, track="tensorboard"))
+    history, _ = tensorboard(folder)
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert history["accuracy"] == pytest.approx({line["round"]: line["accuracy"] for line in lines})
+    assert history["bytes_down"] == {line["round"]: line["bytes_down"] for line in lines}
+    assert len(lines) == 4
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = type("Failing", (Recorder,), {"fails": 1})
+    monkeypatch.setattr(tracking, "TRACKERS", {"wandb": failing, "mlflow": Recorder})
+
+
+@pytest.mark.usefixtures("recorders")
+def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line; the other tracker has all rounds, and the error that ended the run."""
+    tracked = Tracking(Reached(tmp_path, "wandb,mlflow", -1))  # type: ignore[arg-type]
+    failing, other = tracked._trackers.values()
+
+    FLOWER_LOGGER.setLevel("CRITICAL")  # as in `hetfl run`
+
+    def play() -> None:
+        with tracked:
+            for number in range(3):
+                tracked.show(round_(number))
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        play()
+    assert failing.told == [0]  # type: ignore[attr-defined]
+    assert other.told == [0, 1, 2, (-1, {"summary/accuracy": 0.5}, TimeoutError)]  # type: ignore[attr-defined]
+    assert capsys.readouterr().err == (
+        "track: wandb has failed, and is told no more of this run: RuntimeError: no connection\n"
+    )
+
+
+@pytest.mark.usefixtures("recorders")
+def test_a_failing_tracker_leaves_the_run_alone(
+    make_config: Any, run_federation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = run_federation(make_config(track="wandb"))
+    assert caplog.text.count("wandb has failed") == 1
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
+
+
+@pytest.mark.usefixtures("recorders")
+def test_trackers_know_the_run_again(tmp_path: Path) -> None:
+    Tracking(Reached(tmp_path, "mlflow", 2))  # type: ignore[arg-type]
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "new"}
+    (tmp_path / "trackers.json").write_text('{"mlflow": "m1", "wandb": "w1"}')
+    second = Tracking(Reached(tmp_path, "mlflow", 2))  # type: ignore[arg-type]
+    (tracker,) = second._trackers.values()
+    tracker.reached = 1
+    with second:
+        pass
+    assert (tracker.id, tracker.told[:-1]) == ("m1", [2])  # type: ignore[attr-defined]
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "m1", "wandb": "w1"}
+    (tmp_path / "trackers.json").write_text("{")
+    (tracker,) = Tracking(Reached(tmp_path, "mlflow", 0))._trackers.values()  # type: ignore[arg-type]
+    assert tracker.id == "new"
+
+
+def test_mistakes_are_one_line_before_any_round(
+    tmp_path: Path, refusal: Any, monkeypatch: pytest.MonkeyPatch, make_config: Any, run_federation: Any
+) -> None:
+    assert refusal(ConfigError, RunConfig.from_flat, {"track": "tensorbord"}).endswith(
+        "unknown tracker 'tensorbord': did you mean 'tensorboard'? Known: mlflow, tensorboard, wandb"
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    assert refusal(ConfigError, check_trackers, make_config(track="mlflow")) == (
+        "track = 'mlflow': mlflow is not installed: pip install \"hetfl[mlflow]\""
+    )
+    with pytest.raises(ConfigError, match="not installed"):
+        run_federation(make_config(track="mlflow"))
+    assert not (tmp_path / "run").exists()
+    assert "cannot be started: ModuleNotFoundError" in refusal(
+        ConfigError, Tracking, Reached(tmp_path / "other", "mlflow", -1)
+    )
+
+
+def test_nothing_is_tracked_by_default(make_config: Any, run_federation: Any) -> None:
+    folder = run_federation(make_config(rounds=1))
+    assert not {"tensorboard", "wandb", "mlflow.db", "trackers.json"} & {path.name for path in folder.iterdir()}
