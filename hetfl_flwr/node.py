@@ -118,11 +118,11 @@ class Node:
 
     def write_state(self, state: ClientState) -> None:
         """Save what must survive until the next round; in a state folder, with what it takes to read it back."""
-        self.store.save(state, self.stamp)
         if self.config.state_dir:
             path = kept_config(run_folder(self.config, self.stamp.run), self.partition)
             if not path.exists():
                 replace_file(path, to_toml(self.config.with_values({"clients": self.partitions}).to_flat()).encode())
+        self.store.save(state, self.stamp)
 
     def take_up(self, run: str, round: int) -> None:
         """Go on with the state that this client had in another run after a round, if it is on this node's disk.

@@ -215,7 +215,10 @@ def list_(
         typer.Option("--set", metavar="KEY=VALUE", help="How that data set is read, such as image-size=64."),
     ] = None,
 ) -> None:
-    """List algorithms, data sets, models, recipes and config keys by name."""
+    """List algorithms, data sets, models, recipes and config keys by name.
+
+    Example: hetfl list models --dataset mnist
+    """
     from simulations import catalogue
 
     config = RunConfig.from_flat({"data-dir": data_dir, **dict(map(parse_setting, settings or []))})
@@ -286,7 +289,10 @@ def compare(
         typer.Option(min=0, max=1, help="Accuracy to count the bytes to (default: 95 % of the lowest best)."),
     ] = None,
 ) -> None:
-    """Compare runs: a table, and accuracy over rounds and over bytes as a picture."""
+    """Compare runs: a table, and accuracy over rounds and over bytes as a picture.
+
+    Example: hetfl compare runs/fedhe runs/local --target 0.85
+    """
     _compare(folders, out, target)
 
 

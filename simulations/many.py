@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import TextColumn
 
-from hetfl_flwr.config import Value, read_toml
+from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.progress import Bar
 
@@ -54,7 +54,7 @@ class Job:
         return (self.folder / "summary.json").exists() and self.done >= self.rounds and self._is_as_asked()
 
     def _is_as_asked(self) -> bool:
-        made = read_toml(self.folder / "config.toml")
+        made = RunConfig().to_flat() | read_toml(self.folder / "config.toml")  # keys younger than the run as by default
         return all(made.get(key) == value for key, value in self.settings.items() if self._matters(key))
 
     def _matters(self, key: str) -> bool:

@@ -209,8 +209,9 @@ def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.usefixtures("recorders")
 def test_a_failing_tracker_leaves_the_run_alone(
-    make_config: Any, run_federation: Any, caplog: pytest.LogCaptureFixture
+    make_config: Any, run_federation: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hetfl_flwr.server_app.check_trackers", lambda config: None)  # W&B may not be here
     folder = run_federation(make_config(track="wandb"))
     assert caplog.text.count("wandb has failed") == 1
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
