@@ -112,7 +112,7 @@ def find(name: str) -> Algorithm:
     """
     if name in names():
         strategy, client = f"strategies.{name}", f"clients.{name}"
-    elif "." in name or _is_package(name):
+    elif all(part.isidentifier() for part in name.split(".")) and ("." in name or _is_package(name)):
         strategy, client = f"{name}.strategy", f"{name}.client"
     else:
         raise ConfigError(unknown("algorithm", name, names()))

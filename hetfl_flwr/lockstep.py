@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.optim import Optimizer
 
+from hetfl_flwr.models.split_model import as_laid_out_by_itself
+
 LAYERS = (
     *(nn.Linear, nn.Conv2d, nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LayerNorm, nn.GroupNorm),
@@ -295,8 +297,7 @@ class Stack:
         from torch.func import functional_call
 
         alone = deepcopy(models[0]).to("meta")
-        for layer in alone.modules():
-            layer._forward_pre_hooks.clear()  # a layout of memory is nothing that vmap knows
+        as_laid_out_by_itself(alone)  # a layout of memory is nothing that vmap knows
         self._function = lambda parameters, x: functional_call(alone, parameters, (x,))
 
 

@@ -95,6 +95,7 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
         return failed
     context = multiprocessing.get_context("spawn")
     label, total = f"{len(left)} runs", sum(job.rounds for job in left)
+    done = {job.folder: job.done for job in left}
     column = TextColumn("{task.completed}/{task.total} rounds")
     with (
         ProcessPoolExecutor(min(workers, len(left)), mp_context=context) as pool,
@@ -109,11 +110,12 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
                 ended, _ = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job = waiting.pop(future)
+                    done[job.folder] = job.rounds
                     if reason := future.result():
                         failed[job.folder] = reason
                         console.print(f"{job.name}: {reason}", markup=False)
-                rounds = sum(job.rounds if job.folder in failed else job.done for job in left)
-                bar.update(rounds, description=f"{len(todo) + len(waiting)} runs")
+                done |= {job.folder: job.done for job in waiting.values()}
+                bar.update(sum(done.values()), description=f"{len(todo) + len(waiting)} runs")
         except KeyboardInterrupt:
             raise Interrupted("stopped; the same command goes on") from None
         except BrokenProcessPool:

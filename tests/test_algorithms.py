@@ -105,6 +105,11 @@ def test_auto_means_models_that_take_the_data(refusal, tmp_path):
     assert "(digits are images, breast-cancer are tables): name the models" in said
 
 
+@pytest.mark.parametrize("name", ["../x", ".x", "a..b", "fed he"])
+def test_what_cannot_be_a_name_is_an_unknown_algorithm(name, refusal):
+    assert refusal(ConfigError, find, name).startswith(f"unknown algorithm '{name}'")
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedh2l", "local"])
 def test_a_projection_where_there_are_no_two_terms_is_refused(name, refusal):
     said = refusal(ConfigError, resolve, RunConfig(algorithm=name, projection="qp"))

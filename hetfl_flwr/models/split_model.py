@@ -139,6 +139,14 @@ def channels_last(model: SplitModel) -> SplitModel:
     return model
 
 
+def as_laid_out_by_itself(model: nn.Module) -> None:
+    """Take back what `channels_last` has done to a model."""
+    for layer in model.modules():
+        for key, hook in list(layer._forward_pre_hooks.items()):
+            if hook is _lay_out:
+                del layer._forward_pre_hooks[key]
+
+
 def _lay_out(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
     (images,) = inputs
     if images.device.type != "cpu" or images.dim() != 4:
