@@ -1,7 +1,8 @@
 """Freed memory stays with the process, so that the arrays of one training step are not fetched anew for the next.
 
 The GNU C library gives large freed arrays back to the system at once, and the next step takes them again, page by page.
-With networks whose layers are of some megabytes that is a fifth to a third of a step.
+With networks whose layers are of some megabytes a step is up to a third longer for it (``python -m
+simulations.benchmarks.step``, figures in simulations/benchmarks/README.md).
 """
 
 import ctypes
