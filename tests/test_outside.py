@@ -78,6 +78,15 @@ def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(pr
     assert [key for key in resume if "." in key] == []
 
 
+@pytest.mark.slow
+def test_a_rehearsal_finds_it_in_the_working_directory(project):
+    """Its keys are given as to `hetfl run`; `flwr run` lets none of that name through."""
+    small = ("--nodes", "1", "--rounds", "1", "--set", "local-batches=1", "--set", "my_pkg.fedproto.weight=0.5")
+    done = hetfl(project, "rehearse", "my_pkg.fedproto", *small, "--out", "all")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert read_toml(project / "all" / "run" / "config.toml")["my_pkg.fedproto.weight"] == 0.5
+
+
 def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():
     """In `flwr run`, the name always has a value: the default of pyproject.toml."""
     config = RunConfig.from_flat({"algorithm": ECHO, "own-keys": "gain=2", f"{ECHO}.gain": 1.0, "fedhe.alpha": 3})

@@ -4,6 +4,7 @@ What a real one needs on many machines is started here on loopback: the same pro
 """
 
 import json
+import os
 import re
 import signal
 import time
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 
-from hetfl_flwr.algorithms import resolve
+from hetfl_flwr.algorithms import for_flower, resolve
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError
 from hetfl_flwr.results import ROUNDS_FILE, new_folder
@@ -21,6 +22,9 @@ from simulations.deployment.keys import Keys, make_keys
 
 SETTLED = ("clients", "data-dir", "dataset", "output-dir", "partition", "resume", "state-dir")
 """Run-config keys that a rehearsal sets itself."""
+
+OURS = ("clients", "own-keys")
+"""Run-config keys that it gives to the run besides the user's."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -73,9 +77,12 @@ def rehearsal(
     say(f"keys        keys: a private CA, a server certificate, {nodes} node keys")
     with _interruptible(), flower(folder / "flower", keys) as federation:
         federation.variables["HF_DATASETS_CACHE"] = str(folder / "cache")
+        found = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
+        federation.variables["PYTHONPATH"] = os.pathsep.join(found)  # the user's own models and algorithms
         try:
             _start(federation, config, folder, say)
-            _run(federation, {**settings, "clients": nodes}, folder / "run", say)
+            asked = {key: value for key, value in for_flower(config).items() if key in (*settings, *OURS)}
+            _run(federation, asked, folder / "run", say)
             yield federation, folder / "run"
         finally:
             say("ending      " + ", ".join(f"{name} {each.pid}" for name, each in federation.processes.items()))
