@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "summary.json",
     "clients.json",
 )
+
+BITS = ("hetfl", "flwr", "torch")
+"""Packages on whose versions a run's bits depend."""
 
 CHANGEABLE = ("rounds", "checkpoint-every", "track", "resume", "output-dir")
 """Config keys that may differ when a run goes on."""
@@ -217,6 +221,7 @@ class Results:
             "wire_down": sum(entry.wire_down for entry in self.rounds),
             "seconds": round_seconds(sum(entry.seconds for entry in self.rounds)),
             "failures": sum(len(entry.failures) for entry in self.rounds),
+            "versions": {package: version(package) for package in BITS},
         }
 
     @contextmanager

@@ -283,8 +283,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Clients": shown["clients"],
         "Seed": shown["seed"],
         "Engine": shown["engine"],
-        "Version": dict(shown).get("version"),
-        "Commit": dict(shown).get("commit"),
+        "Made with": ", ".join(map(" ".join, shown.get("versions", {}).items())) or None,
         "Run folder": run.name,
     }
     return [(name, str(fact)) for name, fact in facts.items() if fact is not None]

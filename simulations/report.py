@@ -127,6 +127,7 @@ class Summary(TypedDict):
     wire_down: int
     seconds: float
     failures: int
+    versions: NotRequired[dict[str, str]]
 
 
 @with_config(ConfigDict(extra="allow"))

@@ -93,6 +93,13 @@ def test_one_run(tmp_path: Path) -> None:
     assert {"algorithm", "dataset", "partition"} <= set(page.column("Settings as by default", "key"))
 
 
+def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
+    """Runs of before these were written say nothing of them."""
+    new = finish(make(tmp_path / "new"), versions={"hetfl": "0.1.0", "torch": "2.9.1"})
+    assert "Made withhetfl 0.1.0, torch 2.9.1" in report([new], tmp_path).words
+    assert "Made with" not in report([finish(make(tmp_path / "old"))], tmp_path).words
+
+
 def test_points_lie_where_their_numbers_are(tmp_path: Path) -> None:
     """Rounds 0 to 2 from x = 56 to 504, 10 to 80 % on an axis from 0 to 100 % from y = 252 up to 10."""
     lines = [line(0, [0.1]), line(1, [0.5]), line(2, [0.8])]

@@ -1,5 +1,6 @@
 import json
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ SUMMARY = [
     "wire_down",
     "seconds",
     "failures",
+    "versions",
 ]
 ROUND = [
     "round",
@@ -131,6 +133,7 @@ def test_the_figures_of_a_run_by_hand(finished):
         "engine": "local",
     }
     assert (summary["bytes_up"], summary["bytes_down"], summary["failures"]) == (4 * 480, 4 * 410, 0)
+    assert summary["versions"] == {name: version(name) for name in ("hetfl", "flwr", "torch")}
     assert [(entry["bytes_up"], entry["bytes_down"]) for entry in rounds] == [(0, 0), (960, 820), (960, 820)]
     for way in ("wire_up", "wire_down"):
         assert summary[way] == sum(entry[way] for entry in rounds)
