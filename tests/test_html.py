@@ -12,8 +12,9 @@ import pytest
 from test_report import LINES, SILENT, finish, line, make
 
 from hetfl_flwr.errors import RunFolderError
+from simulations.charts import MOST_POINTS
 from simulations.cli import main
-from simulations.html import MOST_POINTS, write_report
+from simulations.html import write_report
 
 EVIL = "<script>alert(1)</script> & \"quoted\" 'too'"
 BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
