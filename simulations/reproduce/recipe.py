@@ -96,7 +96,6 @@ class Column(_Varied):
     """What sets some runs of a row apart from others, such as the data set."""
 
     name: str
-    needs: str = ""
 
 
 class Row(_Varied):
