@@ -294,7 +294,7 @@ class Roster:
             )
 
     def check_same_width(self, algorithm: str, suggested: int) -> None:
-        """Refuse unlike embedding widths, for an algorithm that adds up heads.
+        """Refuse unlike embedding widths, for an algorithm that averages what depends on them.
 
         Parameters
         ----------
@@ -312,7 +312,7 @@ class Roster:
         if len(first) > 1:
             said = ", ".join(f"{member} has {width}" for width, member in first.items())
             raise FederationError(
-                f"{algorithm} adds up heads, so all clients need the same embedding width: {said}; set width, such as "
+                f"{algorithm} needs the same embedding width of all clients: {said}; set width, such as "
                 f"width = {suggested}, or give models an equal width"
             )
 

@@ -20,9 +20,8 @@ from hetfl_flwr.node import Node
 from simulations.engine import LocalGrid
 from simulations.testing.lab import Lab, in_a_run
 
-collect_ignore = [
-    "fixtures/outside"
-]  # somebody else's project: its tests run in `test_outside.py`, as it would run them
+collect_ignore = ["fixtures/outside"]
+"""Somebody else's project: its tests run in `test_outside.py`, as it would run them."""
 
 settings.register_profile("without a clock", deadline=None)  # a busy machine is no defect
 settings.load_profile("without a clock")

@@ -84,7 +84,7 @@ def test_what_is_asked_for_is_aligned_on_next_also_where_others_join():
         (
             {},
             {"width": 7},
-            "ckahead adds up heads, so all clients need the same embedding width: client 0 (linear) has",
+            "ckahead needs the same embedding width of all clients: client 0 (linear) has",
         ),
         ({}, {"classes": 7}, "the clients must have the same number of classes"),
         ({}, {"shape": (7,)}, "the clients must have inputs of the same shape"),

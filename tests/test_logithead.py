@@ -60,7 +60,7 @@ def test_logits_are_averaged_over_all_rounds_and_heads_are_those_of_the_last():
     [
         (
             {"width": 7},
-            "logithead adds up heads, so all clients need the same embedding width: client 0 (linear) has 2",
+            "logithead needs the same embedding width of all clients: client 0 (linear) has 2",
         ),
         ({"classes": 7}, "the clients must have the same number of classes"),
     ],

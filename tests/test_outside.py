@@ -47,6 +47,15 @@ def test_its_own_tests_pass_by_pytest_alone(project):
     assert "skipped" not in done.stdout
 
 
+def test_the_readme_shows_it_whole():
+    """Both halves and their tests, as they are, in less than 150 lines."""
+    readme, lines = (OUTSIDE.parents[2] / "README.md").read_text(), 0
+    for path in (*sorted(OUTSIDE.glob("my_pkg/fedproto/*.py")), OUTSIDE / "test_fedproto.py"):
+        assert f"`{path.relative_to(OUTSIDE)}`\n\n```python\n{path.read_text()}```\n" in readme
+        lines += len(path.read_text().splitlines())
+    assert lines < 150
+
+
 def test_it_runs_from_its_folder_with_its_own_keys(project):
     """Own keys land in config.toml under their name, with the defaults resolved."""
     small = ("my_pkg.fedproto", "--clients", "2", "--rounds", "2", "--set", "own-keys=weight=0.5")
