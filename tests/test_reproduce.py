@@ -106,6 +106,27 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def test_a_table_without_the_papers_figures_is_rows_by_columns(run_recipe, recipe):
+    """One for each measure; a cell that has no run is a dash. FedHe's 110 numbers are a whole number."""
+    columns = '[[columns]]\nname = "two"\n\n[[columns]]\nname = "three"\nsettings = { clients = 3 }\n\n'
+    text = RECIPE.replace("paper = { accuracy = 50.0 }\n", "").replace("[[rows]]", columns + "[[rows]]", 1)
+    text = text.replace('"bytes_up", unit = "MB"', '"numbers_up", unit = "numbers"')
+    text = text.replace('name = "Private"', 'name = "Private"\nwithout = ["three"]')
+    recipe.write_text(text)
+    whole, folder, said = run_recipe(seeds=2)
+    assert whole, said
+    seen = (folder / "table.md").read_text().partition("<details>")[0]
+    accuracy, sent = ([line.split(" | ") for line in block.splitlines()] for block in seen.strip().split("\n\n")[-2:])
+    assert [line[0] for line in accuracy] == ["| accuracy, %", "| ---", "| FedHe", "| Private"]
+    assert accuracy[3][2] == "- |"
+    assert sent == [
+        ["| sent, numbers", "two", "three |"],
+        ["| ---", "--:", "--: |"],
+        ["| FedHe", "110 ± 0", "110 ± 0 |"],
+        ["| Private", "0 ± 0", "- |"],
+    ]
+
+
 def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
     recipe.write_text(RECIPE.replace("rounds = 3", "rounds = 2"))
     whole, folder, said = run_recipe(seeds=1)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -70,6 +70,11 @@ class Outcome:
     paper: float | None
     ours: Mapping[int, float]
     baseline: Mapping[int, float]
+
+    @property
+    def label(self) -> str:
+        """The measure with its unit."""
+        return f"{self.measure}, {self.unit}" if self.unit else self.measure
 
     @property
     def mean(self) -> float | None:
@@ -217,26 +222,45 @@ def table(recipe: Recipe, found: Sequence[Outcome]) -> Table:
 def markdown(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], command: str, less: str) -> str:
     """Return the table as a section of a Markdown file, with the command and the commits that made it.
 
-    Measures that the picture leaves out are folded away.
+    Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
+    columns, each measure is a table of its own, rows by columns.
     """
     made = sorted(set(commits([job for job in jobs if job.finished])))
     shown = recipe.figure.measures or list(recipe.measures)
     first, others = ([one for one in found if (one.measure in shown) == first] for first in (True, False))
+    seen, folded = _markdown_table(recipe, first), others
+    if recipe.columns and all(one.paper is None for one in found):
+        seen, folded = "\n\n".join(_grids(found)), list(found)
     paragraphs = [
         f"## {recipe.title}",
         f"{recipe.paper}; {recipe.source}. Made by `{command}`, commit {', '.join(made) or 'none'}.",
         f"**Less than in the paper:** {less}" if less else "",
         recipe.note.strip(),
         f"**Found:** {recipe.found.strip()}" if recipe.found else "",
-        _markdown_table(recipe, first),
-        f"<details><summary>All figures</summary>\n\n{_markdown_table(recipe, others)}\n\n</details>" if others else "",
+        seen,
+        f"<details><summary>All figures</summary>\n\n{_markdown_table(recipe, folded)}\n\n</details>" if folded else "",
     ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
 
 
 def _markdown_table(recipe: Recipe, found: Iterable[Outcome]) -> str:
-    headings = _headings(recipe)
-    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *_lines(recipe, found)]
+    return _as_markdown(_headings(recipe), _lines(recipe, found))
+
+
+def _grids(found: Iterable[Outcome]) -> Iterator[str]:
+    """Go through the measures that there are, each a table of rows by columns."""
+    measures: dict[str, dict[tuple[str, str], Outcome]] = {}
+    for outcome in found:
+        if outcome.ours:
+            measures.setdefault(outcome.label, {})[outcome.cell.row, outcome.cell.column] = outcome
+    for label, cells in measures.items():
+        rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+        lines = ([row, *(_ours(cells.get((row, column))) for column in columns)] for row in rows)
+        yield _as_markdown([label, *columns], lines)
+
+
+def _as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -269,27 +293,36 @@ def _headings(recipe: Recipe) -> list[str]:
 
 
 def _lines(recipe: Recipe, found: Iterable[Outcome]) -> Iterable[list[str]]:
-    for outcome in found:
-        line = [
-            outcome.cell.name,
-            f"{outcome.measure}, {outcome.unit}" if outcome.unit else outcome.measure,
-            _shown(outcome.paper, "{:,.2f}".format),
-            _ours(outcome),
-            str(len(outcome.ours)),
-            _shown(outcome.difference, "{:+,.2f}".format),
-            _shown(outcome.interval, lambda ends: f"{ends[0]:,.2f} to {ends[1]:,.2f}"),
-            {None: "-", True: "yes", False: "no"}[outcome.within],
-            _shown(outcome.away, "{:.1f}".format),
-        ]
-        if recipe.against:
-            line.append(_shown(outcome.against, lambda pair: f"{pair[0]:+,.2f} (p = {pair[1]:.2g})"))
-        yield line
+    return (_line(outcome)[: len(_headings(recipe))] for outcome in found)
 
 
-def _ours(outcome: Outcome) -> str:
-    if outcome.mean is None:
+def _line(outcome: Outcome) -> list[str]:
+    def figure(value: float, sign: str = "") -> str:
+        return _figure(value, outcome.unit, sign)
+
+    return [
+        outcome.cell.name,
+        outcome.label,
+        _shown(outcome.paper, figure),
+        _ours(outcome),
+        str(len(outcome.ours)),
+        _shown(outcome.difference, lambda value: figure(value, "+")),
+        _shown(outcome.interval, lambda ends: " to ".join(map(figure, ends))),
+        {None: "-", True: "yes", False: "no"}[outcome.within],
+        _shown(outcome.away, "{:.1f}".format),
+        _shown(outcome.against, lambda pair: f"{figure(pair[0], '+')} (p = {pair[1]:.2g})"),
+    ]
+
+
+def _ours(outcome: Outcome | None) -> str:
+    if outcome is None or outcome.mean is None:
         return "-"
-    return f"{outcome.mean:,.2f}" + ("" if outcome.deviation is None else f" ± {outcome.deviation:.2f}")
+    figures = (outcome.mean, outcome.deviation)
+    return " ± ".join(_figure(value, outcome.unit) for value in figures if value is not None)
+
+
+def _figure(value: float, unit: str, sign: str = "") -> str:
+    return f"{value:{sign},.0f}" if unit == "numbers" else f"{value:{sign},.2f}"
 
 
 def _shown(value: T | None, write: Callable[[T], str]) -> str:
