@@ -3,6 +3,8 @@
 Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
 """
 
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -10,12 +12,16 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from clients.base import KnowledgeClient, Metrics
+from clients.base import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.distillation import cosine_temperature, decoupled_kd
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head, summed_heads
-from hetfl_flwr.teachers import HeadTeacher, check_bias, head_arrays
-from hetfl_flwr.training import Terms
+from hetfl_flwr.training import EVALUATION_BATCH, Terms
+
+Head = tuple[Tensor, Tensor]
+"""Weight (C, D) and bias (C,)."""
 
 
 class CHFLClient(KnowledgeClient):
@@ -73,8 +79,8 @@ class CHFLClient(KnowledgeClient):
         beta: Annotated[float, Field(ge=0)] = 5.0,
     ) -> None:
         super().__init__(node)
-        if mode != "solo":
-            check_bias(node, "chfl")
+        if mode != "solo" and node.model.head.bias is None:
+            raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: build it with bias=True")
         self.mode = mode
         self.reduce = reduce
         self.alpha = alpha
@@ -102,30 +108,62 @@ class CHFLClient(KnowledgeClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train, epoch by epoch, each beginning with the teacher's logits on its samples."""
         teacher = self._take_up(download)
+        lessons: deque[tuple[Tensor, float]] = deque()
+        distances, right = [], []
+
+        def batches() -> Iterator[Tensor]:
+            for number, rows in enumerate(self.epochs(round)):
+                if teacher is not None:
+                    temperature = self._temperature(round, number)
+                    lessons.extend((logits, temperature) for logits in self._taught(teacher, rows))
+                yield from rows
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
             logits = self.node.model(inputs)
             private = functional.cross_entropy(logits, labels)
             if teacher is None:
                 return private
-            return Terms(private, self.alpha * teacher.distance(logits, labels))
+            target, temperature = lessons.popleft()
+            on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
+            distances.append((on_target + among_rest).detach() * len(labels))
+            right.append((target.argmax(1) == labels).sum())
+            return Terms(private, self.alpha * (on_target + among_rest))
 
-        batches = self.batches(round) if teacher is None else teacher.batches(self.epochs(round), round)
-        samples, mean_loss = self.train(batches, loss)
+        samples, mean_loss = self.train(batches(), loss)
         metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss}
         if teacher is not None:
-            metrics |= teacher.metrics(samples)
-        return {} if self.mode == "solo" else head_arrays(self.node.model), metrics
+            metrics["distillation-loss"] = float(torch.stack(distances).sum()) / samples
+            metrics["teacher-accuracy"] = int(torch.stack(right).sum()) / samples
+        head = self.node.model.head
+        return {} if self.mode == "solo" else {"weight": to_numpy(head.weight), "bias": to_numpy(head.bias)}, metrics
 
-    def _take_up(self, download: Arrays) -> HeadTeacher | None:
+    def _take_up(self, download: Arrays) -> Head | None:
         """Begin with the mean of all heads, if the mode says so, and return the teacher, if there is one."""
         heads = int(download["heads"]) if self.mode != "solo" else 0
         if heads == 0:
             return None
+        weight, bias = (torch.from_numpy(download[name]).to(self.node.device) for name in ("weight", "bias"))
         if self.mode in ("avg", "avgkd"):
             with torch.no_grad():
-                self.node.model.head.weight.copy_(torch.from_numpy(download["weight"]) / heads)
-                self.node.model.head.bias.copy_(torch.from_numpy(download["bias"]) / heads)
+                self.node.model.head.weight.copy_(weight / heads)
+                self.node.model.head.bias.copy_(bias / heads)
         if self.mode == "avg" or self.alpha == 0:
             return None
-        return HeadTeacher.of(self.node, download, self.reduce, self.beta)
+        return (weight, bias) if self.reduce == "sum" else (weight / heads, bias / heads)
+
+    @torch.no_grad()
+    def _taught(self, teacher: Head, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Return the teacher's logits of each batch, (B, C), with the body as it is now."""
+        model, rows = self.node.model.eval(), torch.cat(list(batches))
+        features = (model.body(self.node.data.train.batch(some)[0]) for some in torch.split(rows, EVALUATION_BATCH))
+        logits = torch.cat([functional.linear(some, *teacher) for some in features])
+        model.train()
+        return list(torch.split(logits, [len(batch) for batch in batches]))
+
+    def _temperature(self, round: int, number: int) -> float:
+        """Return the temperature of a round's pass over the data, counted from 0: Eq. (7)."""
+        config = self.node.config
+        if config.local_batches > 0:
+            return cosine_temperature(round, config.rounds, self.beta)
+        epoch = (round - 1) * config.local_epochs + number + 1
+        return cosine_temperature(epoch, config.rounds * config.local_epochs, self.beta)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.distillation import class_logit_loss
+from hetfl_flwr.distillation import kl_divergence
 from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits, known_class_logits
@@ -73,9 +73,15 @@ class FedHeClient(KnowledgeClient):
             sums.index_add_(0, labels, logits.detach())
             counts.add_(torch.bincount(labels, minlength=len(counts)))
             private = functional.cross_entropy(logits, labels)
-            distance = class_logit_loss(logits, labels, target, known, self.logit_loss) if self.alpha > 0 else None
-            return private if distance is None else Terms(private, self.alpha * distance)
+            taught = known[labels]
+            if self.alpha == 0 or not taught.any():
+                return private
+            distance = self._distance(logits[taught], target[labels[taught]]) * taught.float().mean()
+            return Terms(private, self.alpha * distance)
 
         samples, mean_loss = self.train(self.batches(round), loss)
         upload = {"logits": to_numpy(sums / (counts + 1)[:, None]), "counts": to_numpy(counts)}
         return upload, {EXAMPLES: samples, "train-loss": mean_loss}
+
+    def _distance(self, logits: Tensor, target: Tensor) -> Tensor:
+        return functional.mse_loss(logits, target) if self.logit_loss == "mse" else kl_divergence(target, logits)

@@ -3,7 +3,8 @@
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from math import sqrt
 from typing import Annotated, Any, Literal
@@ -32,8 +33,7 @@ from hetfl_flwr.payloads import (
     weights,
 )
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.teachers import evaluating, represent
-from hetfl_flwr.training import Terms, evaluate, make_optimizer
+from hetfl_flwr.training import EVALUATION_BATCH, Terms, evaluate, make_optimizer
 
 
 def _all_or_enough(rows: int) -> int:
@@ -138,7 +138,7 @@ class FedHeNNClient(KnowledgeClient):
             metrics["cka"] = float(torch.stack(measured).mean())
         if self.homogeneous:
             return model_arrays(model), metrics
-        return {"representations": to_numpy(represent(model.body, self._inputs(download["asked"])))}, metrics
+        return {"representations": to_numpy(self._represent(self._inputs(download["asked"])))}, metrics
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the own model on the own test set, and the global model where there is one."""
@@ -154,7 +154,7 @@ class FedHeNNClient(KnowledgeClient):
         """Return the CKA of the model as it is by then with the target, or None where there is no target yet."""
         inputs = self._inputs(download["aligned"])
         if self.homogeneous:
-            target = represent(self.node.model.body, inputs)
+            target = self._represent(inputs)
         else:
             target = torch.from_numpy(download["factor"]).to(self.node.device)
         if target.numel() == 0:
@@ -171,11 +171,18 @@ class FedHeNNClient(KnowledgeClient):
         return similarity
 
     def _cka(self, body: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
-        with evaluating(body):
+        with _evaluating(body):
             own = body(inputs)
         if self.kernel == "linear":
             return linear_cka(own, target)
         return (rbf_cka if self.homogeneous else rbf_to_factor_cka)(own, target, self.sigma)
+
+    @torch.no_grad()
+    def _represent(self, inputs: Tensor) -> Tensor:
+        """Return what the body makes of samples, as a tensor (R, D)."""
+        body = self.node.model.body
+        with _evaluating(body):
+            return torch.cat([body(some) for some in torch.split(inputs, EVALUATION_BATCH)]).float()
 
     def _rows_spec(self, name: str, letter: str) -> PayloadSpec:
         rows = Dim(letter, self.rad_size)
@@ -189,3 +196,10 @@ class FedHeNNClient(KnowledgeClient):
             return self.node.pool.samples.batch(torch.from_numpy(rows).long())[0]
         samples = self.node.data.train.like(torch.from_numpy(rows), torch.zeros(len(rows)).long())
         return samples.batch(torch.arange(len(rows)))[0]
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    module.eval()
+    yield
+    module.train()

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.payloads import Arrays
 
 Numbers = NDArray[np.float64]
 
@@ -144,86 +143,6 @@ def parse_robust(text: str) -> Average:
     if form != "trimmed" or not 0 < share < 0.5:
         raise ConfigError(f"robust = {text!r}: expected none, median or trimmed:SHARE, SHARE above 0 and below 0.5")
     return Average("trimmed", share)
-
-
-MEAN = Average("none")
-"""The plain mean."""
-
-
-def no_class_logits(classes: int) -> Arrays:
-    """Return what `add_class_logits` begins with: sums (C, C) and uploads (C,), all 0."""
-    return {"sums": np.zeros((classes, classes)), "uploads": np.zeros(classes, np.int64)}
-
-
-def add_class_logits(
-    stored: Arrays, logits: Sequence[NDArray[Any]], seen: Sequence[NDArray[np.bool_]], average: Average = MEAN
-) -> Arrays:
-    """Add clients' class-average logits to the sums, class by class: FedHe Eq. (9).
-
-    Parameters
-    ----------
-    stored : mapping of str to array
-        sums (C, C) float64 and uploads (C,) int64, how many each row is the sum of. It is left as it is.
-    logits : sequence of array
-        Shape (C, C), one of each client.
-    seen : sequence of array
-        Shape (C,), bool, one of each client: the classes that it has samples of. The others are passed over.
-    average : Average
-        How the clients of a class are averaged; see `Average.total`.
-
-    Examples
-    --------
-    >>> ones, both, first = np.ones((2, 2)), np.array([True, True]), np.array([True, False])
-    >>> mean_class_logits(add_class_logits(no_class_logits(2), [ones, 4 * ones], [both, first]))["logits"].tolist()
-    [[2.5, 2.5], [1.0, 1.0]]
-    """
-    sums, uploads = stored["sums"].copy(), stored["uploads"].copy()
-    for own, has in zip(logits, seen, strict=True):
-        sums[has] += own[has]
-        uploads[has] += 1
-    if average.form != "none":
-        for label in range(len(sums)):
-            rows = [own[label] for own, has in zip(logits, seen, strict=True) if has[label]]
-            sums[label] = average.total(rows, stored["sums"][label])
-    return {"sums": sums, "uploads": uploads}
-
-
-def mean_class_logits(stored: Arrays) -> Arrays:
-    """Return the mean of what `add_class_logits` has added up, logits (C, C) float32, and which are known, (C,) bool.
-
-    FedHe Eq. (10). The logits of a class that nobody has seen are 0.
-    """
-    sums, count = stored["sums"], stored["uploads"]
-    mean = sums / np.maximum(count, 1)[:, None]
-    return {"logits": mean.astype(np.float32), "known": count > 0}
-
-
-def total_heads(heads: Sequence[Arrays], shape: tuple[int, ...], average: Average = MEAN) -> Arrays:
-    """Return the sum of linear heads, taken in float64, and how many they are: CHFL Eq. (4).
-
-    Parameters
-    ----------
-    heads : sequence of mapping
-        weight (C, D) and bias (C,) of each client; there may be none.
-    shape : tuple of int
-        (C, D).
-    average : Average
-        As in `Average.total`.
-
-    Returns
-    -------
-    mapping
-        weight (C, D) float32, bias (C,) float32, heads () int32.
-    """
-    weight, bias = (
-        average.total([head[name] for head in heads], np.zeros(size))
-        for name, size in (("weight", shape), ("bias", shape[:1]))
-    )
-    return {
-        "weight": weight.astype(np.float32),
-        "bias": bias.astype(np.float32),
-        "heads": np.asarray(len(heads), np.int32),
-    }
 
 
 def geometric_median(products: Numbers) -> Numbers:

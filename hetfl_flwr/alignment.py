@@ -27,8 +27,6 @@ from scipy.linalg import eigh
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from hetfl_flwr.errors import FederationError
-
 FEWEST_SAMPLES = 4
 """Centred, n samples span n - 1 dimensions: CKA of 2 samples is always 1, and of 3 seldom far from it."""
 
@@ -262,34 +260,6 @@ def thin_factor_of_kernel(kernel: NDArray[np.floating], rank: int = 0) -> tuple[
         raise ValueError(f"kernel of shape {dense.shape}, expected a square matrix")
     values, vectors, kept = _spectrum(dense, rank)
     return _positive(vectors * np.sqrt(values)), kept
-
-
-def centred_rows(factor: Matrix) -> Matrix:
-    """Subtract the mean row (m,) of a factor (n, m); the first row before it, so that equal rows leave exact zeros."""
-    shifted: Matrix = factor - factor[0]
-    shifted -= shifted.mean(0)
-    return shifted
-
-
-def unit_factor(factor: Matrix) -> NDArray[np.float32]:
-    """Scale a factor to a largest entry of 1, unless it is 0: float32 holds it, whatever it is made of."""
-    largest = np.abs(factor).max(initial=0.0)
-    return (factor / largest if largest > 0 else factor).astype(np.float32)
-
-
-def check_enough(algorithm: str, rows: int) -> None:
-    """Refuse public rows (of all clients together) that are too few to align on.
-
-    Raises
-    ------
-    FederationError
-        One line that says how many there are.
-    """
-    if rows < FEWEST_SAMPLES:
-        raise FederationError(
-            f"{algorithm} aligns on {FEWEST_SAMPLES} public samples or more, but all clients together have {rows}: "
-            "raise public-fraction"
-        )
 
 
 def mean_rbf_kernel(representations: Sequence[NDArray[np.floating]], weights: Sequence[float], sigma: float) -> Matrix:

@@ -1,7 +1,6 @@
 """Losses by which one model teaches another. Pure functions; teachers are detached."""
 
 from math import cos, inf, pi
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -69,40 +68,6 @@ def decoupled_kd(
     target_term = kl_divergence(teacher, student)
     non_target_term = kl_divergence(teacher_rest / temperature, student_rest)
     return target_term.to(student_logits.dtype), non_target_term.to(student_logits.dtype)
-
-
-def class_logit_loss(
-    logits: Tensor, labels: Tensor, class_logits: Tensor, known: Tensor, kind: Literal["mse", "kl"]
-) -> Tensor | None:
-    """Return the distance of each sample's logits to the average logits of its class: FedHe Eq. (11)-(13).
-
-    Parameters
-    ----------
-    logits, labels : Tensor
-        Shapes (B, C) and (B,): the student's, and the true classes.
-    class_logits, known : Tensor
-        Shapes (C, C) and (C,) bool: the teacher's logits of each class, and whether there are any.
-    kind : {"mse", "kl"}
-        "mse": mean over batch and classes of the squared difference. "kl": `kl_divergence`.
-
-    Returns
-    -------
-    Tensor or None
-        A scalar, the mean over the batch, to which samples of classes that are not known add 0. None where no sample's
-        class is known.
-
-    Examples
-    --------
-    >>> logits, labels = torch.tensor([[3.0, 1.0], [0.0, 9.0]]), torch.tensor([0, 1])
-    >>> class_logit_loss(logits, labels, torch.ones(2, 2), torch.tensor([True, False]), "mse")
-    tensor(1.)
-    """
-    taught = known[labels]
-    if not taught.any():
-        return None
-    own, target = logits[taught], class_logits[labels[taught]]
-    distance = functional.mse_loss(own, target) if kind == "mse" else kl_divergence(target, own)
-    return distance * taught.float().mean()
 
 
 def cosine_temperature(epoch: int, max_epochs: int, beta: float) -> float:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context
 from numpy.typing import NDArray
@@ -110,43 +109,6 @@ class SeedStore:
             blocks[partition] = public.like(arrays["inputs"], labels)
         self._pool = Pool(own, dict(sorted(blocks.items())))
         return self._pool
-
-
-def draw_rows(rng: np.random.Generator, sizes: Mapping[int, int], most: int) -> NDArray[np.int32]:
-    """Draw public rows, none twice.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Source of the draw.
-    sizes : mapping of int to int
-        Rows of each client's block, by partition, in order.
-    most : int
-        How many to draw. Where there are fewer, all.
-
-    Returns
-    -------
-    array
-        Shape (R, 2): whose row, and which. Such names hold when others join; the numbers of `row_numbers` do not.
-    """
-    starts = np.cumsum([0, *sizes.values()])
-    drawn = rng.choice(int(starts[-1]), min(most, int(starts[-1])), replace=False)
-    block = np.searchsorted(starts, drawn, side="right") - 1
-    return np.stack([np.array(list(sizes))[block], drawn - starts[block]], axis=1).astype(np.int32)
-
-
-def row_numbers(rows: NDArray[np.int32], sizes: Mapping[int, int]) -> NDArray[np.int32]:
-    """Return the numbers (R,) in a `Pool` of rows (R, 2) that `draw_rows` has named.
-
-    Examples
-    --------
-    >>> row_numbers(np.array([[7, 1], [3, 0]]), {3: 10, 7: 5}).tolist()
-    [11, 0]
-    """
-    starts = np.cumsum([0, *sizes.values()])
-    partitions, numbers = rows.T
-    through: NDArray[np.int64] = starts[np.searchsorted(list(sizes), partitions)] + numbers
-    return through.astype(np.int32)
 
 
 def _blocks(record: ArrayRecord) -> dict[int, ArrayRecord]:

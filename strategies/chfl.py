@@ -6,7 +6,9 @@ Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022
 from collections.abc import Sequence
 from typing import Literal
 
-from hetfl_flwr.aggregation import parse_robust, total_heads
+import numpy as np
+
+from hetfl_flwr.aggregation import Average, parse_robust
 from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head
 from strategies.base import KnowledgeStrategy, Upload
@@ -73,7 +75,7 @@ class CHFL(KnowledgeStrategy):
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no head."""
-        return {} if self.mode == "solo" else total_heads([], (roster.classes, next(iter(roster)).width))
+        return {} if self.mode == "solo" else _total(self.robust, [], roster.classes, next(iter(roster)).width)
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Send the sum of the heads."""
@@ -89,6 +91,17 @@ class CHFL(KnowledgeStrategy):
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Add up the heads of this round: Eq. (4)."""
-        if self.mode == "solo":
-            return knowledge
-        return total_heads([upload.arrays for upload in uploads], knowledge["weight"].shape, self.robust)
+        return knowledge if self.mode == "solo" else _total(self.robust, uploads, *knowledge["weight"].shape)
+
+
+def _total(average: Average, uploads: Sequence[Upload], classes: int, width: int) -> Arrays:
+    """Return the sum of heads, taken in float64, and their number."""
+    weight, bias = (
+        average.total([upload.arrays[name] for upload in uploads], np.zeros(shape))
+        for name, shape in (("weight", (classes, width)), ("bias", (classes,)))
+    )
+    return {
+        "weight": weight.astype(np.float32),
+        "bias": bias.astype(np.float32),
+        "heads": np.asarray(len(uploads), np.int32),
+    }

@@ -4,11 +4,12 @@ Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federate
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hetfl_flwr.aggregation import add_class_logits, mean_class_logits, no_class_logits, parse_robust
+from hetfl_flwr.aggregation import parse_robust
 from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
 from strategies.base import KnowledgeStrategy, Upload
@@ -67,7 +68,7 @@ class FedHe(KnowledgeStrategy):
     def initial(self, roster: Roster) -> Arrays:
         """Know nothing of any class: the cold start."""
         classes = roster.classes
-        return {} if self.store == "latest" else no_class_logits(classes)
+        return {} if self.store == "latest" else _nothing(classes)
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
@@ -79,15 +80,29 @@ class FedHe(KnowledgeStrategy):
             return self._replace(knowledge, uploads)
         logits = [upload.arrays["logits"] for upload in uploads]
         seen = [upload.arrays["counts"] > 0 for upload in uploads]
-        return add_class_logits(knowledge, logits, seen, self.robust)
+        return self._added(knowledge, logits, seen)
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Average what is stored for each class: Eq. (10). A class that no client has seen is marked as not known."""
         if self.store == "latest":
             logits = [array for name, array in knowledge.items() if name.startswith("logits.")]
             known = [array for name, array in knowledge.items() if name.startswith("known.")]
-            knowledge = add_class_logits(no_class_logits(member.classes), logits, known, self.robust)
-        return mean_class_logits(knowledge)
+            knowledge = self._added(_nothing(member.classes), logits, known)
+        sums, count = knowledge["sums"], knowledge["uploads"]
+        mean = sums / np.maximum(count, 1)[:, None]
+        return {"logits": mean.astype(np.float32), "known": count > 0}
+
+    def _added(self, stored: Arrays, logits: Sequence[NDArray[Any]], seen: Sequence[NDArray[np.bool_]]) -> Arrays:
+        """Add clients' logits (C, C) to the sums, class by class, each over the clients that have seen it (C,)."""
+        sums, uploads = stored["sums"].copy(), stored["uploads"].copy()
+        for own, has in zip(logits, seen, strict=True):
+            sums[has] += own[has]
+            uploads[has] += 1
+        if self.robust.form != "none":
+            for label in range(len(sums)):
+                rows = [own[label] for own, has in zip(logits, seen, strict=True) if has[label]]
+                sums[label] = self.robust.total(rows, stored["sums"][label])
+        return {"sums": sums, "uploads": uploads}
 
     @staticmethod
     def _replace(knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
@@ -99,3 +114,7 @@ class FedHe(KnowledgeStrategy):
             newest[f"logits.{key}"] = np.where(seen[:, None], upload.arrays["logits"], before)
             newest[f"known.{key}"] = known | seen
         return dict(sorted(newest.items()))
+
+
+def _nothing(classes: int) -> Arrays:
+    return {"sums": np.zeros((classes, classes)), "uploads": np.zeros(classes, np.int64)}

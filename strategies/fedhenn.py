@@ -19,17 +19,14 @@ from hetfl_flwr.algorithms import for_unlike_models
 from hetfl_flwr.alignment import (
     FEWEST_SAMPLES,
     Matrix,
-    centred_rows,
-    check_enough,
     mean_rbf_kernel,
     stack_factor,
     thin_factor,
     thin_factor_of_kernel,
-    unit_factor,
 )
+from hetfl_flwr.errors import FederationError
 from hetfl_flwr.federation import ARRAYS, EXAMPLES, METRICS, Member, Roster, Sharing
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
-from hetfl_flwr.pool import draw_rows, row_numbers
 from hetfl_flwr.seeding import generator
 from strategies.base import KnowledgeStrategy, Upload
 from strategies.fedavg import first_model
@@ -118,7 +115,7 @@ class FedHeNN(KnowledgeStrategy):
         roster.check_sharing("fedhenn", labelled=False)
         if not self.unlike_models:
             roster.check_same_weights("fedhenn with mode = 'homogeneous'", for_unlike_models())
-        check_enough("fedhenn", sum(member.public for member in roster))
+        _check_enough(sum(member.public for member in roster))
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no kernel; or draw the global model's initial weights."""
@@ -162,7 +159,7 @@ class FedHeNN(KnowledgeStrategy):
         """Return a factor of K_mean of Eq. (5), centred, and the share of its trace that is kept."""
         shares = self._shares(uploaded)
         if self.kernel == "linear":
-            return thin_factor(centred_rows(stack_factor(uploaded, shares)), self.rank)
+            return thin_factor(_centred(stack_factor(uploaded, shares)), self.rank)
         return thin_factor_of_kernel(_centred_kernel(mean_rbf_kernel(uploaded, shares, self.sigma)), self.rank)
 
     def _shares(self, uploaded: Sequence[NDArray[np.float32]]) -> list[float]:
@@ -180,7 +177,7 @@ class FedHeNN(KnowledgeStrategy):
         """Return a client's centred kernel (R, R)."""
         if self.kernel == "rbf":
             return _centred_kernel(mean_rbf_kernel([rows], [1.0], self.sigma))
-        factor = centred_rows(rows.astype(np.float64))
+        factor = _centred(rows.astype(np.float64))
         return factor @ factor.T
 
     @property
@@ -190,16 +187,22 @@ class FedHeNN(KnowledgeStrategy):
 
     def _draw(self, number: int) -> NDArray[np.int32]:
         """Draw an alignment set (R, 2): whose row, and which. Names that hold when others join."""
-        sizes = {partition: len(rows) for partition, rows in self._pool.items()}
-        check_enough("fedhenn", sum(sizes.values()))
-        return draw_rows(generator(self.config.seed, number, "rad"), sizes, self.rad_size)
+        pool = self._pool
+        starts = np.cumsum([0, *map(len, pool.values())])
+        total = _check_enough(int(starts[-1]))
+        rng = generator(self.config.seed, number, "rad")
+        drawn = rng.choice(total, min(self.rad_size, total), replace=False)
+        block = np.searchsorted(starts, drawn, side="right") - 1
+        return np.stack([np.array(list(pool))[block], drawn - starts[block]], axis=1).astype(np.int32)
 
     def _as_sent(self, chosen: NDArray[np.int32]) -> NDArray[Any]:
         """Return an alignment set as it travels: numbers of rows through all blocks, or the rows themselves."""
         pool = self._pool
-        if self.rad == "index":
-            return row_numbers(chosen, {partition: len(rows) for partition, rows in pool.items()})
         partitions, rows = chosen.T
+        if self.rad == "index":
+            starts = np.cumsum([0, *map(len, pool.values())])
+            numbers: NDArray[np.int64] = starts[np.searchsorted(list(pool), partitions)] + rows
+            return numbers.astype(np.int32)
         some = next(iter(pool.values()))
         samples = np.empty((len(chosen), *some.shape[1:]), some.dtype)
         for partition in np.unique(partitions).tolist():
@@ -208,12 +211,21 @@ class FedHeNN(KnowledgeStrategy):
 
 
 def _known(number: int, rows: NDArray[np.int32], factor: Matrix, kept: float) -> Arrays:
-    """Return what the server knows of the kernel over a set."""
-    return {"set": np.array(number), "aligned": rows, "factor": unit_factor(factor), "kept": np.array(kept)}
+    """Return what the server knows. The factor's largest entry is 1: float32 holds it, whatever clients have sent."""
+    largest = np.abs(factor).max(initial=0.0)
+    scaled = factor / largest if largest > 0 else factor
+    return {"set": np.array(number), "aligned": rows, "factor": scaled.astype(np.float32), "kept": np.array(kept)}
+
+
+def _centred(factor: Matrix) -> Matrix:
+    """Subtract the mean row; the first row before it, so that what is equal in all rows leaves exact zeros."""
+    shifted: Matrix = factor - factor[0]
+    shifted -= shifted.mean(0)
+    return shifted
 
 
 def _centred_kernel(kernel: Matrix) -> Matrix:
-    """Subtract the mean row and the mean column; one entry before them, as in `centred_rows`."""
+    """Subtract the mean row and the mean column; one entry before them, as in `_centred`."""
     shifted: Matrix = kernel - kernel[0, 0]
     columns, rows, whole = shifted.mean(0), shifted.mean(1, keepdims=True), shifted.mean()
     shifted -= columns
@@ -237,3 +249,12 @@ def _robust_weights(uploads: Sequence[Upload], average: Average) -> Arrays:
         name: average.mean([upload.arrays[name] for upload in uploads]).astype(array.dtype)
         for name, array in uploads[0].arrays.items()
     }
+
+
+def _check_enough(rows: int) -> int:
+    if rows < FEWEST_SAMPLES:
+        raise FederationError(
+            f"fedhenn aligns on {FEWEST_SAMPLES} public samples or more, but all clients together have {rows}: "
+            "raise public-fraction"
+        )
+    return rows

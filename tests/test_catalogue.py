@@ -69,7 +69,7 @@ def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
     assert list(rows) == names()
     for name, row in rows.items():
         assert row["what it does"].endswith(".")
-        assert (row["paper"] == "-") == (name in ("ckahead", "local", "logithead"))
+        assert (row["paper"] == "-") == (name == "local")
         assert row["what crosses the wire"]
         defaults = find(name).defaults
         assert row["own keys = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]

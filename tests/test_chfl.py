@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clients import chfl
 from clients.chfl import CHFLClient
-from hetfl_flwr import teachers
 from hetfl_flwr.algorithms import check_options, resolve
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, ModelError, PayloadError
@@ -291,7 +291,7 @@ def test_the_temperature_is_asked_for_by_the_epoch_of_the_whole_run(keys, asked,
         told.append((epoch, most))
         return 1.0
 
-    monkeypatch.setattr(teachers, "cosine_temperature", recorded)
+    monkeypatch.setattr(chfl, "cosine_temperature", recorded)
     node = small([[1.0, 0.0]], [0], rounds=3, **keys)
     CHFLClient(node).fit([np.float32(TEACHER), np.zeros(3, np.float32), np.asarray(1, np.int32)], {ROUND: 2})
     assert told == asked

@@ -140,7 +140,7 @@ UNUSABLE = {
     "unlike models": (
         "fedavg",
         ["--set", "models=mlp,lenet5"],
-        "models = 'mlp', or take an algorithm for unlike models: agg, chfl, ckahead, fedh2l, ",
+        "models = 'mlp', or take an algorithm for unlike models: agg, chfl, fedh2l, ",
     ),
     "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3, but there are 2 clients"),
     "device": ("fedhe", ["--set", "device=gpu"], "device = 'gpu': "),

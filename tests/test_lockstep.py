@@ -230,19 +230,17 @@ def test_models_have_their_own_class_and_memory_afterwards():
     assert [parameter.data_ptr() for parameter in learner.model.parameters()] == before
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["fedhe", "fedh2l", "chfl", "fedhenn", "logithead", "ckahead", "fml", "fedprox", "fedrep", "agg"]
-)
+@pytest.mark.parametrize("algorithm", ["fedhe", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedrep", "agg"])
 def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
     def knowledge(batched):
         config = make_config(
             algorithm=algorithm,
-            models="lenet5,lenet5,mlp" if algorithm in ("fedhe", "fedh2l", "chfl", "logithead") else "lenet5",
+            models="lenet5,lenet5,mlp" if algorithm in ("fedhe", "fedh2l", "chfl") else "lenet5",
             clients=5,
             batched=batched,
             rounds=2,
             local_batches=2,
-            public_fraction=0.2 if algorithm in ("fedh2l", "agg", "fedhenn", "ckahead") else 0.0,
+            public_fraction=0.2 if algorithm in ("fedh2l", "agg", "fedhenn") else 0.0,
             output_dir=str(tmp_path / str(batched)),
         )
         return load_file(run_federation(config) / "knowledge.safetensors")

@@ -52,7 +52,6 @@ NORMED = "fixtures.models:normed"
 LITTLE: dict[str, dict[str, Any]] = {
     "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
     "fml": {"fml.meme": NORMED},
-    "ckahead": {"width": 8},
 }
 """Keys of algorithms that would do much before or besides the local work, or send a factor of more rows than rank."""
 
