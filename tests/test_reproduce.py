@@ -11,6 +11,7 @@ from hetfl_flwr.errors import ConfigError
 from simulations.report import Run, load_run
 from simulations.reproduce.command import Request, reproduce
 from simulations.reproduce.outcome import Outcome, measured
+from simulations.reproduce.pictures import _plane
 from simulations.reproduce.recipe import Cell, Measure, load, names
 
 RECIPE = """
@@ -125,6 +126,28 @@ def test_a_table_without_the_papers_figures_is_rows_by_columns(run_recipe, recip
         ["| FedHe", "110 ± 0", "110 ± 0 |"],
         ["| Private", "0 ± 0", "- |"],
     ]
+
+
+def test_a_plane_has_a_point_for_each_row_over_the_first_measure(recipe):
+    """Means 1 and 0 MB, 60 and 40 %; the deviation of 50 and 70 is 14.1. A row without a figure has no point."""
+    recipe.write_text(
+        RECIPE.replace('against = "FedHe"', 'figure = { kind = "plane", measures = ["sent", "accuracy"] }')
+    )
+    small = load(str(recipe))
+    first, second = small.cells()
+    found = [
+        Outcome(first, "sent", "MB", None, {0: 1.0, 1: 1.0}, {}),
+        Outcome(first, "accuracy", "%", None, {0: 50.0, 1: 70.0}, {}),
+        Outcome(second, "sent", "MB", None, {0: 0.0}, {}),
+        Outcome(second, "accuracy", "%", None, {0: 40.0}, {}),
+    ]
+    (axes,) = _plane(small, found, []).axes
+    points = [(*bars.lines[0].get_xdata(), *bars.lines[0].get_ydata()) for bars in axes.containers]
+    assert points == [(1.0, 60.0), (0.0, 40.0)]
+    ((_, low), (_, high)) = axes.containers[0].lines[2][0].get_segments()[0]
+    assert (low, high) == pytest.approx((60 - 14.142, 60 + 14.142), abs=1e-3)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("sent (MB)", "accuracy (%)")
+    assert len(_plane(small, found[:2], []).axes[0].containers) == 1
 
 
 def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
@@ -248,6 +271,7 @@ def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
         ('"bytes_up"', '"bytes_ip"', "unknown figure 'bytes_ip': did you mean 'bytes_up'?"),
         ("accuracy = 50.0", "acuracy = 50.0", "unknown measure 'acuracy': did you mean 'accuracy'?"),
         ('against = "FedHe"', 'against = "FedMD"', "unknown row 'FedMD'"),
+        ('against = "FedHe"', 'figure = { kind = "plane", measures = ["sent"] }', "a plane is of two or more measures"),
         ("{ accuracy = 50.0 }", "[50.0]", "FedHe: a list of figures has one for each measure"),
         ('against = "FedHe"', 'figure = { measures = ["acuracy"] }', "unknown measure 'acuracy'"),
         ("batch-size = 20", "batch-sise = 20", "FedHe: unknown config key 'batch-sise': did you mean 'batch-size'?"),
@@ -315,6 +339,7 @@ def test_what_is_measured():
         acc=0.25,
     )
     assert measured(run, Measure(key="acc")) == 0.25
+    assert measured(run_of([], bytes_up=3, bytes_down=4), Measure(key="payload")) == 7
     assert measured(run, Measure(key="best:validation-accuracy")) == 0.7  # the mean of round 0; then 0.65
     assert measured(run, Measure(key="client-1:validation-accuracy")) == 0.7
     assert measured(run, Measure(key="client-0:accuracy")) is None

@@ -16,7 +16,7 @@ from scipy.stats import ttest_1samp, ttest_rel
 from hetfl_flwr.errors import RunFolderError, unknown
 from simulations.many import commits
 from simulations.report import RoundRecord, Run, figures, load_run
-from simulations.reproduce.recipe import NUMBERS, Cell, Measure, Recipe
+from simulations.reproduce.recipe import NUMBERS, PAYLOAD, Cell, Measure, Recipe
 from simulations.reproduce.running import Job
 
 T = TypeVar("T")
@@ -188,6 +188,8 @@ def measured(run: Run, measure: Measure) -> float | None:
     if where:
         course = [value for record in run.rounds if (value := reported(record, measure.key)) is not None]
         return (max(course) if where == "best" else course[-1]) if course else None
+    if name == PAYLOAD:
+        return float(summary["bytes_up"] + summary["bytes_down"])
     if name not in summary:
         raise RunFolderError(f"{run.folder}: {unknown('figure', measure.key, summary)}")
     value = summary[name]  # type: ignore[literal-required]

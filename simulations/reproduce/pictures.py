@@ -1,4 +1,4 @@
-"""Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, features."""
+"""Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, a plane, features."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.node import Node
 from hetfl_flwr.trained import load_client
-from simulations.plots import COLOURS, DASHES, DPI, write_figure
+from simulations.plots import COLOURS, DASHES, DPI, MARKERS, write_figure
 from simulations.report import Run, load_run
 from simulations.reproduce.outcome import Outcome, reported
 from simulations.reproduce.recipe import Recipe
@@ -27,7 +27,7 @@ ABREAST = 4
 
 def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], path: Path) -> None:
     """Draw what is there into a PNG."""
-    kinds = {"bars": _bars, "lines": _lines, "curves": _curves, "features": _features}
+    kinds = {"bars": _bars, "lines": _lines, "curves": _curves, "plane": _plane, "features": _features}
     figure = kinds[recipe.figure.kind](recipe, found, jobs)
     figure.suptitle(recipe.title, wrap=True)
     write_figure(figure, path)
@@ -56,7 +56,7 @@ def _bars(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Fig
         low = min([value for value in (*paper, *ours) if value is not None], default=0)
         if recipe.measures[measure].unit == "%" and low > 50:
             axes.set_xlim(low - 5, 100)
-        axes.set_xlabel(f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure)
+        axes.set_xlabel(_named(recipe, measure))
         axes.grid(axis="x", alpha=0.3)
     panels[0].set_yticks(np.arange(len(rows)), rows)
     panels[0].set_ylim(len(rows) - 0.4, -0.6)
@@ -109,10 +109,41 @@ def _lines(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Fi
             names, values = [one.cell.column for one in those], [one.mean for one in those]
             error = [one.deviation or 0 for one in those]
             axes.errorbar(names, values, error, color=COLOURS[number % len(COLOURS)], marker="o", capsize=3, label=row)
-        axes.set_ylabel(f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure)
+        axes.set_ylabel(_named(recipe, measure))
         axes.grid(alpha=0.3)
         axes.legend()
     return figure
+
+
+def _plane(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+    """Draw a panel a column and measure, over the first measure: for each row a point, with the deviation upwards."""
+    x, *ys = recipe.figure.measures
+    there = {(one.cell.row, one.cell.column, one.measure): one for one in found if one.mean is not None}
+    rows, columns = (list(dict.fromkeys(key[part] for key in there)) for part in (0, 1))
+    panels = [(column, y) for column in columns for y in ys if any((row, column, y) in there for row in rows)]
+    abreast = min(len(panels), ABREAST - 1)
+    figure = _figure(4.6 * abreast + 3, 4 * ceil(len(panels) / abreast))
+    places = figure.subplots(ceil(len(panels) / abreast), abreast, squeeze=False).ravel()
+    marks = {}
+    for axes, (column, y) in zip(places, panels, strict=False):
+        points = [(row, there[row, column, x].mean, there[row, column, y]) for row in rows if (row, column, y) in there]
+        for row, place, one in points:
+            number = rows.index(row)
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+            marks[row] = axes.errorbar(place, one.mean, one.deviation or 0, color=colour, fmt=marker, capsize=3)
+        axes.set_xscale("symlog", linthresh=min([place for _, place, _ in points if place], default=1))
+        axes.set_xlabel(_named(recipe, x))
+        axes.set_ylabel(_named(recipe, y))
+        axes.set_title(column)
+        axes.grid(alpha=0.3)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    figure.legend([marks[row] for row in rows], rows, loc="outside right upper")
+    return figure
+
+
+def _named(recipe: Recipe, measure: str) -> str:
+    return f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure
 
 
 def _course(run: Run, x: str, y: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

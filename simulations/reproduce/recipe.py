@@ -17,6 +17,9 @@ TABLES = Path(__file__).resolve().parents[1] / "recipes" / "tables"
 NUMBERS = ("numbers_up", "numbers_down")
 """What is counted over the rounds beside the figures of ``summary.json``."""
 
+PAYLOAD = "payload"
+"""A figure of ``summary.json`` and its counterpart together: ``bytes_up`` and ``bytes_down``."""
+
 SHARED = ("paper", "needs", "seeds", "settings", "short", "short-only", "quick", "columns")
 """What a recipe that does not say it takes from the one whose runs it shares."""
 
@@ -37,8 +40,9 @@ class Measure(_Part):
     Parameters
     ----------
     key : str
-        A figure of ``summary.json``, such as ``"acc"``; ``"best:KEY"``: the largest, over the evaluated rounds, of the
-        mean over clients of what they report as KEY; ``"last:KEY"``: that mean in the last of them;
+        A figure of ``summary.json``, such as ``"acc"``; ``"payload"``: bytes up and down; ``"best:KEY"``: the largest,
+        over the evaluated rounds, of the mean over clients of what they report as KEY; ``"last:KEY"``: that mean in the
+        last of them;
         ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the mean of what client P, or clients P to Q, reported last;
         ``"numbers_up"`` or ``"numbers_down"``: how many numbers a client sends or is sent in the last round, and with
         ``"before:"`` in front of it before round 1, on average.
@@ -53,7 +57,7 @@ class Measure(_Part):
     @classmethod
     def _known(cls, key: str) -> str:
         if ":" not in key:
-            _among("figure", [key], [*Summary.__annotations__, *NUMBERS])
+            _among("figure", [key], [*Summary.__annotations__, *NUMBERS, PAYLOAD])
         return key
 
 
@@ -62,12 +66,13 @@ class Figures(_Part):
 
     Parameters
     ----------
-    kind : {"bars", "lines", "curves", "features"}
+    kind : {"bars", "lines", "curves", "plane", "features"}
         "bars": each measure, the paper's figure and ours. "lines": each measure over the columns. "curves": a measure
-        over rounds or bytes, mean and deviation over the seeds. "features": principal components of the features of one
+        over rounds or bytes, mean and deviation over the seeds. "plane": measures over the first one, a point for each
+        row. "features": principal components of the features of one
         client's model.
     measures : list of str
-        Of bars and lines: which ones have a panel. Empty: all.
+        Of bars and lines: which ones have a panel. Empty: all. Of a plane: two or more.
     x, y : str
         Of curves: ``"round"`` or ``"bytes"``, and what each round reports, or ``"client-P:KEY"``,
         ``"clients-P-Q:KEY"``: what some of the clients do.
@@ -75,7 +80,7 @@ class Figures(_Part):
         Of features: whose model.
     """
 
-    kind: Literal["bars", "lines", "curves", "features"] = "bars"
+    kind: Literal["bars", "lines", "curves", "plane", "features"] = "bars"
     measures: list[str] = []
     x: Literal["round", "bytes"] = "round"
     y: list[str] = ["accuracy"]
@@ -196,6 +201,8 @@ class Recipe(_Varied):
                 raise ValueError(f"a name is given twice: {', '.join(names)}")
         _among("row", [self.against] if self.against else [], rows)
         _among("measure", self.figure.measures, self.measures)
+        if self.figure.kind == "plane" and len(self.figure.measures) < 2:
+            raise ValueError("figure: a plane is of two or more measures")
         for row in self.rows:
             _among("column", row.without, columns)
             if not isinstance(row.paper, list):
