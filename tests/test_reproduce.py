@@ -94,6 +94,7 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     assert figures[3]["mean"] == 0  # nobody sends anything
     text = (folder / "table.md").read_text()
     assert "Made by `hetfl reproduce" in text
+    assert "; 4 of 4 runs." in text
     assert "| FedHe | accuracy, % | 50.00 |" in text
     assert text in (tmp_path / "RESULTS.md").read_text()
     assert (folder / "figure.png").stat().st_size > 10_000

@@ -227,7 +227,8 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], comm
     Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
     columns, each measure is a table of its own, rows by columns.
     """
-    made = sorted(set(commits([job for job in jobs if job.finished])))
+    ended = [job for job in jobs if job.finished]
+    made = f"commit {', '.join(sorted(set(commits(ended)))) or 'none'}; {len(ended)} of {len(jobs)} runs"
     shown = recipe.figure.measures or list(recipe.measures)
     first, others = ([one for one in found if (one.measure in shown) == first] for first in (True, False))
     seen, folded = _markdown_table(recipe, first), others
@@ -235,7 +236,7 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], comm
         seen, folded = "\n\n".join(_grids(found)), list(found)
     paragraphs = [
         f"## {recipe.title}",
-        f"{recipe.paper}; {recipe.source}. Made by `{command}`, commit {', '.join(made) or 'none'}.",
+        f"{recipe.paper}; {recipe.source}. Made by `{command}`, {made}.",
         f"**Less than in the paper:** {less}" if less else "",
         recipe.note.strip(),
         f"**Found:** {recipe.found.strip()}" if recipe.found else "",
