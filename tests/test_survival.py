@@ -91,7 +91,8 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_runn
 
         started.superlink(*database)
         go_on(started, run)
-        assert started.processes["run"].wait(PATIENCE) == 0
+        until(lambda: started.processes["run"].poll() is not None, started)
+        assert started.processes["run"].returncode == 0, started.logs()
         assert started.statuses()[0] == "finished:completed", started.logs()
     whole = _run({**settings, "output-dir": str(tmp_path / "whole")}, resume=False, workers=1, verbose=True)
     assert Checkpoint.read(run).round == 3
