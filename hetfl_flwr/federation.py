@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
-from logging import INFO
-from math import ceil, isfinite
+from logging import INFO, WARNING
+from math import ceil, inf, isfinite
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
@@ -66,6 +66,9 @@ STAGES = {MessageType.QUERY: "roll call", SEEDS: "sharing of seeds", POOL: "shar
 
 BUSY = "still busy with an earlier message"
 """Why a node was sent nothing: it has not answered what it was sent before."""
+
+SILENCE = 60.0
+"""Seconds after which nodes that have not answered the roll call are named in the log."""
 
 DEPLOYMENT_POLL = 0.5
 """Seconds between two looks for replies, for a Grid that does not say its own interval."""
@@ -554,7 +557,7 @@ class Federation:
         wanted = [node for node in sorted(present) if node not in self.roster or self._since.get(node) != present[node]]
         calls = [Message(self._roll_call(), node, MessageType.QUERY) for node in wanted]
         failures = {}
-        answers = dict(self._answers(calls))
+        answers = dict(self._answers(calls, silence=SILENCE))
         for node, reply in ((node, answers[node]) for node in wanted):
             if reply == BUSY and node in self.roster:
                 continue  # restarted, and what it was sent before is not given up yet
@@ -768,10 +771,11 @@ class Federation:
         self._take_late()
         return set(self._late.values())
 
-    def _answers(self, messages: Sequence[Message]) -> Iterator[tuple[int, Message | str]]:
+    def _answers(self, messages: Sequence[Message], silence: float = inf) -> Iterator[tuple[int, Message | str]]:
         """Yield each node and its reply as they come, and last the nodes without one and why.
 
         A node that has not answered in time is sent nothing more until its late reply is in: one message at a time.
+        After `silence` seconds, those that have not answered yet are named in the log.
         """
         busy = self.busy()
         nodes = [message.metadata.dst_node_id for message in messages]
@@ -781,7 +785,7 @@ class Federation:
         if free:
             self.grid.push_messages(free)
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
-        deadline = time.monotonic() + self.config.round_timeout
+        deadline, patience = (time.monotonic() + seconds for seconds in (self.config.round_timeout, silence))
         while waiting:
             for reply in self.grid.pull_messages(waiting.keys()):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -789,6 +793,15 @@ class Federation:
                     yield node, reply
             if time.monotonic() > deadline:
                 break
+            if waiting and time.monotonic() > patience:
+                patience = inf
+                log(
+                    WARNING,
+                    "no answer to the roll call within %g s from node %s: it is loading its data, or is to be started "
+                    "again if its log says nothing new",
+                    silence,
+                    ", ".join(map(str, sorted(waiting.values()))),
+                )
             if waiting and self.poll:
                 time.sleep(self.poll)
         self._late |= waiting

@@ -230,6 +230,21 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
     assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "client 1, no data"
 
 
+def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_up(monkeypatch, caplog):
+    """Once, with what to do; who has answered is not named, nor is anybody who is slow at training."""
+    monkeypatch.setattr(federation_module, "SILENCE", 0.01)
+    post = Post([member(0), member(1)])
+    known = post.roll_call
+    post.roll_call = lambda message: (never if message.metadata.dst_node_id == 99 else known)(message)
+    federation = Federation(post, RunConfig(clients=0, round_timeout=0.05))
+    federation.assemble()
+    del post.members[99]
+    assert exchange(federation, {0: never}).failures
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "no answer to the roll call within 0.01 s from node 99:" in said
+    assert "started again" in said
+
+
 def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has():
     """It holds nobody's public rows any more, and comes without the model that it had trained until round 1."""
     federation = federation_of(member(0, round=0), member(1, round=0))

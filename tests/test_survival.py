@@ -43,9 +43,13 @@ def reaches(folder: Path, lines: int, started: Flower) -> None:
 
 
 def training(started: Flower, node: str) -> bool:
-    """Say whether the last thing that a SuperNode said is that it has been sent something to train on."""
-    said = (started.home / f"{node}.log").read_text()
-    return said.rfind("Receiving: train") > said.rfind("Sending:")
+    """Say whether the last thing that a SuperNode said is that it has all that it is to train on.
+
+    While it still receives, Flower (1.41) may keep a message of a run that has ended meanwhile: the node then answers
+    that one, and sends the reply to the next with the one after.
+    """
+    _, asked, since = (started.home / f"{node}.log").read_text().rpartition("Receiving: train")
+    return bool(asked) and "Received successfully" in since and "Sending:" not in since
 
 
 def kill(started: Flower, name: str) -> None:
