@@ -15,6 +15,7 @@ from math import ceil, inf, isfinite
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from pydantic import TypeAdapter, ValidationError
@@ -537,10 +538,9 @@ class Federation:
         """
         present = self._present()
         self._late = {message: node for message, node in self._late.items() if node in present}
-        for member in self.roster:
+        for member in list(self.roster):
             if member.node not in present:
-                self._note(member, "its node has left")
-        self.roster.keep(present.keys())
+                self._forget(member.node)
         failures = self._call_roll(present, check)
         return [*self.notes(), *sorted(failures.values(), key=lambda failure: failure.reason)]
 
@@ -561,6 +561,9 @@ class Federation:
         for node, reply in ((node, answers[node]) for node in wanted):
             if reply == BUSY and node in self.roster:
                 continue  # restarted, and what it was sent before is not given up yet
+            if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+                self._forget(node)
+                continue  # where it comes back, it is asked again
             self.roster.remove(node)
             try:
                 self._take_in(_member(reply, node), check)
@@ -591,6 +594,12 @@ class Federation:
 
     def _is_behind(self, member: Member) -> bool:
         return 0 <= member.round < self.trained.get(member.partition, 0)
+
+    def _forget(self, node: int) -> None:
+        """Take a node that is not there any more off the roster, where it is on it, and note that it has left."""
+        if node in self.roster:
+            self._note(self.roster.of(node), "its node has left")
+            self.roster.remove(node)
 
     def _note(self, member: Member, what: str) -> None:
         self._noted.append(Failure(member.partition, "roll call", f"{member}: {what}", member.node))

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from hetfl_flwr import federation as federation_module
@@ -243,6 +244,36 @@ def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_u
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "no answer to the roll call within 0.01 s from node 99:" in said
     assert "started again" in said
+
+
+def test_a_node_that_dies_during_the_roll_call_is_waited_for():
+    """It comes back under another id; who is not there has made no mistake that would end the run."""
+    post = Post([member(0), member(1)])
+    known = post.roll_call
+
+    def dies(message):
+        post.roll_call = known
+        post.members = {100: post.members[100], 7: member(1, node=7)}
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+
+    post.roll_call = lambda message: (dies if message.metadata.dst_node_id == 99 else known)(message)
+    federation = Federation(post, RunConfig(clients=2, round_timeout=0.5))
+    federation.assemble()
+    assert [(one.partition, one.node) for one in federation.roster] == [(0, 100), (1, 7)]
+    assert federation.notes() == []
+
+
+def test_a_node_that_dies_when_it_is_asked_again_has_left():
+    federation = federation_of(member(0), member(1))
+    since = {100: "noon", 99: "noon"}
+    federation.grid.get_nodes = lambda: [
+        SimpleNamespace(node_id=node, last_activated_at=at) for node, at in since.items()
+    ]
+    federation.welcome()
+    since[99] = "one"
+    federation.grid.roll_call = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+    assert federation.welcome() == [Failure(1, "roll call", "client 1 (mlp): its node has left", 99)]
+    assert partitions(federation.roster) == [0]
 
 
 def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has():
