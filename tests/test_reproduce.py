@@ -3,6 +3,7 @@
 import json
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ from hetfl_flwr.errors import ConfigError
 from simulations.report import Run, load_run
 from simulations.reproduce.command import Request, reproduce
 from simulations.reproduce.outcome import Outcome, measured
-from simulations.reproduce.pictures import _plane
+from simulations.reproduce.pictures import _curves, _plane
 from simulations.reproduce.recipe import Cell, Measure, load, names
 
 RECIPE = """
@@ -149,6 +150,14 @@ def test_a_plane_has_a_point_for_each_row_over_the_first_measure(recipe):
     assert (low, high) == pytest.approx((60 - 14.142, 60 + 14.142), abs=1e-3)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("sent (MB)", "accuracy (%)")
     assert len(_plane(small, found[:2], []).axes[0].containers) == 1
+
+
+def test_curves_are_called_as_the_measure_of_their_key(recipe):
+    y = 'figure = { kind = "curves", y = ["bytes_up", "seconds"] }'
+    recipe.write_text(RECIPE.replace('against = "FedHe"', y))
+    small = load(str(recipe))
+    panels = _curves(small, [], [SimpleNamespace(cell=cell, finished=False) for cell in small.cells()]).axes
+    assert [axes.get_ylabel() for axes in panels] == ["sent", "seconds"]
 
 
 def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):

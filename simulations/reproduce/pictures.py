@@ -87,11 +87,11 @@ def _curves(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "F
             values = np.stack([values[:shortest] for _, values in courses])
             mean, deviation, colour = values.mean(0), values.std(0), COLOURS[number % len(COLOURS)]
             dash = DASHES[number // len(COLOURS) % len(DASHES)]
-            axes.plot(x, mean, dash, color=colour, label=y if alone else row)
+            axes.plot(x, mean, dash, color=colour, label=_called(recipe, y) if alone else row)
             axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.2)
             axes.legend()
         axes.set_xlabel(recipe.figure.x if recipe.figure.x == "round" else "bytes up and down")
-        axes.set_ylabel("" if len(ys) > 1 else ys[0])
+        axes.set_ylabel("" if len(ys) > 1 else _called(recipe, ys[0]))
         axes.set_title(column)
         axes.grid(alpha=0.3)
     for axes in places[len(panels) :]:
@@ -144,6 +144,11 @@ def _plane(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Fi
 
 def _named(recipe: Recipe, measure: str) -> str:
     return f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure
+
+
+def _called(recipe: Recipe, key: str) -> str:
+    """Return the name of the measure with this key, or the key where none has it."""
+    return next((name for name, measure in recipe.measures.items() if measure.key == key), key)
 
 
 def _course(run: Run, x: str, y: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
