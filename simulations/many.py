@@ -1,7 +1,9 @@
 """Many runs, some at a time, each in a folder of its own; what was stopped goes on, what has ended is not run again."""
 
+import _thread
 import json
 import multiprocessing
+import os
 import subprocess
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock, Thread
 
 from rich.console import Console
 from rich.progress import TextColumn
@@ -98,7 +101,7 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
     done = {job.folder: job.done for job in left}
     column = TextColumn("{task.completed}/{task.total} rounds")
     with (
-        ProcessPoolExecutor(min(workers, len(left)), mp_context=context) as pool,
+        ProcessPoolExecutor(min(workers, len(left)), mp_context=context, initializer=_end_with_parent) as pool,
         Bar(column, console=console, label=label, total=total, period=600) as bar,
     ):
         todo, waiting = deque(left), dict[Future[str], Job]()
@@ -133,10 +136,11 @@ def _run(folder: Path, settings: dict[str, Value]) -> str:
     chosen: dict[str, Value] = {**settings, "output-dir": str(folder)}
     resume = any((folder / "checkpoint").glob("round-*"))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        before = _makers(folder) if resume else []
-        (folder / MADE_BY).write_text(json.dumps(list(dict.fromkeys([*before, made_by()]))))
-        run_locally(chosen, resume=resume, verbose=False, progress=False)
+        with _BUSY:
+            folder.mkdir(parents=True, exist_ok=True)
+            before = _makers(folder) if resume else []
+            (folder / MADE_BY).write_text(json.dumps(list(dict.fromkeys([*before, made_by()]))))
+            run_locally(chosen, resume=resume, verbose=False, progress=False)
     except Interrupted:
         return "stopped; the same command goes on with it"
     except HetflError as error:
@@ -144,6 +148,26 @@ def _run(folder: Path, settings: dict[str, Value]) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+_BUSY = Lock()
+"""Held while this process runs one."""
+
+
+def _end_with_parent() -> None:
+    """Let this process not outlive the one that started it, which may be killed: nobody else would tell it to stop."""
+    Thread(target=_outlive_nobody, daemon=True).start()
+
+
+def _outlive_nobody() -> None:
+    """Wait for the end of the process that started this one; then stop what runs here, as Ctrl-C does, and end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    if not _BUSY.acquire(blocking=False):
+        _thread.interrupt_main()
+        _BUSY.acquire()
+    os._exit(1)
 
 
 def made_by() -> str:

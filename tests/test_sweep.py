@@ -1,11 +1,19 @@
 """Sweeps: what a text stands for, which runs there are, that they go on, and that what is wrong is said before."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.errors import ConfigError, HetflError
 from simulations import compare, load, run, sweep
 from simulations.cli import app
@@ -88,6 +96,39 @@ def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     whole = run_small(tmp_path / "whole", seed=1, fedhe={"alpha": 0})
     assert load(stopped.folder).rounds.drop(columns="seconds").equals(whole.rounds.drop(columns="seconds"))
     assert [load(folder).config["fedhe.alpha"] for folder in folders] == [0, 0, 0.5, 0.5]
+
+
+@pytest.mark.slow
+def test_runs_whose_command_is_killed_end_with_their_round_and_go_on(tmp_path, console):
+    """Nobody tells them to stop: they see that their master is gone. The pipe ends when the last of them has."""
+
+    def begun() -> bool:
+        paths = [tmp_path / f"seed={seed}" / "rounds.jsonl" for seed in (0, 1)]
+        return all(path.exists() and path.read_bytes().count(b"\n") > 2 for path in paths)
+
+    settings = {**SMALL, "rounds": 100_000, "checkpoint-every": 0}
+    command = [sys.executable, "-c", "from simulations.cli import main; main()", "run", "fedhe", "--workers", "2"]
+    command += [f"--set={key}={value}" for key, value in settings.items() if key != "algorithm"]
+    command += ["--sweep", "seed=0:2", "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not begun() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert process.poll() is None
+        process.kill()
+        assert b"Traceback" not in process.communicate(timeout=60)[0]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    reached = [Checkpoint.read(tmp_path / f"seed={seed}").round for seed in (0, 1)]
+    settings["rounds"] = max(reached) + 1
+    folders, failed = run_sweep(settings, {"seed": [0, 1]}, tmp_path, 2, console)
+    assert failed == {}
+    assert [len(load(folder).rounds) for folder in folders] == [max(reached) + 2] * 2
 
 
 @pytest.mark.parametrize(
