@@ -32,7 +32,7 @@ TEXT = DataSpec(shape=(7,), classes=2, vocabulary=11)
 TABULAR = tuple(f"tabular:{number}" for number in range(10))
 FEDHE = tuple(f"fedhe:{number}" for number in range(10))
 FEDHENN = tuple(f"fedhenn:{number}" for number in range(5))
-NAMES = ("mlp", "lenet5", "cnn1", "cnn2", *FEDHE, *FEDHENN, *TABULAR)
+NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", *FEDHE, *FEDHENN, *TABULAR)
 TEXTS = ("lstm1", "lstm2", "bag")
 
 
@@ -52,7 +52,7 @@ class TestZoo:
     def test_a_perceptron_takes_a_table(self, name: str) -> None:
         assert_is_a_model_of_the_zoo(name, TABLE)
 
-    @pytest.mark.parametrize("name", ["mlp", "lenet5", "cnn1", "cnn2", "fedhe:0", "fedhe:5", "fedhenn:4"])
+    @pytest.mark.parametrize("name", ["mlp", "lenet5", "lenet", "cnn1", "cnn2", "fedhe:0", "fedhe:5", "fedhenn:4"])
     @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 1), (3, 7, 30)], ids=str)
     def test_is_sized_by_the_shape(self, name: str, shape: tuple[int, ...]) -> None:
         spec = DataSpec(shape=shape, classes=3)
@@ -89,6 +89,14 @@ class TestZoo:
         """
         assert parameter_count(build_model("lenet5", MNIST, seed=0)) == 61_706
         assert parameter_count(build_model("lenet5", DIGITS, seed=0)) == 61_706 - (400 - 64) * 120
+
+    def test_lenet_by_hand(self) -> None:
+        """28 -> 24 -> 12 -> 8 -> 4: 520 + 25,050 + 400,500 + 5,010 weights.
+
+        On 8x8 images 8 -> 4 -> 2 -> 2 (padded) -> 1, so 500 units see 50 values instead of 800.
+        """
+        assert parameter_count(build_model("lenet", MNIST, seed=0)) == 431_080
+        assert parameter_count(build_model("lenet", DIGITS, seed=0)) == 431_080 - (800 - 50) * 500
 
     def test_cnn1_and_cnn2_by_hand(self) -> None:
         """CNN1 on 32x32: 32 -> 30 -> 15 -> 13 -> 6, so 16 * 36 values and 120 units. CNN2: 6 -> 4 -> 2, 128 * 4 values.
