@@ -491,7 +491,7 @@ def test_a_part_that_is_neither_number_nor_text_is_refused(make_config, refusal)
 
 def test_a_meme_that_is_no_model_or_several_is_refused(make_config, refusal):
     for name, error, said in (
-        ("lenet4", ModelError, "unknown model 'lenet4': did you mean 'lenet5'?"),
+        ("lenet-5", ModelError, "unknown model 'lenet-5': did you mean 'lenet5'?"),
         ("mlp,lenet5", ConfigError, "fml: meme = 'mlp,lenet5': expected the name of one model"),
         ("fedhe", ConfigError, "fml: meme = 'fedhe': expected the name of one model"),
     ):

@@ -231,7 +231,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("name", "nearest"),
         [
-            ("lenet", "lenet5"),
+            ("lenet-5", "lenet5"),
             ("fedhe:10", "fedhe:1"),
             ("fedhe:x", "fedhe:"),
             ("tabular:10", "tabular:1"),
