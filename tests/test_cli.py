@@ -120,7 +120,7 @@ def test_the_config_of_a_run_folder_is_enough_to_run_it_again(hetfl):
 UNUSABLE = {
     "algorithm": ("fedhee", [], "unknown algorithm 'fedhee': did you mean 'fedhe'?"),
     "data set": ("fedhe", ["--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
-    "model": ("fedhe", ["--set", "models=mlp,lenet"], "unknown model 'lenet': did you mean 'lenet5'?"),
+    "model": ("fedhe", ["--set", "models=mlp,lenet-5"], "unknown model 'lenet-5': did you mean 'lenet5'?"),
     "own model": ("fedhe", ["--set", "models=nowhere:net"], "cannot import module 'nowhere'"),
     "key": ("fedhe", ["--set", "round=3"], "unknown config key 'round': did you mean 'rounds'?"),
     "own key": ("fedhe", ["--set", "fedhe.alfa=3"], "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
