@@ -84,7 +84,7 @@ ZOO: Mapping[str, ZooModel] = MappingProxyType(
     {
         "mlp": ZooModel("perceptron with two hidden layers of 200 units; images and tables", mlp),
         "lenet5": ZooModel("LeNet-5: two convolutions and two hidden layers", lenet5),
-        "lenet": ZooModel("LeNet of the MNIST examples: 20 and 50 filters, 500 hidden units", lenet),
+        "lenet": ZooModel("LeNet of Caffe's MNIST example: 20 and 50 filters, 500 hidden units", lenet),
         "cnn1": ZooModel("FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", cnn1),
         "cnn2": ZooModel("FML's CNN2: three convolutions with 128 filters", cnn2),
         **{name: model for family in FAMILIES.values() for name, model in family.items()},

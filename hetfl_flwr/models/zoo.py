@@ -114,7 +114,7 @@ def lenet5(spec: DataSpec) -> SplitModel:
 
 
 def lenet(spec: DataSpec) -> SplitModel:
-    """LeNet as frameworks' MNIST examples have it, seven times LeNet-5: 431,080 weights on MNIST.
+    """LeNet as Caffe's MNIST example has it, seven times LeNet-5: 431,080 weights on MNIST.
 
     Convolution 5x5 with 20 filters, max pooling 2x2, convolution 5x5 with 50 filters, max pooling, 500 units with
     ReLU. Small images: see `trunk`.
