@@ -254,14 +254,18 @@ def reproduce(
     data_dir: FolderOption = None,
     settings: SettingsOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables and pictures go.")] = Path("reproduced"),
-    results: Annotated[Path | None, typer.Option(metavar="FILE.md", help="File for all the tables together.")] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.md", help="File for all the tables together; what it has is not run again."),
+    ] = None,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Run nothing; report what has been run before.")
     ] = False,
 ) -> None:
     """Reproduce tables and figures of the papers: the paper's figures beside ours.
 
-    What has been run before under --out is not run again; what was stopped goes on.
+    What has been run before under --out is not run again; what was stopped goes on. With --results, what each run came
+    to is kept beside that file, in results/, and holds on any machine: a table can be run in parts.
 
     Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
     """

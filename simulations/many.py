@@ -58,12 +58,13 @@ class Job:
 
     def _is_as_asked(self) -> bool:
         made = RunConfig().to_flat() | read_toml(self.folder / "config.toml")  # keys younger than the run as by default
-        return all(made.get(key) == value for key, value in self.settings.items() if self._matters(key))
+        matters = {key: value for key, value in self.settings.items() if key not in ELSEWHERE and self.concerns(key)}
+        return all(made.get(key) == value for key, value in matters.items())
 
-    def _matters(self, key: str) -> bool:
-        """Whether a run with another value of this key is another run; the keys of other algorithms are not."""
+    def concerns(self, key: str) -> bool:
+        """Whether a key has a meaning for this run: it is not another algorithm's."""
         table, _, _ = key.rpartition(".")
-        return key not in ELSEWHERE and (not table or table == self.settings.get("algorithm", "fedhe"))
+        return not table or table == self.settings.get("algorithm", "fedhe")
 
     @property
     def done(self) -> int:

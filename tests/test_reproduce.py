@@ -3,17 +3,19 @@
 import json
 from io import StringIO
 from pathlib import Path
+from shutil import rmtree
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from simulations.report import Run, load_run
 from simulations.reproduce.command import Request, reproduce
-from simulations.reproduce.outcome import Outcome, measured
+from simulations.reproduce.outcome import Outcome
 from simulations.reproduce.pictures import _curves, _plane
 from simulations.reproduce.recipe import Cell, Measure, load, names
+from simulations.reproduce.records import measured
 
 RECIPE = """
 title = "Small table"
@@ -143,20 +145,20 @@ def test_a_plane_has_a_point_for_each_row_over_the_first_measure(recipe):
         Outcome(second, "sent", "MB", None, {0: 0.0}, {}),
         Outcome(second, "accuracy", "%", None, {0: 40.0}, {}),
     ]
-    (axes,) = _plane(small, found, []).axes
+    (axes,) = _plane(small, found).axes
     points = [(*bars.lines[0].get_xdata(), *bars.lines[0].get_ydata()) for bars in axes.containers]
     assert points == [(1.0, 60.0), (0.0, 40.0)]
     ((_, low), (_, high)) = axes.containers[0].lines[2][0].get_segments()[0]
     assert (low, high) == pytest.approx((60 - 14.142, 60 + 14.142), abs=1e-3)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("sent (MB)", "accuracy (%)")
-    assert len(_plane(small, found[:2], []).axes[0].containers) == 1
+    assert len(_plane(small, found[:2]).axes[0].containers) == 1
 
 
 def test_curves_are_called_as_the_measure_of_their_key(recipe):
     y = 'figure = { kind = "curves", y = ["bytes_up", "seconds"] }'
     recipe.write_text(RECIPE.replace('against = "FedHe"', y))
     small = load(str(recipe))
-    panels = _curves(small, [], [SimpleNamespace(cell=cell, finished=False) for cell in small.cells()]).axes
+    panels = _curves(small, [SimpleNamespace(cell=cell) for cell in small.cells()], []).axes
     assert [axes.get_ylabel() for axes in panels] == ["sent", "seconds"]
 
 
@@ -261,6 +263,71 @@ def test_what_has_not_been_run_is_named_in_the_file_of_all_tables(run_recipe, tm
     run_recipe(report_only=True, results=tmp_path / "all.md")
     text = (tmp_path / "all.md").read_text()
     assert text.splitlines()[2:5] == ["## Not run", "", f"- Small table (`{tmp_path / 'small.toml'}`)"]
+
+
+def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, recipe, tmp_path):
+    """Their folders can go: on another machine the table goes on with the seeds that are left."""
+    results = tmp_path / "all.md"
+    _, folder, _ = run_recipe(seeds=1, results=results)
+    text = results.read_text()
+    rmtree(folder)
+    (tmp_path / "results" / "small.png").unlink()
+    assert run_recipe(seeds=1, results=results)[0]
+    assert not (folder / "runs").exists()
+    assert results.read_text() == text
+    assert (tmp_path / "results" / "small.png").stat().st_size > 10_000
+    run_recipe(seeds=2, results=results)
+    assert {path.parent.name for path in folder.glob("runs/**/summary.json")} == {"seed-1"}
+    assert "; 4 of 4 runs." in results.read_text()
+    rmtree(folder)
+    recipe.write_text(RECIPE.replace("alpha = 0.5", "alpha = 0.25"))  # of FedHe's runs, not of Private's
+    _, _, said = run_recipe(seeds=1, results=results)
+    assert [path.parent.parent.name for path in folder.glob("runs/**/summary.json")] == ["fedhe"], said
+
+
+def test_what_is_kept_has_all_that_a_recipe_asks(run_recipe, recipe, tmp_path):
+    """A measure or a curve that the runs were not asked for before is not known of them."""
+    results = tmp_path / "all.md"
+    _, folder, _ = run_recipe(seeds=1, results=results)
+    kept = tmp_path / "results" / "small.jsonl"
+    (one, _) = map(json.loads, kept.read_text().splitlines())
+    assert (one["cell"], one["seed"], one["settings"]["fedhe.alpha"]) == ("fedhe", 0, 0.5)
+    assert one["figures"] == {"accuracy": pytest.approx(one["figures"]["accuracy"]), "bytes_up": 3 * 2 * 480}
+    for old, new in (
+        ('against = "FedHe"', 'figure = { kind = "curves", y = ["accuracy"] }'),
+        ("[settings]", 'loss = { key = "last:loss", unit = "" }\n\n[settings]'),
+    ):
+        recipe.write_text(RECIPE.replace(old, new))
+        _, _, said = run_recipe(seeds=1, results=results)  # the folders are there: they are asked again
+        assert "2 runs" not in said
+        rmtree(folder)
+        assert run_recipe(seeds=1, results=results)[0]
+        assert not (folder / "runs").exists()
+    one = json.loads(kept.read_text().splitlines()[0])
+    assert one["courses"]["accuracy over round"][0] == [0, 3]
+    assert {"accuracy", "bytes_up", "last:loss"} == set(one["figures"])
+
+
+def test_a_kept_line_that_is_no_record_is_named(run_recipe, tmp_path):
+    kept = tmp_path / "results" / "small.jsonl"
+    run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
+    kept.write_text(kept.read_text() + '{"cell": "private"}\n')
+    with pytest.raises(RunFolderError, match=r"results/small.jsonl, line 2: no record of a run: Field required"):
+        run_recipe(seeds=1, results=tmp_path / "all.md")
+
+
+def test_a_file_of_tables_keeps_those_that_are_not_asked_for(run_recipe, recipe, tmp_path):
+    results = tmp_path / "all.md"
+    other = "## Another, Table 2\n\nMade by hand.\n"
+    results.write_text(f"# Results\n\n{other}\n## Not run\n\n- Third (`third`)\n- Small table (`small`)\n")
+    run_recipe(only=["Priv"], seeds=1, results=results)
+    first, small, missing = results.read_text().split("\n## ")[1:]
+    assert f"## {first}" == other
+    assert small.startswith("Small table\n")
+    assert missing == "Not run\n\n- Third (`third`)\n"
+    text = results.read_text()
+    run_recipe(only=["Priv"], seeds=1, results=results)
+    assert results.read_text() == text
 
 
 def test_only_a_report(run_recipe):

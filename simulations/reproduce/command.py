@@ -1,5 +1,6 @@
 """``hetfl reproduce``: run what a recipe asks for, and put the paper's figures beside ours."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import copyfile
@@ -13,10 +14,14 @@ from simulations.many import ELSEWHERE, run_all
 from simulations.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.reproduce.pictures import draw
 from simulations.reproduce.recipe import Recipe, Variant, load, names
+from simulations.reproduce.records import Record, Records, record
 from simulations.reproduce.running import Job, jobs
 
-PICTURES = "results"
-"""Folder beside the file of all tables, for their pictures."""
+RESULTS = "results"
+"""Folder beside the file of all tables, for their pictures and for what each run came to."""
+
+MISSING = "Not run"
+"""Heading of the section that names what has not been run."""
 
 
 class Request(NamedTuple):
@@ -37,7 +42,7 @@ class Request(NamedTuple):
     extra : dict
         Config keys over the recipe's.
     results : Path or None
-        A Markdown file to write all tables to.
+        A Markdown file to write all tables to. What each run came to is kept beside it, and is not run again.
     report_only : bool
         Run nothing: report what is there.
     """
@@ -69,6 +74,8 @@ class Task(NamedTuple):
         Where its table goes.
     command : str
         What makes it again.
+    kept : Path or None
+        File of what its runs came to.
     """
 
     name: str
@@ -77,6 +84,7 @@ class Task(NamedTuple):
     jobs: list[Job]
     folder: Path
     command: str
+    kept: Path | None
 
 
 def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
@@ -88,15 +96,23 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     tasks = [_task(name, request) for name in (names() if list(wanted) == ["all"] else wanted)]  # all are checked first
     if not any(task.jobs for task in tasks):
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
-    whole = True
+    whole, known = True, []
     for task in tasks:
-        failed = {} if request.report_only else run_all(task.jobs, request.workers, console)
+        kept = Records(task.kept)
+        left = [job for job in task.jobs if kept.get(job, task.recipe) is None]
+        failed = {} if request.report_only else run_all(left, request.workers, console)
         whole &= not failed
-        _report(task, console)
+        for job in task.jobs:
+            if job.finished:
+                kept.add(record(job, task.recipe))
+        kept.write()
+        records = [one for job in task.jobs if (one := kept.get(job, task.recipe))]
+        _report(task, records, console)
         if failed and task.recipe.needs:
             console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
+        known += [task] if records else []
     if request.results is not None:
-        _collect(tasks, request.results)
+        _collect(tasks, known, request.results)
     return whole
 
 
@@ -111,9 +127,11 @@ def _task(name: str, request: Request) -> Task:
     ]
     seeds = request.seeds or (1 if variant == "quick" else recipe.seeds)
     suffix = "" if variant == "full" else f"-{variant}"
-    runs = request.out / (Path(recipe.runs or name).stem + suffix) / "runs"
+    shared = Path(recipe.runs or name).stem + suffix
+    kept = request.results.parent / RESULTS / f"{shared}.jsonl" if request.results else None
+    wanted = jobs(cells, seeds, request.out / shared / "runs")
     folder = request.out / (Path(name).stem + suffix)
-    return Task(name, recipe, variant, jobs(cells, seeds, runs), folder, _command(name, variant, request))
+    return Task(name, recipe, variant, wanted, folder, _command(name, variant, request), kept)
 
 
 def _command(name: str, variant: Variant, request: Request) -> str:
@@ -125,31 +143,46 @@ def _command(name: str, variant: Variant, request: Request) -> str:
     return " ".join([*words, *(f"--set {key}={value}" for key, value in kept.items())])
 
 
-def _report(task: Task, console: Console) -> None:
+def _report(task: Task, records: Sequence[Record], console: Console) -> None:
     """Write table, figures and picture of what is there."""
-    figures = outcomes(task.recipe, task.jobs)
+    cells = list({job.cell.folder: job.cell for job in task.jobs}.values())
+    figures = outcomes(task.recipe, cells, records)
     console.print(table(task.recipe, figures))
-    less = lessened(task.recipe, [job.cell for job in task.jobs])
+    commits = sorted({commit for one in records for commit in one.commits})
+    made = f"`{task.command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(task.jobs)} runs"
     task.folder.mkdir(parents=True, exist_ok=True)
-    (task.folder / "table.md").write_text(markdown(task.recipe, figures, task.jobs, task.command, less))
-    (task.folder / "table.json").write_text(as_json(task.recipe, figures, task.jobs, task.command))
-    if any(job.finished for job in task.jobs):
-        draw(task.recipe, figures, task.jobs, task.folder / "figure.png")
+    (task.folder / "table.md").write_text(markdown(task.recipe, figures, made, lessened(task.recipe, cells)))
+    (task.folder / "table.json").write_text(as_json(task.recipe, figures, commits, task.command))
+    if records:
+        draw(task.recipe, figures, task.jobs, records, task.folder / "figure.png")
     console.print(f"written: {task.folder}/table.md, table.json, figure.png", markup=False, highlight=False)
 
 
-def _collect(tasks: Sequence[Task], path: Path) -> None:
-    """Write all tables that have figures into one file, their pictures beside it, and what has not been run."""
-    run_before = [task for task in tasks if any(job.finished for job in task.jobs)]
-    sections = ["# Results\n"]
+def _collect(tasks: Sequence[Task], known: Sequence[Task], path: Path) -> None:
+    """Write all tables that have figures into one file, their pictures beside it, and what has not been run.
+
+    What the file has of other tables, or of these from runs that are no longer known, stays.
+    """
     try:
-        (path.parent / PICTURES).mkdir(parents=True, exist_ok=True)
-        for task in run_before:
-            picture = f"{PICTURES}/{task.folder.name}.png"
-            copyfile(task.folder / "figure.png", path.parent / picture)
-            sections += [(task.folder / "table.md").read_text(), f"![{task.recipe.title}]({picture})\n"]
-        missing = [f"- {task.recipe.title} (`{task.name}`)" for task in tasks if task not in run_before]
-        sections += ["## Not run\n", *missing, ""] if missing else []
-        path.write_text("\n".join(sections))
+        (path.parent / RESULTS).mkdir(parents=True, exist_ok=True)
+        sections = _sections(path)
+        missing = sections.pop(MISSING, "").split("\n")
+        for task in known:
+            picture, drawn = f"{RESULTS}/{task.folder.name}.png", task.folder / "figure.png"
+            if drawn.exists():
+                copyfile(drawn, path.parent / picture)
+            sections[task.recipe.title] = (task.folder / "table.md").read_text()
+            if (path.parent / picture).exists():
+                sections[task.recipe.title] += f"\n![{task.recipe.title}]({picture})\n"
+        missing += [f"- {task.recipe.title} (`{task.name}`)" for task in tasks]
+        missing = [line for line in dict.fromkeys(missing) if line[2:].rpartition(" (`")[0] not in {"", *sections}]
+        text = ["# Results\n", *(sections[title] for title in sorted(sections, key=str.casefold))]
+        path.write_text("\n".join([*text, *([f"## {MISSING}\n", *missing, ""] if missing else [])]))
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _sections(path: Path) -> dict[str, str]:
+    """Return the sections of a file of tables, by their headings; of none nothing."""
+    parts = re.split(r"^(?=## )", path.read_text() if path.exists() else "", flags=re.MULTILINE)[1:]
+    return {part.partition("\n")[0].removeprefix("## "): part.rstrip("\n") + "\n" for part in parts}

@@ -1,34 +1,23 @@
 """The paper's figures beside ours: statistics over seeds, as a table, Markdown and JSON."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from math import inf
+from itertools import groupby, product
 from statistics import fmean, stdev
 from typing import TypeVar
 
 from rich.table import Column, Table
 from scipy.stats import ttest_1samp, ttest_rel
 
-from hetfl_flwr.errors import RunFolderError, unknown
-from simulations.many import commits
-from simulations.report import RoundRecord, Run, figures, load_run
-from simulations.reproduce.recipe import NUMBERS, PAYLOAD, Cell, Measure, Recipe
-from simulations.reproduce.running import Job
+from simulations.reproduce.recipe import Cell, Recipe
+from simulations.reproduce.records import PLACES, Record
 
 T = TypeVar("T")
 
 LEVEL = 0.95
 """Of the intervals."""
-
-CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
-"""Client P, or clients P to Q, in a measure's key."""
-
-PLACES = ("data-dir", "device", "threads", "checkpoint-every")
-"""Keys that change nothing but where and when things happen."""
 
 SCALES = {"%": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 HEADINGS = (
@@ -142,22 +131,13 @@ class Outcome:
         }
 
 
-def outcomes(recipe: Recipe, jobs: Iterable[Job]) -> list[Outcome]:
-    """Read the runs that have ended and return a figure for each cell and measure."""
-    cells: dict[str, tuple[Cell, dict[int, Run]]] = {}
-    for job in jobs:
-        runs = cells.setdefault(job.cell.folder, (job.cell, {}))[1]
-        if job.finished:
-            runs[job.seed] = load_run(job.folder)
-    values = {
-        (cell.row, cell.column, name): {
-            seed: SCALES[measure.unit] * value
-            for seed, run in runs.items()
-            if (value := measured(run, measure)) is not None
-        }
-        for cell, runs in cells.values()
-        for name, measure in recipe.measures.items()
-    }
+def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> list[Outcome]:
+    """Return a figure for each cell and measure, of the runs that there are."""
+    values: dict[tuple[str, str, str], dict[int, float]] = {}
+    for cell, (name, measure) in product(cells, recipe.measures.items()):
+        told = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
+        scaled = {seed: SCALES[measure.unit] * value for seed, value in told.items() if value is not None}
+        values[cell.row, cell.column, name] = scaled
     return [
         Outcome(
             cell,
@@ -167,47 +147,8 @@ def outcomes(recipe: Recipe, jobs: Iterable[Job]) -> list[Outcome]:
             values[cell.row, cell.column, name],
             values.get((recipe.against, cell.column, name), {}) if cell.row != recipe.against else {},
         )
-        for cell, _ in cells.values()
-        for name, measure in recipe.measures.items()
+        for cell, (name, measure) in product(cells, recipe.measures.items())
     ]
-
-
-def measured(run: Run, measure: Measure) -> float | None:
-    """Return a figure of a run, or None where it has none.
-
-    Raises
-    ------
-    RunFolderError
-        No run reports such a figure.
-    """
-    summary = figures(run)
-    where, _, name = measure.key.rpartition(":")
-    if name in NUMBERS:
-        counted = [record for record in run.rounds if (record["round"] == 0) == (where == "before")]
-        return counted[-1][name] / summary["clients"] if counted else None  # type: ignore[literal-required]
-    if where:
-        course = [value for record in run.rounds if (value := reported(record, measure.key)) is not None]
-        return (max(course) if where == "best" else course[-1]) if course else None
-    if name == PAYLOAD:
-        return float(summary["bytes_up"] + summary["bytes_down"])
-    if name not in summary:
-        raise RunFolderError(f"{run.folder}: {unknown('figure', measure.key, summary)}")
-    value = summary[name]  # type: ignore[literal-required]
-    return None if value is None else float(value)
-
-
-def reported(record: RoundRecord, key: str) -> float | None:
-    """Return the mean over clients, all or those that a key names, of what they report in a round."""
-    where, _, name = key.rpartition(":")
-    among = CLIENTS.fullmatch(where)
-    first, last = (int(among[1]), int(among[2] or among[1])) if among else (0, inf)
-    return mean((scores for client, scores in record["clients"].items() if first <= int(client) <= last), name)
-
-
-def mean(clients: Iterable[Mapping[str, object]], name: str) -> float | None:
-    """Return the mean over clients of what those that report a figure say; None where nobody does."""
-    values = [float(value) for client in clients if isinstance(value := client.get(name), int | float)]
-    return fmean(values) if values else None
 
 
 def table(recipe: Recipe, found: Sequence[Outcome]) -> Table:
@@ -221,14 +162,12 @@ def table(recipe: Recipe, found: Sequence[Outcome]) -> Table:
     return shown
 
 
-def markdown(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], command: str, less: str) -> str:
-    """Return the table as a section of a Markdown file, with the command and the commits that made it.
+def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
+    """Return the table as a section of a Markdown file, with what made it and what it has less than the paper's.
 
     Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
     columns, each measure is a table of its own, rows by columns.
     """
-    ended = [job for job in jobs if job.finished]
-    made = f"commit {', '.join(sorted(set(commits(ended)))) or 'none'}; {len(ended)} of {len(jobs)} runs"
     shown = recipe.figure.measures or list(recipe.measures)
     first, others = ([one for one in found if (one.measure in shown) == first] for first in (True, False))
     seen, folded = _markdown_table(recipe, first), others
@@ -236,7 +175,7 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], comm
         seen, folded = "\n\n".join(_grids(found)), list(found)
     paragraphs = [
         f"## {recipe.title}",
-        f"{recipe.paper}; {recipe.source}. Made by `{command}`, {made}.",
+        f"{recipe.paper}; {recipe.source}. Made by {made}.",
         f"**Less than in the paper:** {less}" if less else "",
         recipe.note.strip(),
         f"**Found:** {recipe.found.strip()}" if recipe.found else "",
@@ -284,11 +223,12 @@ def lessened(recipe: Recipe, cells: Iterable[Cell]) -> str:
     return "; ".join(words) + "." if words else ""
 
 
-def as_json(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], command: str) -> str:
+def as_json(recipe: Recipe, found: Sequence[Outcome], commits: Sequence[str], command: str) -> str:
     """Return all figures, each seed's among them."""
-    made = sorted(set(commits([job for job in jobs if job.finished])))
     whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "command": command}
-    return json.dumps({**whole, "commits": made, "figures": [outcome.as_json() for outcome in found]}, indent=1) + "\n"
+    return (
+        json.dumps({**whole, "commits": commits, "figures": [outcome.as_json() for outcome in found]}, indent=1) + "\n"
+    )
 
 
 def _headings(recipe: Recipe) -> list[str]:

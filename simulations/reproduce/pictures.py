@@ -1,6 +1,6 @@
 """Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, a plane, features."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import ceil
 from pathlib import Path
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from hetfl_flwr.node import Node
 from hetfl_flwr.trained import load_client
 from simulations.plots import COLOURS, DASHES, DPI, MARKERS, write_figure
-from simulations.report import Run, load_run
-from simulations.reproduce.outcome import Outcome, reported
+from simulations.reproduce.outcome import Outcome
 from simulations.reproduce.recipe import Recipe
+from simulations.reproduce.records import Record, course_name
 from simulations.reproduce.running import Job
 
 if TYPE_CHECKING:
@@ -25,10 +25,17 @@ ABREAST = 4
 """Most panels of curves beside each other."""
 
 
-def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], path: Path) -> None:
-    """Draw what is there into a PNG."""
-    kinds = {"bars": _bars, "lines": _lines, "curves": _curves, "plane": _plane, "features": _features}
-    figure = kinds[recipe.figure.kind](recipe, found, jobs)
+def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
+    """Draw what is there into a PNG; of features nothing where no run's folder, and so no model, is there."""
+    kind = recipe.figure.kind
+    if kind == "curves":
+        figure = _curves(recipe, jobs, records)
+    elif kind != "features":
+        figure = {"bars": _bars, "lines": _lines, "plane": _plane}[kind](recipe, found)
+    elif there := [job for job in jobs if job.finished]:
+        figure = _features(recipe, there)
+    else:
+        return
     figure.suptitle(recipe.title, wrap=True)
     write_figure(figure, path)
 
@@ -39,7 +46,7 @@ def _figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def _bars(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+def _bars(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
     """Draw a panel a measure: for each row the paper's figure, and the mean and deviation of ours."""
     measures = recipe.figure.measures or list(recipe.measures)
     rows = list(dict.fromkeys(outcome.cell.name for outcome in found))
@@ -64,13 +71,13 @@ def _bars(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Fig
     return figure
 
 
-def _curves(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "Figure":
     """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation.
 
     Of a single row all figures of a round share a panel.
     """
-    columns = dict.fromkeys(job.cell.column for job in jobs)
-    rows = dict.fromkeys(job.cell.row for job in jobs)
+    folders = {(job.cell.row, job.cell.column): job.cell.folder for job in jobs}
+    rows, columns = (dict.fromkeys(names) for names in zip(*folders, strict=True))
     alone = len(rows) == 1
     shown = [recipe.figure.y] if alone else [[y] for y in recipe.figure.y]
     panels = [(column, ys) for column in columns for ys in shown]
@@ -78,11 +85,10 @@ def _curves(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "F
     places = figure.subplots(ceil(len(panels) / ABREAST), min(len(panels), ABREAST), squeeze=False).ravel()
     for axes, (column, ys) in zip(places, panels, strict=False):
         for number, (row, y) in enumerate(product(rows, ys)):
-            those = [job for job in jobs if (job.cell.row, job.cell.column) == (row, column) and job.finished]
-            courses = [_course(load_run(job.folder), recipe.figure.x, y) for job in those]
-            if not courses or not courses[0][0].size:
+            courses = [one.courses[course_name(recipe, y)] for one in records if one.cell == folders.get((row, column))]
+            shortest = min((len(values) for _, values in courses), default=0)
+            if shortest == 0:
                 continue
-            shortest = min(len(values) for _, values in courses)
             x = courses[0][0][:shortest]
             values = np.stack([values[:shortest] for _, values in courses])
             mean, deviation, colour = values.mean(0), values.std(0), COLOURS[number % len(COLOURS)]
@@ -99,7 +105,7 @@ def _curves(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "F
     return figure
 
 
-def _lines(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+def _lines(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
     """Draw a panel a measure: for each row the mean and deviation over the columns."""
     measures = recipe.figure.measures or list(recipe.measures)
     figure = _figure(5.2 * len(measures), 4)
@@ -115,7 +121,7 @@ def _lines(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Fi
     return figure
 
 
-def _plane(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+def _plane(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
     """Draw a panel a column and measure, over the first measure: for each row a point, with the deviation upwards."""
     x, *ys = recipe.figure.measures
     there = {(one.cell.row, one.cell.column, one.measure): one for one in found if one.mean is not None}
@@ -151,27 +157,11 @@ def _called(recipe: Recipe, key: str) -> str:
     return next((name for name, measure in recipe.measures.items() if measure.key == key), key)
 
 
-def _course(run: Run, x: str, y: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return one figure over the rounds that report it: of the round, or the mean over clients, all or those named."""
-    places, values, sent = [], [], 0
-    for record in run.rounds:
-        sent += record["bytes_up"] + record["bytes_down"]
-        told: Mapping[str, object] = record
-        value = told.get(y)
-        if value is None:
-            value = reported(record, y)
-        if value is not None:
-            places.append(record["round"] if x == "round" else sent)
-            values.append(float(value))  # type: ignore[arg-type]
-    return np.array(places), np.array(values)
-
-
-def _features(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job]) -> "Figure":
+def _features(recipe: Recipe, jobs: Sequence[Job]) -> "Figure":
     """Draw a panel a row: the first two principal components of all domains' test features, coloured by class."""
     from sklearn.decomposition import PCA
 
-    first = {job.cell.name: job for job in reversed(jobs) if job.finished}
-    shown = [first[job.cell.name] for job in jobs if first.get(job.cell.name) == job]
+    shown = list({job.cell.name: job for job in reversed(jobs)}.values())[::-1]  # the first seed's
     figure = _figure(4.5 * len(shown), 4.5)
     for axes, job in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         features, labels = _embedded(load_client(job.folder, recipe.figure.client))

@@ -86,6 +86,11 @@ class Figures(_Part):
     y: list[str] = ["accuracy"]
     client: int = 0
 
+    @property
+    def drawn(self) -> list[str]:
+        """What each round reports that is drawn: nothing but in curves."""
+        return self.y if self.kind == "curves" else []
+
 
 class _Varied(_Part):
     settings: Settings = {}
