@@ -283,6 +283,10 @@ def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, rec
     recipe.write_text(RECIPE.replace("alpha = 0.5", "alpha = 0.25"))  # of FedHe's runs, not of Private's
     _, _, said = run_recipe(seeds=1, results=results)
     assert [path.parent.parent.name for path in folder.glob("runs/**/summary.json")] == ["fedhe"], said
+    rmtree(folder)
+    recipe.write_text(RECIPE)  # and what was run before with 0.5 is still known
+    assert run_recipe(seeds=2, results=results)[0]
+    assert not (folder / "runs").exists()
 
 
 def test_what_is_kept_has_all_that_a_recipe_asks(run_recipe, recipe, tmp_path):
@@ -314,6 +318,13 @@ def test_a_kept_line_that_is_no_record_is_named(run_recipe, tmp_path):
     kept.write_text(kept.read_text() + '{"cell": "private"}\n')
     with pytest.raises(RunFolderError, match=r"results/small.jsonl, line 2: no record of a run: Field required"):
         run_recipe(seeds=1, results=tmp_path / "all.md")
+
+
+def test_results_that_cannot_be_written_are_named_and_the_runs_are_there(run_recipe, tmp_path):
+    (tmp_path / "results").write_text("a file where the folder is to be")
+    with pytest.raises(RunFolderError, match=r"results/small.jsonl cannot be written: File exists"):
+        run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
+    assert (tmp_path / "out" / "small" / "runs" / "private" / "seed-0" / "summary.json").exists()
 
 
 def test_a_file_of_tables_keeps_those_that_are_not_asked_for(run_recipe, recipe, tmp_path):

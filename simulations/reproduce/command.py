@@ -155,7 +155,8 @@ def _report(task: Task, records: Sequence[Record], console: Console) -> None:
     (task.folder / "table.json").write_text(as_json(task.recipe, figures, commits, task.command))
     if records:
         draw(task.recipe, figures, task.jobs, records, task.folder / "figure.png")
-    console.print(f"written: {task.folder}/table.md, table.json, figure.png", markup=False, highlight=False)
+    picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
+    console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)
 
 
 def _collect(tasks: Sequence[Task], known: Sequence[Task], path: Path) -> None:

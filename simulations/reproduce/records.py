@@ -1,5 +1,6 @@
 """What a run came to, in a few numbers: read from its folder, or kept in a file that outlives the folder."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -56,7 +57,7 @@ class Record(BaseModel):
 
 
 class Records:
-    """Runs that have ended.
+    """Runs that have ended. Those of other settings than now asked for stay, too.
 
     Parameters
     ----------
@@ -66,13 +67,16 @@ class Records:
     Raises
     ------
     RunFolderError
-        A line of it is no record.
+        It cannot be read, or a line of it is no record.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._runs: dict[tuple[str, int], Record] = {}
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self._runs: dict[tuple[str, int, str], Record] = {}
+        try:
+            lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunFolderError(f"{path} cannot be read: {error}") from None
         for number, line in enumerate(lines, 1):
             try:
                 self.add(Record.model_validate_json(line))
@@ -81,9 +85,9 @@ class Records:
                 raise RunFolderError(f"{path}, line {number}: no record of a run: {first['msg']}") from None
 
     def get(self, job: Job, recipe: Recipe) -> Record | None:
-        """Return the record of a run, or None if it is of other settings or lacks what the recipe asks."""
-        record = self._runs.get((job.cell.folder, job.seed))
-        if record is None or record.settings != asked(job):
+        """Return the record of a run, or None if there is none of its settings with all that the recipe asks."""
+        record = self._runs.get(_key(job.cell.folder, job.seed, asked(job)))
+        if record is None:
             return None
         measured = all(measure.key in record.figures for measure in recipe.measures.values())
         drawn = all(course_name(recipe, y) in record.courses for y in recipe.figure.drawn)
@@ -91,17 +95,32 @@ class Records:
 
     def add(self, record: Record) -> None:
         """Take a run's record; what another recipe has asked of the same run stays with it."""
-        before = self._runs.get((record.cell, record.seed))
-        if before is not None and (before.settings, before.commits) == (record.settings, record.commits):
+        key = _key(record.cell, record.seed, record.settings)
+        before = self._runs.get(key)
+        if before is not None and before.commits == record.commits:
             both = {"figures": before.figures | record.figures, "courses": before.courses | record.courses}
             record = record.model_copy(update=both)
-        self._runs[record.cell, record.seed] = record
+        self._runs[key] = record
 
     def write(self) -> None:
-        """Write the file, if there is one."""
-        if self._path is not None and self._runs:
-            lines = [self._runs[key].model_dump_json(exclude_defaults=True) for key in sorted(self._runs)]
+        """Write the file, if there is one.
+
+        Raises
+        ------
+        RunFolderError
+            It cannot be written.
+        """
+        if self._path is None or not self._runs:
+            return
+        lines = [self._runs[key].model_dump_json(exclude_defaults=True) for key in sorted(self._runs)]
+        try:
             replace_file(self._path, "".join(f"{line}\n" for line in lines).encode())
+        except OSError as error:
+            raise RunFolderError(f"{self._path} cannot be written: {error.strerror}") from None
+
+
+def _key(cell: str, seed: int, settings: Mapping[str, Value]) -> tuple[str, int, str]:
+    return cell, seed, json.dumps(settings, sort_keys=True)
 
 
 def record(job: Job, recipe: Recipe) -> Record:
