@@ -15,7 +15,7 @@ from simulations.reproduce.command import Request, reproduce
 from simulations.reproduce.outcome import Outcome
 from simulations.reproduce.pictures import _curves, _plane
 from simulations.reproduce.recipe import Cell, Measure, load, names
-from simulations.reproduce.records import measured
+from simulations.reproduce.records import _thinned, measured
 
 RECIPE = """
 title = "Small table"
@@ -160,6 +160,19 @@ def test_curves_are_called_as_the_measure_of_their_key(recipe):
     small = load(str(recipe))
     panels = _curves(small, [SimpleNamespace(cell=cell) for cell in small.cells()], []).axes
     assert [axes.get_ylabel() for axes in panels] == ["sent", "seconds"]
+
+
+def test_features_are_of_all_rows_that_are_known(run_recipe, recipe, tmp_path):
+    """A picture that has them all is not drawn over by one of the rows whose models are still there."""
+    recipe.write_text(RECIPE.replace('against = "FedHe"', 'figure = { kind = "features" }'))
+    results = tmp_path / "all.md"
+    _, folder, _ = run_recipe(seeds=2, results=results)
+    for gone, drawn in (("seed-0", True), ("seed-1", False)):
+        rmtree(folder / "runs" / "private" / gone)
+        (folder / "figure.png").unlink()
+        assert run_recipe(seeds=2, results=results, report_only=True)[0]
+        assert (folder / "figure.png").exists() is drawn
+    assert (tmp_path / "results" / "small.png").stat().st_size > 10_000
 
 
 def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
@@ -448,6 +461,13 @@ def test_the_mean_of_some_clients_and_the_last():
     )
     assert measured(run, Measure(key="clients-1-2:a")) == pytest.approx(0.4)
     assert measured(run, Measure(key="last:a")) == pytest.approx(0.3)
+
+
+def test_a_long_course_is_kept_in_few_points(monkeypatch):
+    monkeypatch.setattr("simulations.reproduce.records.POINTS", 3)
+    assert _thinned((list(range(10)), [0.5] * 10)) == ([1, 5, 9], [0.5] * 3)
+    assert _thinned(([0, 5, 7], [0.1, 0.2, 0.3])) == ([0, 5, 7], [0.1, 0.2, 0.3])
+    assert _thinned(([], [])) == ([], [])
 
 
 def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path, monkeypatch):

@@ -26,16 +26,17 @@ ABREAST = 4
 
 
 def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
-    """Draw what is there into a PNG; of features nothing where no run's folder, and so no model, is there."""
+    """Draw what is there into a PNG; of features nothing where a row is known whose folders, its models, are gone."""
     kind = recipe.figure.kind
     if kind == "curves":
         figure = _curves(recipe, jobs, records)
     elif kind != "features":
         figure = {"bars": _bars, "lines": _lines, "plane": _plane}[kind](recipe, found)
-    elif there := [job for job in jobs if job.finished]:
-        figure = _features(recipe, there)
     else:
-        return
+        there = [job for job in jobs if job.finished]
+        if {one.cell for one in records} - {job.cell.folder for job in there}:
+            return
+        figure = _features(recipe, there)
     figure.suptitle(recipe.title, wrap=True)
     write_figure(figure, path)
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from statistics import fmean
 
@@ -22,6 +22,9 @@ CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys that change nothing but where and when things happen."""
+
+POINTS = 500
+"""Of a course that are kept, about: more than a picture shows."""
 
 Course = tuple[list[int], list[float]]
 """Rounds or bytes, and what was reported there."""
@@ -132,8 +135,15 @@ def record(job: Job, recipe: Recipe) -> Record:
         settings=asked(job),
         commits=list(dict.fromkeys(commits([job]))),
         figures={measure.key: measured(run, measure) for measure in recipe.measures.values()},
-        courses={course_name(recipe, y): course(run, recipe.figure.x, y) for y in recipe.figure.drawn},
+        courses={course_name(recipe, y): _thinned(course(run, recipe.figure.x, y)) for y in recipe.figure.drawn},
     )
+
+
+def _thinned(whole: Course) -> Course:
+    """Return every nth point, the last among them, so that there are no more than `POINTS`."""
+    places, values = whole
+    step = ceil(len(places) / POINTS) or 1
+    return places[::-step][::-1], values[::-step][::-1]
 
 
 def course_name(recipe: Recipe, y: str) -> str:
