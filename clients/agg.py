@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.data import Joined
-from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.messages import EXAMPLES
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.training import train
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.federation import EXAMPLES, ROUND
 from hetfl_flwr.lockstep import together
+from hetfl_flwr.messages import EXAMPLES, ROUND
 from hetfl_flwr.metrics import domain_scores
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node import Node

@@ -15,7 +15,7 @@ from torch.nn import functional
 from clients.base import KnowledgeClient, Metrics, to_numpy
 from hetfl_flwr.distillation import cosine_temperature, decoupled_kd
 from hetfl_flwr.errors import ModelError
-from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.messages import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head, summed_heads
 from hetfl_flwr.training import EVALUATION_BATCH, Terms

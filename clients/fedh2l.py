@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 from clients.base import KnowledgeClient, Metrics, to_numpy
 from hetfl_flwr.data import Joined
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.federation import EXAMPLES
 from hetfl_flwr.gradients import flat_gradient, pcgrad, project, set_gradient
+from hetfl_flwr.messages import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, relayed_signals, teaching_signal
 from hetfl_flwr.seeding import generator

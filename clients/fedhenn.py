@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
 from hetfl_flwr.alignment import FEWEST_SAMPLES, linear_cka, rbf_cka, rbf_to_factor_cka
-from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.messages import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import (
     EMPTY,

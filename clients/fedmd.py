@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.messages import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, Dim, PayloadSpec, public_consensus, public_logits
 from hetfl_flwr.seeding import generator

@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector
 
 from clients.base import KnowledgeClient, Metrics
 from clients.fedavg import measured_as_global
-from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.messages import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
 from hetfl_flwr.training import Terms

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
-from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.messages import EXAMPLES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
 from hetfl_flwr.seeding import generator

@@ -14,7 +14,7 @@ from torch.nn import functional
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.distillation import kl_divergence
 from hetfl_flwr.errors import ModelError
-from hetfl_flwr.federation import EXAMPLES
+from hetfl_flwr.messages import EXAMPLES
 from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, state_arrays, whole_state

@@ -20,23 +20,11 @@ from torch.nn import Module
 from hetfl_flwr import payloads
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
-from hetfl_flwr.federation import (
-    ARRAYS,
-    CONFIG,
-    EXAMPLES,
-    LABELLED,
-    MEMBER,
-    METRICS,
-    POOL,
-    ROUND,
-    RUN,
-    SEEDS,
-    STAGES,
-    Member,
-)
+from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, MEMBER, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, halved, to_record, weights
 from hetfl_flwr.privacy import private_rows, private_upload
+from hetfl_flwr.roster import Member
 
 app = ClientApp()
 

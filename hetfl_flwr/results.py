@@ -15,9 +15,12 @@ from hetfl_flwr.algorithms import for_flower
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE, Checkpoint, pack
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.federation import EXAMPLES, METRICS, Federation, Member, Traffic
+from hetfl_flwr.exchange import Traffic
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.messages import EXAMPLES, METRICS
 from hetfl_flwr.metrics import mean, weighted_mean
 from hetfl_flwr.payloads import from_record, to_record
+from hetfl_flwr.roster import Member
 from hetfl_flwr.rounds import Played
 from hetfl_flwr.state import replace_file
 

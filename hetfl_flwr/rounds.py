@@ -10,7 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
-from hetfl_flwr.federation import EXAMPLES, METRICS, Exchange, Failure, Federation, Member, Sent
+from hetfl_flwr.exchange import Exchange, Failure, Sent
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.messages import EXAMPLES, METRICS
+from hetfl_flwr.roster import Member
 
 
 @dataclass

@@ -13,7 +13,8 @@ from hetfl_flwr.algorithms import build_strategy, resolve
 from hetfl_flwr.checkpoint import Checkpoint, KeepsClients
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
-from hetfl_flwr.federation import NEWEST, Federation, Origin
+from hetfl_flwr.federation import Federation, Origin
+from hetfl_flwr.messages import NEWEST
 from hetfl_flwr.privacy import guarantee
 from hetfl_flwr.progress import Watch
 from hetfl_flwr.results import Results, Round, new_folder

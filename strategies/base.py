@@ -14,8 +14,9 @@ from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, Member, Roster, Sharing
+from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, to_record
+from hetfl_flwr.roster import Member, Roster, Sharing
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from hetfl_flwr.aggregation import Average, parse_robust
-from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head
+from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.aggregation import parse_robust
-from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
+from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
 
 

@@ -25,8 +25,9 @@ from hetfl_flwr.alignment import (
     thin_factor_of_kernel,
 )
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import ARRAYS, EXAMPLES, METRICS, Member, Roster, Sharing
+from hetfl_flwr.messages import ARRAYS, EXAMPLES, METRICS
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
+from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
 from strategies.base import KnowledgeStrategy, Upload
 from strategies.fedavg import first_model

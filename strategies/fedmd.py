@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hetfl_flwr.aggregation import parse_robust
-from hetfl_flwr.federation import Member, Roster, Sharing
 from hetfl_flwr.payloads import Arrays, PayloadSpec, public_logits
+from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
 from strategies.base import KnowledgeStrategy, Upload
 

@@ -10,8 +10,8 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from hetfl_flwr.algorithms import for_unlike_models
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
+from hetfl_flwr.roster import Member, Roster
 from strategies.fedavg import first_model
 
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from hetfl_flwr.aggregation import Average, parse_robust
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.models import build_model, parse_models
 from hetfl_flwr.payloads import Arrays, PayloadSpec, state_arrays, whole_state
+from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
 
 

@@ -9,8 +9,9 @@ from torch.nn import functional
 
 from clients.agg import AGGClient
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import ROUND, Roster
+from hetfl_flwr.messages import ROUND
 from hetfl_flwr.payloads import to_record
+from hetfl_flwr.roster import Roster
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.training import draw_batches
 from strategies.agg import AGG

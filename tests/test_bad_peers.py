@@ -20,7 +20,9 @@ from torch import nn
 from hetfl_flwr.algorithms import build_strategy, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.federation import ARRAYS, LONGEST_REASON, METRICS, SEEDS, Exchange, Federation, Sent
+from hetfl_flwr.exchange import LONGEST_REASON, Exchange, Sent
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.messages import ARRAYS, METRICS, SEEDS
 from hetfl_flwr.payloads import (
     NPY_HEADER,
     ArraySpec,

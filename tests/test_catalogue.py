@@ -9,8 +9,8 @@ from hetfl_flwr.algorithms import Algorithm, check_options, find, names
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.errors import DataError, HetflError
-from hetfl_flwr.federation import Sharing
 from hetfl_flwr.models import build_model, deal
+from hetfl_flwr.roster import Sharing
 from simulations import catalogue
 from simulations.cli import RECIPES
 

@@ -19,8 +19,9 @@ from clients.chfl import CHFLClient
 from hetfl_flwr.algorithms import check_options, resolve
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, ModelError, PayloadError
-from hetfl_flwr.federation import ROUND, Roster
+from hetfl_flwr.messages import ROUND
 from hetfl_flwr.node import Node
+from hetfl_flwr.roster import Roster
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.training import draw_epochs
 from strategies.base import Upload

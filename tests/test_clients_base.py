@@ -13,7 +13,7 @@ from torch import nn
 from clients.base import KnowledgeClient, Metrics
 from clients.local import LocalClient
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.federation import EXAMPLES, ROUND
+from hetfl_flwr.messages import EXAMPLES, ROUND
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
 
 HALF_RIGHT = [[1.0, 0.0], [0.0, 1.0]]

@@ -18,7 +18,8 @@ from flwr.app import Message, MessageType
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.federation import ARRAYS, BUSY, CONFIG, EXAMPLES, METRICS, ROUND, SEEDS
+from hetfl_flwr.federation import BUSY
+from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEDS
 from hetfl_flwr.payloads import from_record
 from simulations.engine import FIRST_NODE
 

@@ -17,7 +17,7 @@ from clients.fedprox import FedProxClient
 from hetfl_flwr.algorithms import build_client, for_unlike_models
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.federation import ROUND
+from hetfl_flwr.messages import ROUND
 from hetfl_flwr.models import build_model
 from hetfl_flwr.payloads import weights
 from hetfl_flwr.seeding import generator, seeded

@@ -9,8 +9,10 @@ from flwr.serverapp import Grid
 from hetfl_flwr import federation as federation_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import Failure, Federation, Member, Origin, Roster
+from hetfl_flwr.exchange import Failure
+from hetfl_flwr.federation import Federation, Origin
 from hetfl_flwr.payloads import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
+from hetfl_flwr.roster import Member, Roster
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.int64))}

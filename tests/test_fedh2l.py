@@ -23,9 +23,10 @@ from clients.local import LocalClient
 from hetfl_flwr.algorithms import build_client, check_options
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.federation import ROUND, Roster
+from hetfl_flwr.messages import ROUND
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import to_record
+from hetfl_flwr.roster import Roster
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.training import draw_batches
 from strategies.base import Upload

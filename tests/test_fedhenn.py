@@ -22,7 +22,7 @@ from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.federation import ROUND
+from hetfl_flwr.messages import ROUND
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.payloads import Arrays, model_arrays, to_record
 from hetfl_flwr.seeding import generator

@@ -18,9 +18,11 @@ from clients.fedmd import FedMDClient
 from hetfl_flwr.algorithms import build_client, build_strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.federation import METRICS, ROUND, Federation, Roster
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.messages import METRICS, ROUND
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import from_record, to_record
+from hetfl_flwr.roster import Roster
 from hetfl_flwr.rounds import SyncRounds
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.training import draw_batches

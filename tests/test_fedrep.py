@@ -20,8 +20,9 @@ from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.federation import ROUND, Roster
+from hetfl_flwr.messages import ROUND
 from hetfl_flwr.models import SplitModel, build_model
+from hetfl_flwr.roster import Roster
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.training import draw_batches
 from strategies.fedrep import FedRep

@@ -27,10 +27,11 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.data.bundled import read_digits
 from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.errors import ConfigError, FederationError, ModelError
-from hetfl_flwr.federation import ARRAYS, ROUND, Roster
+from hetfl_flwr.messages import ARRAYS, ROUND
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import from_record, state_arrays, whole_state
+from hetfl_flwr.roster import Roster
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.training import draw_batches
 from simulations.engine import LocalGrid

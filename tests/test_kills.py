@@ -20,7 +20,7 @@ from flwr.app import Context, RecordDict
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import ROUND
+from hetfl_flwr.messages import ROUND
 from hetfl_flwr.node import Node
 from hetfl_flwr.rounds import SyncRounds
 from hetfl_flwr.seeding import generator

@@ -7,7 +7,8 @@ from fixtures.members import member
 from torch.nn import functional
 
 from clients.local import LocalClient
-from hetfl_flwr.federation import ROUND, Roster
+from hetfl_flwr.messages import ROUND
+from hetfl_flwr.roster import Roster
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.training import draw_batches
 from strategies.local import Local

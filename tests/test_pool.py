@@ -12,10 +12,12 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
-from hetfl_flwr.federation import ARRAYS, POOL, SEEDS, Federation, Roster, Sharing
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.messages import ARRAYS, POOL, SEEDS
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import to_record
 from hetfl_flwr.pool import SeedStore
+from hetfl_flwr.roster import Roster, Sharing
 from simulations.engine import FIRST_NODE, LocalGrid
 
 PIXELS, LABEL = 64, 8  # bytes of one digit and of its label

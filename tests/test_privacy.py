@@ -24,7 +24,8 @@ from hetfl_flwr.algorithms import find, names
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, PayloadError
-from hetfl_flwr.federation import ARRAYS, Federation
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.messages import ARRAYS
 from hetfl_flwr.payloads import (
     EMPTY,
     HALF_LIMIT,

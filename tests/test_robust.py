@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, Message
 from hetfl_flwr.algorithms import build_strategy, check_options, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.federation import ARRAYS
+from hetfl_flwr.messages import ARRAYS
 from hetfl_flwr.payloads import from_record
 from hetfl_flwr.seeding import generator
 from strategies.base import Upload

@@ -12,8 +12,9 @@ from flwr.app import Message, MessageType
 from clients.fedhe import FedHeClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
-from hetfl_flwr.federation import ARRAYS, Sharing
+from hetfl_flwr.messages import ARRAYS
 from hetfl_flwr.payloads import from_record
+from hetfl_flwr.roster import Sharing
 from hetfl_flwr.rounds import AsyncRounds
 from simulations.cli import _run
 from simulations.engine import FIRST_NODE, LocalGrid

@@ -54,7 +54,9 @@ def overhead(clients: int, repeats: int) -> list[Row]:
     """Measure milliseconds a message, without and with what a round does around it."""
     from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-    from hetfl_flwr.federation import CONFIG, ROUND, Federation, Member
+    from hetfl_flwr.federation import Federation
+    from hetfl_flwr.messages import CONFIG, ROUND
+    from hetfl_flwr.roster import Member
     from simulations.engine import LocalGrid
 
     config = RunConfig(clients=clients)

@@ -146,7 +146,7 @@ def workers(rounds: int, repeats: int) -> list[Row]:
 def pickled() -> list[Row]:
     """Measure the Context that Flower's simulation pickles for each message, with and without ``state-dir``."""
     from hetfl_flwr.client_app import app
-    from hetfl_flwr.federation import ARRAYS, CONFIG, ROUND
+    from hetfl_flwr.messages import ARRAYS, CONFIG, ROUND
 
     settings: dict[str, Value] = {"algorithm": "local", "models": "resnet18", "local-batches": 1, "batch-size": 20}
     own: dict[str, Value] = {"partition-id": 0, "num-partitions": 4}

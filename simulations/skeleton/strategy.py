@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetfl_flwr.federation import Member, Roster
 from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
+from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
 
 

@@ -14,7 +14,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from hetfl_flwr.algorithms import build_client, build_strategy, find
 from hetfl_flwr.config import Value
-from hetfl_flwr.federation import ARRAYS, CONFIG, EXAMPLES, METRICS, Exchange, Federation
+from hetfl_flwr.exchange import Exchange
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Dim, from_record, to_record
 from simulations.engine import FIRST_NODE

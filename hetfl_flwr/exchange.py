@@ -1,0 +1,175 @@
+"""What is sent to clients and comes back: what it costs, and whether it may be used."""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from math import isfinite
+
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+
+from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, STAGES
+from hetfl_flwr.payloads import PayloadSpec, payload_bytes, payload_numbers, to_record, wire_bytes
+from hetfl_flwr.roster import Member, Roster
+
+FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
+"""Metrics that are fractions in [0, 1]."""
+
+MOST_SAMPLES = 2**53
+"""More samples than a client has; sums of weights up to here are exact in float64."""
+
+LONGEST_REASON = 500
+"""Characters of a failure's reason that are kept: what it quotes may come from the client, and be of any length."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong with one client in one round. Its partition is -1 where it has not said which it is."""
+
+    partition: int
+    stage: str
+    reason: str
+    node: int
+
+
+@dataclass
+class Traffic:
+    """What goes to and from a client: numbers and bytes of payload (what papers count), bytes of messages (wire)."""
+
+    numbers_up: int = 0
+    numbers_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    wire_up: int = 0
+    wire_down: int = 0
+
+    def add(self, other: "Traffic") -> None:
+        """Count another exchange in."""
+        self.numbers_up += other.numbers_up
+        self.numbers_down += other.numbers_down
+        self.bytes_up += other.bytes_up
+        self.bytes_down += other.bytes_down
+        self.wire_up += other.wire_up
+        self.wire_down += other.wire_down
+
+
+@dataclass
+class Exchange:
+    """Replies that may be used, ordered by partition; what failed; and what it cost, by partition."""
+
+    replies: list[Message] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    traffic: dict[int, Traffic] = field(default_factory=dict)
+
+    def ordered(self, roster: Roster) -> "Exchange":
+        """Return it with everything in the order of the clients, whoever's reply came first."""
+        replies = sorted(self.replies, key=lambda reply: roster.of(reply.metadata.src_node_id).partition)
+        failures = sorted(self.failures, key=lambda failure: failure.partition)
+        return Exchange(replies, failures, dict(sorted(self.traffic.items())))
+
+    def add(self, other: "Exchange") -> None:
+        """Count failures and cost of another exchange in; its replies have been used."""
+        self.failures += other.failures
+        for partition, traffic in other.traffic.items():
+            self.traffic.setdefault(partition, Traffic()).add(traffic)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message on its way, and what it costs: measured before a Grid in this process hands it over."""
+
+    message: Message
+    traffic: Traffic
+
+    @classmethod
+    def of(cls, message: Message) -> "Sent":
+        """Measure a message."""
+        numbers, payload, wire = payload_numbers(message), payload_bytes(message), wire_bytes(message)
+        return cls(message, Traffic(numbers_down=numbers, bytes_down=payload, wire_down=wire))
+
+    @property
+    def node(self) -> int:
+        """Where it goes."""
+        return self.message.metadata.dst_node_id
+
+    @property
+    def round(self) -> int:
+        """The round that its client is told; 0 where it is told none."""
+        record = self.message.content.config_records.get(CONFIG) or ConfigRecord()
+        told = record.get(ROUND, 0)
+        return told if isinstance(told, int) else 0
+
+    @property
+    def stage(self) -> str:
+        """What the message asks for, as failures call it."""
+        kind = self.message.metadata.message_type
+        return STAGES.get(kind, kind)
+
+
+def cost(reply: Message, member: Member) -> Traffic:
+    """Measure a reply.
+
+    Raises
+    ------
+    PayloadError
+        It holds a number that no message can.
+    """
+    try:
+        return Traffic(numbers_up=payload_numbers(reply), bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply))
+    except ValueError as error:  # from a client in this process: nothing has serialised its numbers before
+        raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
+
+
+def checked(
+    reply: Message, message: Message, member: Member, uploads: Callable[[Member], PayloadSpec] | None, *, half: bool
+) -> Message:
+    """Return a reply, with its arrays in their declared dtypes, or raise a PayloadError that says what is wrong."""
+    for name, came, expected in (
+        ("node", reply.metadata.src_node_id, message.metadata.dst_node_id),
+        ("run", reply.metadata.run_id, message.metadata.run_id),
+    ):
+        if came != expected:
+            raise PayloadError(f"{member}: a reply of {name} {came}, expected {name} {expected}")
+    if reply.has_error():
+        raise PayloadError(reason(reply.error, member))
+    content = reply.content
+    if content.config_records:
+        raise PayloadError(f"{member}: config records {', '.join(content.config_records)}, expected none")
+    if list(content.metric_records) != [METRICS]:
+        raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
+    _check_metrics(dict(content.metric_records[METRICS]), member)
+    if uploads is None:
+        return reply
+    if list(content.array_records) != [ARRAYS]:
+        raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
+    arrays = uploads(member).decode(content.array_records[ARRAYS], str(member), half=half)
+    return with_arrays(reply, to_record(arrays)) if half else reply
+
+
+def with_arrays(message: Message, arrays: ArrayRecord) -> Message:
+    """Return a message with other arrays; all else is the same."""
+    message = copy(message)
+    message.content = RecordDict({**message.content, ARRAYS: arrays})
+    return message
+
+
+def reason(error: Error, who: object) -> str:
+    """Return in a line why there is no answer, and from whom."""
+    line = one_line(error.reason or f"error {error.code} without a reason")
+    return line if line.startswith("client ") else f"{who}: {line}"
+
+
+def _check_metrics(metrics: Mapping[str, object], member: Member) -> None:
+    for name, value in metrics.items():
+        if not isinstance(value, int | float) or not isfinite(value):
+            raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a finite number")
+        if name in FRACTIONS and not 0 <= value <= 1:
+            raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a fraction from 0 to 1")
+    examples = metrics.get(EXAMPLES)
+    if not isinstance(examples, int) or not 0 <= examples <= MOST_SAMPLES:
+        raise PayloadError(f"{member}: metric '{EXAMPLES}' is {examples!r}, expected a number of samples")
+
+
+def one_line(text: str) -> str:
+    """Return the beginning of a text that may be a client's as one line of printable characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_REASON]).split())

@@ -1,0 +1,21 @@
+"""What messages between the server and its clients are made of: names that both ends know."""
+
+from flwr.app import MessageType
+
+ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-examples", "server-round"
+"""Names of records and keys in messages: those of Flower's own strategies."""
+
+MEMBER = "member"
+"""Name of the record in which a client answers the roll call."""
+
+RUN = "run"
+"""Key, beside `ROUND`, under which a roll call names the run that this one goes on with."""
+
+NEWEST = 2**62
+"""A round later than all: clients go on with the newest state that they have."""
+
+SEEDS, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
+"""Messages that ask a client for its public rows and that bring it those of others; whether labels are asked for."""
+
+STAGES = {MessageType.QUERY: "roll call", SEEDS: "sharing of seeds", POOL: "sharing of seeds"}
+"""How errors call what a message asks for, where its type says too little."""

@@ -1,0 +1,297 @@
+"""The clients as the server knows them: who they are, and whether an algorithm can work with them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flwr.app import ConfigRecord, Message
+from pydantic import TypeAdapter, ValidationError
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.messages import MEMBER
+from hetfl_flwr.payloads import Arrays
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client as it answered the roll call.
+
+    Parameters
+    ----------
+    node : int
+        Flower's node id, random in each run.
+    partition, partitions : int
+        Which client it is, and of how many.
+    model : str
+        Name of its model. What it is made of stays at home, save for `parameters` and `weights`.
+    parameters, width, classes : int
+        Trainable numbers, embedding width D and classes C.
+    shape : tuple of int
+        Shape of one input.
+    vocabulary : int
+        Different tokens of its texts; 0 where its data are none.
+    weights, body : str
+        Fingerprint of the names, shapes and dtypes of the model's weights, and of its body's alone: equal for clients
+        whose weights, or whose bodies', can be averaged.
+    dtype : str
+        What its inputs are stored as, such as ``"uint8"``: the form in which public rows travel.
+    train, public, validation, test : int
+        Numbers of samples; the public ones are among those it trains on.
+    round : int
+        The round that its saved state is of. 0: it has none; -1: its algorithm keeps nothing.
+    holds : tuple of int
+        Partitions whose public rows it has been brought.
+    """
+
+    node: int
+    partition: int
+    partitions: int
+    model: str
+    parameters: int
+    width: int
+    classes: int
+    shape: tuple[int, ...]
+    vocabulary: int
+    weights: str
+    body: str
+    dtype: str
+    train: int
+    public: int
+    validation: int
+    test: int
+    round: int
+    holds: tuple[int, ...]
+
+    @property
+    def spec(self) -> DataSpec:
+        """What its model fits."""
+        return DataSpec(self.shape, self.classes, self.vocabulary)
+
+    def to_record(self) -> ConfigRecord:
+        """Write the answer to the roll call."""
+        return ConfigRecord(
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in vars(self).items()
+                if name != "node"
+            }
+        )
+
+    @classmethod
+    def from_reply(cls, reply: Message) -> "Member":
+        """Read the answer to the roll call.
+
+        Raises
+        ------
+        FederationError
+            A field is missing or has another type.
+        """
+        node = reply.metadata.src_node_id
+        try:
+            return _MEMBERS.validate_python({**reply.content.config_records[MEMBER], "node": node})
+        except (KeyError, ValidationError):
+            raise FederationError(
+                f"node {node}: not an answer to this roll call; does it run another version of this app?"
+            ) from None
+
+    def __str__(self) -> str:
+        """Return how messages call it."""
+        return f"client {self.partition} ({self.model})"
+
+
+_MEMBERS = TypeAdapter(Member)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What an algorithm needs of the clients' public rows ("seeds"); exchanged once, before the first round.
+
+    Parameters
+    ----------
+    labelled : bool
+        Whether their labels travel too.
+    to_clients : bool
+        Whether each client is sent the rows of all others; False: they stay with the server.
+    """
+
+    labelled: bool = True
+    to_clients: bool = True
+
+
+class Roster:
+    """The clients that are in the federation now, by partition. Grows when one joins late, shrinks when one leaves.
+
+    Attributes
+    ----------
+    seeds : dict
+        The public rows that clients have shared, by partition: payloads of `hetfl_flwr.payloads.seeds`. Those of a
+        client that leaves stay: everybody knows them.
+    """
+
+    def __init__(self, members: Iterable[Member] = ()) -> None:
+        self._by_node = {member.node: member for member in members}
+        self._nodes = {member.partition: member.node for member in self._by_node.values()}
+        self._ordered: list[Member] | None = None
+        self.seeds: dict[int, Arrays] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        """Go through the members by partition."""
+        if self._ordered is None:
+            self._ordered = sorted(self._by_node.values(), key=lambda member: member.partition)
+        return iter(self._ordered)
+
+    def __len__(self) -> int:
+        """Count the members."""
+        return len(self._by_node)
+
+    def __contains__(self, node: int) -> bool:
+        """Say whether a node is a member."""
+        return node in self._by_node
+
+    def of(self, node: int) -> Member:
+        """Return the member behind a node id."""
+        return self._by_node[node]
+
+    def add(self, member: Member) -> None:
+        """Take in a client, unless its partition is taken."""
+        other = self._nodes.setdefault(member.partition, member.node)
+        if other != member.node:
+            raise FederationError(f"partition-id {member.partition} is claimed by two nodes, {other} and {member.node}")
+        self._by_node[member.node] = member
+        self._ordered = None
+
+    def remove(self, node: int) -> None:
+        """Forget a client, if its node is a member."""
+        member = self._by_node.pop(node, None)
+        if member is not None:
+            del self._nodes[member.partition]
+            self._ordered = None
+
+    def keep(self, nodes: Set[int]) -> None:
+        """Forget clients whose nodes are gone."""
+        for node in self._by_node.keys() - nodes:
+            self.remove(node)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes that all clients share.
+
+        Raises
+        ------
+        FederationError
+            They do not share one, or there is no client.
+        """
+        values = self._first_with(lambda member: member.classes)
+        if len(values) != 1:
+            said = ", ".join(f"{member} has {value}" for value, member in values.items()) or "no client is here"
+            raise FederationError(f"the clients must have the same number of classes: {said}")
+        return next(iter(values))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input that all clients share.
+
+        Raises
+        ------
+        FederationError
+            They do not share one, or there is no client.
+        """
+        values = self._first_with(lambda member: (member.shape, member.dtype, member.vocabulary))
+        if len(values) != 1:
+            said = ", ".join(
+                f"{member} has {shape} {dtype}" + f" of {tokens} tokens" * (tokens > 0)
+                for (shape, dtype, tokens), member in values.items()
+            )
+            raise FederationError(f"the clients must have inputs of the same shape: {said or 'no client is here'}")
+        return next(iter(values))[0]
+
+    def _first_with(self, value: Callable[[Member], T]) -> dict[T, Member]:
+        first: dict[T, Member] = {}
+        for member in self:
+            first.setdefault(value(member), member)
+        return first
+
+    def check_sharing(self, algorithm: str, *, labelled: bool = True) -> None:
+        """Refuse clients whose public rows cannot be shared: none there, or inputs of another shape or class count.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+        labelled : bool
+            Whether labels are shared. Without them, clients may differ in their classes.
+
+        Raises
+        ------
+        FederationError
+            Names the clients.
+        """
+        _ = (self.classes if labelled else None), self.shape
+        without = [member.partition for member in self if member.public == 0]
+        if without:
+            raise FederationError(
+                f"{algorithm} needs public samples of each client, but client {_listed(without)} has none: "
+                "raise public-fraction"
+            )
+
+    def check_same_width(self, algorithm: str, suggested: int) -> None:
+        """Refuse unlike embedding widths, for an algorithm that averages what depends on them.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+        suggested : int
+            A width that all could have.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ.
+        """
+        first = self._first_with(lambda member: member.width)
+        if len(first) > 1:
+            said = ", ".join(f"{member} has {width}" for width, member in first.items())
+            raise FederationError(
+                f"{algorithm} needs the same embedding width of all clients: {said}; set width, such as "
+                f"width = {suggested}, or give models an equal width"
+            )
+
+    def check_same_weights(self, algorithm: str, instead: Sequence[str], *, bodies: bool = False) -> None:
+        """Refuse unlike models, for an algorithm that averages weights.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+        instead : sequence of str
+            Names of algorithms for unlike models.
+        bodies : bool
+            Whether it averages the bodies alone: then the heads may differ.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ and the algorithms that would do.
+        """
+        kinds: dict[str, list[Member]] = {}
+        for member in self:
+            kinds.setdefault(member.body if bodies else member.weights, []).append(member)
+        if len(kinds) > 1:
+            said = "; ".join(
+                f"{group[0].model} on client {_listed([member.partition for member in group])}"
+                for group in kinds.values()
+            )
+            what, same = ("the weights of bodies", "body") if bodies else ("weights", "model")
+            raise FederationError(
+                f"{algorithm} averages {what}, so all clients need the same {same}, but there are {said}. "
+                f"Set one, such as models = '{next(iter(self)).model}', "
+                f"or take an algorithm for unlike models: {', '.join(instead)}"
+            )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
