@@ -19,7 +19,7 @@ from rich.filesize import decimal
 from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from simulations.local import process_as_it_was, run_locally
-from simulations.report import INCIDENTAL, figures, load_run
+from simulations.runs import INCIDENTAL, figures, load_run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from simulations.plots import Course, course_of
-from simulations.report import NOTHING, Group, Run, client_scores, curve
+from simulations.report import NOTHING
+from simulations.runs import Group, Run, client_scores, curve
 
 Floats = NDArray[np.float64]
 

@@ -370,7 +370,8 @@ def _sweep(chosen: dict[str, Value], text: str, workers: int) -> None:
 
 def _compare(folders: list[Path], out: Path, target: float | None) -> None:
     from simulations.plots import plot_compare
-    from simulations.report import compare_table, load_run
+    from simulations.report import compare_table
+    from simulations.runs import load_run
 
     runs = [load_run(folder) for folder in folders]
     _print(compare_table(runs, target))
@@ -388,7 +389,8 @@ def _recipe(path: Path) -> Path:
 
 def _show(folder: Path) -> None:
     from simulations.plots import plot_run
-    from simulations.report import client_table, load_run, summary_table
+    from simulations.report import client_table, summary_table
+    from simulations.runs import load_run
 
     finished = load_run(folder)
     _print(client_table(finished), summary_table(finished))

@@ -22,20 +22,8 @@ from rich.table import Table
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from simulations.charts import FRAME, SMALL, SmallChart, in_bytes, over_bytes, over_rounds, percent, small_charts
-from simulations.report import (
-    NOTHING,
-    ClientRecord,
-    Group,
-    Run,
-    best_accuracy,
-    client_scores,
-    compare_table,
-    figures,
-    group_runs,
-    load_run,
-    shared_terms,
-    unequal_terms,
-)
+from simulations.report import NOTHING, compare_table, shared_terms, unequal_terms
+from simulations.runs import ClientRecord, Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
 
 if TYPE_CHECKING:
     from simulations.partition import Split

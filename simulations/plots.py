@@ -17,17 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from simulations.report import (
-    ClientRecord,
-    Group,
-    Run,
-    client_scores,
-    curve,
-    figures,
-    group_runs,
-    shared_terms,
-    unequal_terms,
-)
+from simulations.report import shared_terms, unequal_terms
+from simulations.runs import ClientRecord, Group, Run, client_scores, curve, figures, group_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from fixtures.hub import write
 
 from simulations.benchmarks import accuracy
 from simulations.plots import costs_figure
-from simulations.report import RoundRecord, Run, group_runs, load_run
+from simulations.runs import RoundRecord, Run, group_runs, load_run
 
 TINY = {"algorithm": "local", "dataset": "digits", "clients": 2, "models": "mlp", "rounds": 1}
 

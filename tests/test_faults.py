@@ -21,7 +21,7 @@ from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.federation import BUSY
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEDS
 from hetfl_flwr.payloads import from_record
-from simulations.engine import FIRST_NODE
+from simulations.hosted import FIRST_NODE
 
 LINEAR = "fixtures.models:linear"
 CLIENTS, ROUNDS = 5, 11

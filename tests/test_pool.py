@@ -18,7 +18,8 @@ from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import to_record
 from hetfl_flwr.pool import SeedStore
 from hetfl_flwr.roster import Roster, Sharing
-from simulations.engine import FIRST_NODE, LocalGrid
+from simulations.engine import LocalGrid
+from simulations.hosted import FIRST_NODE
 
 PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
 

@@ -45,7 +45,8 @@ from hetfl_flwr.payloads import (
 )
 from hetfl_flwr.privacy import GaussianMechanism, epsilon, guarantee, onto_simplex, private_rows, private_upload
 from simulations.engine import LocalGrid
-from simulations.report import load_run, summary_table
+from simulations.report import summary_table
+from simulations.runs import load_run
 
 ALGORITHMS = names()
 NORMED = "fixtures.models:normed"

@@ -13,17 +13,8 @@ from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from simulations.plots import compare_figure, plot_compare, plot_run, run_figure
-from simulations.report import (
-    best_accuracy,
-    bytes_to,
-    client_table,
-    compare_table,
-    figures,
-    group_runs,
-    load_run,
-    summary_table,
-    unequal_terms,
-)
+from simulations.report import client_table, compare_table, summary_table, unequal_terms
+from simulations.runs import best_accuracy, bytes_to, figures, group_runs, load_run
 
 
 def line(number: int, scores: list[float], sent: int = 100, **changes: Any) -> dict[str, Any]:

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from simulations.report import Run, load_run
 from simulations.reproduce.command import Request, reproduce
 from simulations.reproduce.outcome import Outcome
 from simulations.reproduce.pictures import _curves, _plane
 from simulations.reproduce.recipe import Cell, Measure, load, names
 from simulations.reproduce.records import _thinned, measured
+from simulations.runs import Run, load_run
 
 RECIPE = """
 title = "Small table"

@@ -17,7 +17,8 @@ from hetfl_flwr.payloads import from_record
 from hetfl_flwr.roster import Sharing
 from hetfl_flwr.rounds import AsyncRounds
 from simulations.cli import _run
-from simulations.engine import FIRST_NODE, LocalGrid
+from simulations.engine import LocalGrid
+from simulations.hosted import FIRST_NODE
 from simulations.testing.lab import Reversing
 from strategies.fedhe import FedHe
 

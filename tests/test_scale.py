@@ -20,8 +20,9 @@ from hetfl_flwr.errors import StateError
 from hetfl_flwr.federation import Federation
 from hetfl_flwr.payloads import from_record, to_record
 from hetfl_flwr.results import ROUNDS_FILE
-from simulations import engine
-from simulations.engine import FIRST_NODE, LocalGrid, share_out
+from simulations.engine import LocalGrid
+from simulations.hosted import FIRST_NODE
+from simulations.workers import share_out
 
 RUN = 7
 
@@ -98,7 +99,7 @@ def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
         shares.append({client: (owner + 1) % workers for client, owner in owners.items()})
         return shares[-1]
 
-    monkeypatch.setattr(engine, "share_out", exchanged)
+    monkeypatch.setattr("simulations.workers.share_out", exchanged)
     config = config_for(algorithm, "change", **settings)
     assert result(run_federation(config, small_grid(config, workers=2, memory=2**30))) == expected
     assert len(shares) >= 1 + 5 + 4  # roll call, rounds and evaluations

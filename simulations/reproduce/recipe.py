@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
-from simulations.report import Summary
+from simulations.runs import Summary
 
 TABLES = Path(__file__).resolve().parents[1] / "recipes" / "tables"
 """Where the recipes lie."""

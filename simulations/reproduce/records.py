@@ -13,9 +13,9 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.errors import RunFolderError, unknown
 from hetfl_flwr.state import replace_file
 from simulations.many import commits
-from simulations.report import RoundRecord, Run, figures, load_run
 from simulations.reproduce.recipe import NUMBERS, PAYLOAD, Measure, Recipe
 from simulations.reproduce.running import Job
+from simulations.runs import RoundRecord, Run, figures, load_run
 
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 """Client P, or clients P to Q, in a measure's key."""

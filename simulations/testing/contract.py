@@ -19,7 +19,7 @@ from hetfl_flwr.federation import Federation
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
 from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Dim, from_record, to_record
-from simulations.engine import FIRST_NODE
+from simulations.hosted import FIRST_NODE
 from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
 

@@ -21,7 +21,8 @@ from hetfl_flwr.federation import Federation
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node import Node
 from hetfl_flwr.server_app import app as server_app
-from simulations.engine import CLIENT_APP, LocalGrid
+from simulations.engine import LocalGrid
+from simulations.hosted import CLIENT_APP
 
 RUN = 7
 """Run id of everything that is built here."""
