@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from scipy.stats import ttest_rel
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from simulations.reproduce.command import Request, reproduce
@@ -407,6 +408,24 @@ def test_statistics_over_seeds():
     assert Outcome(CELL, "m", "%", 5.0, one.ours, {}).within is False
     difference, p = one.against  # of 1, 0, -1: no difference at all
     assert (difference, p) == (0, 1)
+
+
+def test_the_paired_test_is_scipys():
+    ours, theirs = {0: 3.0, 1: 5.0, 2: 4.0, 3: 9.0}, {0: 2.0, 1: 5.5, 2: 1.0, 3: 4.0}
+    difference, p = Outcome(CELL, "m", "%", None, ours, theirs).against
+    assert difference == pytest.approx(2.125)
+    assert p == pytest.approx(ttest_rel(list(ours.values()), list(theirs.values())).pvalue)
+
+
+@pytest.mark.filterwarnings("error")
+def test_figures_equal_over_seeds_but_for_rounding_give_no_warning():
+    one = Outcome(
+        CELL, "m", "%", 93.1, dict.fromkeys(range(3), 93.1) | {3: 93.10000000000001}, dict.fromkeys(range(4), 93.0)
+    )
+    assert one.interval == pytest.approx((93.1, 93.1))
+    assert one.against[0] == pytest.approx(0.1)
+    same = Outcome(CELL, "m", "%", 93.1, dict.fromkeys(range(3), 93.1), {})
+    assert (same.interval, same.within, same.away) == ((93.1, 93.1), True, None)
 
 
 def test_one_seed_has_no_deviation():
