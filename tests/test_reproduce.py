@@ -11,6 +11,7 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
+from simulations.reproduce.collection import collect
 from simulations.reproduce.command import Request, reproduce
 from simulations.reproduce.outcome import Outcome
 from simulations.reproduce.pictures import _curves, _plane
@@ -341,12 +342,37 @@ def test_results_that_cannot_be_written_are_named_and_the_runs_are_there(run_rec
     assert (tmp_path / "out" / "small" / "runs" / "private" / "seed-0" / "summary.json").exists()
 
 
+def test_the_file_of_all_tables_begins_with_what_they_come_to(tmp_path):
+    (tmp_path / "table.md").write_text("""## A, Table 1: one (two)
+
+A, 2021. Made by `x`; 5 of 6 runs.
+
+| row | measure | paper | ours | seeds | difference | 95 % interval | paper within | deviations away | against B |
+| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |
+| near | ACC, % | 50.00 | 51.00 ± 1.00 | 3 | +1.00 | 48.52 to 53.48 | yes | 1.0 | - |
+| away | ACC, % | 50.00 | 53.00 ± 0.50 | 2 | +3.00 | 51.76 to 54.24 | no | 6.0 | +2.00 (p = 0.2) |
+| same | ACC, % | 50.00 | 53.00 ± 0.00 | 2 | +3.00 | 53.00 to 53.00 | no | - | - |
+| unsaid | ACC, % | - | 51.00 ± 1.00 | 4 | - | 48.52 to 53.48 | - | - | - |
+| once | numbers, numbers | 7,940 | 120 | 1 | -7,820 | - | - | - | - |
+| never | ACC, % | 50.00 | - | 0 | - | - | - | - | - |
+""")
+    collect({"a": "A, Table 1: one (two)"}, {"A, Table 1: one (two)": tmp_path}, tmp_path / "all.md")
+    glance = (tmp_path / "all.md").read_text().partition("\n## ")[0]
+    assert glance.splitlines()[-1] == (
+        "| [A, Table 1: one (two)](#a-table-1-one-two) | 5 of 6 | 1 to 4 | 1 of 3 | 2 of 3 |"
+    )
+
+
 def test_a_file_of_tables_keeps_those_that_are_not_asked_for(run_recipe, recipe, tmp_path):
     results = tmp_path / "all.md"
     other = "## Another, Table 2\n\nMade by hand.\n"
     results.write_text(f"# Results\n\n{other}\n## Not run\n\n- Third (`third`)\n- Small table (`small`)\n")
     run_recipe(only=["Priv"], seeds=1, results=results)
-    first, small, missing = results.read_text().split("\n## ")[1:]
+    glance, first, small, missing = results.read_text().split("\n## ")
+    assert glance.splitlines()[-2:] == [
+        "| [Another, Table 2](#another-table-2) | - | - | - | - |",
+        "| [Small table](#small-table) | 1 of 1 | 1 | - | - |",
+    ]
     assert f"## {first}" == other
     assert small.startswith("Small table\n")
     assert missing == "Not run\n\n- Third (`third`)\n"

@@ -1,27 +1,20 @@
 """``hetfl reproduce``: run what a recipe asks for, and put the paper's figures beside ours."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from shutil import copyfile
 from typing import NamedTuple
 
 from rich.console import Console
 
 from hetfl_flwr.config import Value
-from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.errors import ConfigError
 from simulations.many import ELSEWHERE, run_all
+from simulations.reproduce.collection import RESULTS, collect
 from simulations.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.reproduce.pictures import draw
 from simulations.reproduce.recipe import Recipe, Variant, load, names
 from simulations.reproduce.records import Record, Records, record
 from simulations.reproduce.running import Job, jobs
-
-RESULTS = "results"
-"""Folder beside the file of all tables, for their pictures and for what each run came to."""
-
-MISSING = "Not run"
-"""Heading of the section that names what has not been run."""
 
 
 class Request(NamedTuple):
@@ -112,7 +105,8 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
             console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
         known += [task] if records else []
     if request.results is not None:
-        _collect(tasks, known, request.results)
+        titles = {task.name: task.recipe.title for task in tasks}
+        collect(titles, {task.recipe.title: task.folder for task in known}, request.results)
     return whole
 
 
@@ -157,33 +151,3 @@ def _report(task: Task, records: Sequence[Record], console: Console) -> None:
         draw(task.recipe, figures, task.jobs, records, task.folder / "figure.png")
     picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
     console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)
-
-
-def _collect(tasks: Sequence[Task], known: Sequence[Task], path: Path) -> None:
-    """Write all tables that have figures into one file, their pictures beside it, and what has not been run.
-
-    What the file has of other tables, or of these from runs that are no longer known, stays.
-    """
-    try:
-        (path.parent / RESULTS).mkdir(parents=True, exist_ok=True)
-        sections = _sections(path)
-        missing = sections.pop(MISSING, "").split("\n")
-        for task in known:
-            picture, drawn = f"{RESULTS}/{task.folder.name}.png", task.folder / "figure.png"
-            if drawn.exists():
-                copyfile(drawn, path.parent / picture)
-            sections[task.recipe.title] = (task.folder / "table.md").read_text()
-            if (path.parent / picture).exists():
-                sections[task.recipe.title] += f"\n![{task.recipe.title}]({picture})\n"
-        missing += [f"- {task.recipe.title} (`{task.name}`)" for task in tasks]
-        missing = [line for line in dict.fromkeys(missing) if line[2:].rpartition(" (`")[0] not in {"", *sections}]
-        text = ["# Results\n", *(sections[title] for title in sorted(sections, key=str.casefold))]
-        path.write_text("\n".join([*text, *([f"## {MISSING}\n", *missing, ""] if missing else [])]))
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _sections(path: Path) -> dict[str, str]:
-    """Return the sections of a file of tables, by their headings; of none nothing."""
-    parts = re.split(r"^(?=## )", path.read_text() if path.exists() else "", flags=re.MULTILINE)[1:]
-    return {part.partition("\n")[0].removeprefix("## "): part.rstrip("\n") + "\n" for part in parts}
