@@ -13,7 +13,7 @@ RESULTS = "results"
 MISSING = "Not run"
 """Heading of the section that names what has not been run."""
 
-FIGURE = re.compile(r"^(?:\| [^|]+ ){4}\| (\d+) \| \S+ \| [^|]+ \| (yes|no|-) \| (\S+) \|", re.MULTILINE)
+FIGURE = re.compile(r"^(?:\| [^|]+ ){4}\| (\d+) \| \S+ \| [^|]+ \| (yes|no|-) \| (-|\d+\.\d) \|", re.MULTILINE)
 """A line of a table with one figure: seeds, whether the paper's is in the interval, how many deviations it is away."""
 
 GLANCE = """\
