@@ -38,7 +38,7 @@ def _surfaced(handler: Handler) -> Handler:
     def surfaced(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             line = _where(message, context) + _reason(error)
             log(ERROR, line, exc_info=None if isinstance(error, HetflError) else error)
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
@@ -151,6 +151,6 @@ def _where(message: Message, context: Context) -> str:
     return f"{where}, round {record[ROUND]!r}: " if record is not None and ROUND in record else f"{where}: "
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     line = " ".join(str(error).split())
     return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line}"

@@ -2,10 +2,18 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from traceback import extract_tb
+
+LONGEST_TEXT = 2000
+"""Characters of an error that are shown; what is longer loses its middle."""
 
 
 class HetflError(Exception):
     """Base of all errors of this project. Its text is one line, fit for standard error."""
+
+    def __str__(self) -> str:
+        """Return the text as `printable` shows it, whatever was put into it."""
+        return printable(super().__str__())
 
 
 class ConfigError(HetflError):
@@ -38,6 +46,30 @@ class TooFewClients(FederationError):
 
 class RunFolderError(HetflError):
     """A run folder that cannot be written, holds another run, or holds none."""
+
+
+def printable(text: str) -> str:
+    r"""Return a text in one line of bounded length: what cannot be printed is escaped, a long middle is left out.
+
+    Examples
+    --------
+    >>> print(printable("no\x1b[31m\n[data] é"))
+    no\x1b[31m\n[data] é
+    >>> len(printable("x" * 10**6))
+    2000
+    """
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[: half - 5]} ... {text[-half:]}"
+
+
+def place(error: BaseException) -> str:
+    """Return the file and the line that an error comes from; empty where it has no trace."""
+    frames = extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:

@@ -169,7 +169,7 @@ def checked(model: object, spec: DataSpec) -> SplitModel:
     return model
 
 
-def cause(error: Exception) -> str:
+def cause(error: BaseException) -> str:
     """Return the first line of an error, with its type where it is not one of this project's."""
     text = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {error}"
     return text.splitlines()[0]
