@@ -38,6 +38,9 @@ MOST = 2**31 - 1
 LONGEST_VALUE = 100_000
 """Characters of a text, at most."""
 
+DEEPEST = 32
+"""Tables within each other in a TOML file, at most."""
+
 LARGEST_FILE = 2**20
 """Bytes of a TOML file of config keys, at most."""
 
@@ -182,7 +185,7 @@ def _path(text: str) -> str:
 
 def _dataset(text: str) -> str:
     for name in text.split(","):
-        _path(name.strip())
+        _path(name.strip().removeprefix("rotated-"))
     return text
 
 
@@ -693,28 +696,45 @@ def write_own_keys(values: Mapping[str, Value]) -> str:
 
 def read_toml(path: Path) -> dict[str, Value]:
     """Read a TOML file of config keys, tables flattened with dots."""
-    try:
-        flat = dict(flattened(tomllib.loads(_read_small(path))))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: its tables or lists are nested too deeply") from None
-    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
-        raise ConfigError(f"{path}: not TOML: {error}") from None
+    flat = dict(flattened(load_toml(path)))
     for key, value in flat.items():
         if problem := _no_value(value) or _unusable(key):
             raise ConfigError(f"{path}: {key} {problem}")
     return flat
 
 
-def _read_small(path: Path) -> str:
-    """Return the text of a file; nothing is waited for that another program is to write.
+def load_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file as it is.
 
     Raises
     ------
     ConfigError
-        It is a pipe or a device, or too large for a config.
+        It cannot be read, is not TOML, or is nested more deeply than any config is.
     """
+    try:
+        loaded = tomllib.loads(_read_small(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        loaded = None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    if loaded is None or _depth(loaded) > DEEPEST:
+        raise ConfigError(f"{path}: its tables or lists are nested too deeply")
+    return loaded
+
+
+def _depth(table: Mapping[str, Any]) -> int:
+    """Return how many tables stand within each other, at most one more than is allowed."""
+    tables, depth = [table], 0
+    while tables and depth <= DEEPEST:
+        tables = [inner for outer in tables for inner in outer.values() if isinstance(inner, dict)]
+        depth += 1
+    return depth
+
+
+def _read_small(path: Path) -> str:
+    """Return the text of a file; nothing is waited for that another program is to write."""
     state = usable_path(str(path)).stat()
     if stat.S_ISDIR(state.st_mode):
         raise ConfigError(f"{path}: is a folder, expected a TOML file")

@@ -247,12 +247,12 @@ def list_(
     """
     from simulations import catalogue
 
-    config = RunConfig.from_flat({"data-dir": data_dir, **dict(map(parse_setting, settings or []))})
+    config = RunConfig.from_flat({"data-dir": data_dir, "dataset": dataset, **dict(map(parse_setting, settings or []))})
 
     tables = {
         Kind.ALGORITHMS: catalogue.algorithms,
         Kind.DATASETS: lambda: catalogue.datasets(data_dir),
-        Kind.MODELS: lambda: catalogue.models(dataset, config.reading),
+        Kind.MODELS: lambda: catalogue.models(config.dataset, config.reading),
         Kind.RECIPES: lambda: catalogue.recipes(RECIPES),
         Kind.TABLES: catalogue.tables,
         Kind.KEYS: catalogue.keys,
