@@ -163,7 +163,7 @@ def _own_package(name: str) -> ModuleType:
     ConfigError
         Another package of that name comes before it on Python's path.
     """
-    root = Path(__file__).parents[1]
+    root = Path(__file__).resolve().parents[1]
     package = import_module(name)
     found = next(iter(package.__path__), "nowhere")
     if Path(found).resolve() != root / name:

@@ -376,9 +376,9 @@ def _find_own_modules() -> None:
 
     So a folder there that is called like a package of this project, or of anybody else's, hides none.
     """
-    here, project = os.getcwd(), str(Path(__file__).parents[1])
-    if here != project:
-        sys.path[:] = [*(place for place in sys.path if place not in ("", here)), here]
+    here = Path.cwd()
+    if here != Path(__file__).resolve().parents[1]:
+        sys.path[:] = [*(place for place in sys.path if Path(place or ".").resolve() != here), str(here)]
 
 
 def _chosen(recipe: Path | None, settings: list[str] | None, **named: Value | None) -> dict[str, Value]:
