@@ -143,6 +143,7 @@ def jobs(base: Mapping[str, Value], grid: Grid, out: Path) -> list[Job]:
 
 
 def _job(settings: dict[str, Value], swept: Sequence[str], out: Path) -> Job:
+    RunConfig.from_flat(settings)  # values that no config may have, a folder cannot have in its name either
     name = ",".join(f"{key}={_written(settings[key])}" for key in swept)
     if len(name) > LONGEST:
         raise ConfigError(f"{name[:40]}... is too long for the name of a folder: sweep over fewer keys at once")

@@ -137,9 +137,10 @@ def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, 
         sync(descriptor)
 
     keys = Keys(tmp_path / "keys")
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", killed)
-        make_keys(keys.folder, [HOST], 1)
+        with pytest.raises(KeyboardInterrupt):
+            make_keys(keys.folder, [HOST], 1)
     before = {path: path.read_bytes() for path in keys.folder.glob("[!.]*")}
     assert len(before) == files
     made = make_keys(keys.folder, [HOST], 1)

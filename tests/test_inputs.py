@@ -268,6 +268,7 @@ COMMANDS = {
     "long sweep": (["run", "fedhe", "--out", "s", "--sweep", f"seed=0:{LONG_NUMBER}"], "is no range of integers"),
     "large sweep": (["run", "fedhe", "--out", "s", "--sweep", "seed=0:999 rounds=1:999"], "a sweep of 997002 runs"),
     "sweep over NUL": (["run", "fedhe", "--out", "s", "--sweep", "data-dir=a\0b"], "NUL character"),
+    "sweep over bytes": (["run", "fedhe", "--out", "s", "--sweep", "data-dir=\udcff"], "what UTF-8 cannot write"),
     "compare": (["compare", "fifo"], "fifo: no such folder"),
     "compare of a wrong run": (["compare", "run"], "run/config.toml: "),
     "compare of NUL": (["compare", "a\0b"], "it holds a NUL character"),
