@@ -63,6 +63,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "photos" / "a").mkdir(parents=True)
     (folder / "photos" / "a" / "fake.png").write_text("no image")
     os.mkfifo(folder / "photos" / "a" / "pipe.png")
+    (folder / "home" / "projects").mkdir(parents=True)
+    (folder / "home" / "a.png").write_text("no image")
+    for number in range(5000):
+        (folder / "home" / "projects" / f"{number}.txt").touch()
     (folder / "table").mkdir()
     (folder / "table" / "rows.csv").write_bytes(b"\xff\xfe\x00,b\n1")
     (folder / "run").mkdir()
@@ -95,6 +99,7 @@ def hetfl(here: Path) -> Iterator[Call]:
     """Call the command in this process, up to where it would train."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
+        patch.setenv("HOME", str(here / "home"))
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(server_app, "_federate", lambda *arguments: None)
         patch.setattr(cli, "_show", lambda folder: None)
@@ -198,6 +203,7 @@ REFUSED = {
     "images that are none": (["dataset=./photos"], "photos"),
     "root": (["dataset=/"], "dataset '/' is the system's"),
     "pseudo files": (["dataset=/proc"], "dataset '/proc' is the system's"),
+    "home": (["dataset=~"], "home' holds mostly other files"),
     "fifo as data-dir": (["dataset=mnist", "data-dir=fifo"], "is not a folder"),
     "fifo as output-dir": (["output-dir=fifo"], "fifo"),
     "file as output-dir": (["output-dir=file/run"], "file/run"),
@@ -238,7 +244,7 @@ NAMES = {
     "file": "not TOML",
     "binary": "not TOML",
     "folder": "is a folder, expected a TOML file",
-    "fifo": "is a pipe or a device, expected a TOML file",
+    "fifo": "fifo: is a pipe, expected a file or a folder",
     "/dev/zero": "is a pipe or a device, expected a TOML file",
     "loop": "symlink loop",
     "file/x": "Not a directory",
@@ -269,7 +275,7 @@ COMMANDS = {
     "large sweep": (["run", "fedhe", "--out", "s", "--sweep", "seed=0:999 rounds=1:999"], "a sweep of 997002 runs"),
     "sweep over NUL": (["run", "fedhe", "--out", "s", "--sweep", "data-dir=a\0b"], "NUL character"),
     "sweep over bytes": (["run", "fedhe", "--out", "s", "--sweep", "data-dir=\udcff"], "what UTF-8 cannot write"),
-    "compare": (["compare", "fifo"], "fifo: no such folder"),
+    "compare": (["compare", "fifo"], "fifo: is a pipe"),
     "compare of a wrong run": (["compare", "run"], "run/config.toml: "),
     "compare of NUL": (["compare", "a\0b"], "it holds a NUL character"),
     "report": (["report", "loop"], "symlink loop"),
@@ -279,6 +285,8 @@ COMMANDS = {
     "export of a client": (["export", "run", "--client", LONG_NUMBER, "--out", "x.onnx"], "hetfl: "),
     "partition": (["partition", "--clients", "1000000000"], "clients = 1000000000: "),
     "partition to nowhere": (["partition", "--clients", "2", "--json", "file/x"], "file/x"),
+    "partition to a pipe": (["partition", "--clients", "2", "--json", "fifo"], "fifo: is a pipe"),
+    "report to a pipe": (["report", "run", "--out", "fifo"], "fifo: is a pipe"),
     "picture to nowhere": (["partition", "--clients", "2", "--out", "file/x.png"], "file/x.png"),
     "list": (["list", "models", "--dataset", "a\0b"], "it holds a NUL"),
     "list of a folder": (["list", "datasets", "--data-dir", "fifo"], "is not a folder"),

@@ -1,5 +1,7 @@
 """Data sets as files on this machine: which folder holds one."""
 
+import os
+from itertools import islice
 from pathlib import Path
 
 from hetfl_flwr.errors import DataError
@@ -12,6 +14,9 @@ IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".we
 
 SYSTEM = (Path("/dev"), Path("/proc"), Path("/sys"))
 """Folders whose files are none: some of them never end, or wait for somebody."""
+
+MANY = 5000
+"""Files in a folder from which on it takes minutes to look through them for data."""
 
 EXPECTED = (
     "parquet, csv, json or arrow files (the hub's layout, or what save_to_disk writes), or one folder of images a class"
@@ -45,6 +50,8 @@ def own_folder(dataset: str) -> Path:
         raise DataError(f"dataset '{folder}' is the system's: give a folder that holds {EXPECTED}")
     if not holds_data(folder):
         raise DataError(f"dataset '{folder}' holds no data: expected {EXPECTED}")
+    if _is_mostly_other(folder):
+        raise DataError(f"dataset '{folder}' holds mostly other files: give the folder below it that holds {EXPECTED}")
     return folder
 
 
@@ -77,6 +84,14 @@ def holds_data(folder: Path) -> bool:
 def holds_images_alone(folder: Path) -> bool:
     """Return whether there are images below a folder and no file of rows, save one that describes them."""
     return not any(_is_file(path, TABLES) and path.stem != "metadata" for path in folder.rglob("*"))
+
+
+def _is_mostly_other(folder: Path) -> bool:
+    """Return whether of the first `MANY` files below a folder less than a quarter are data, as in a user's home."""
+    files = (name for _, _, names in os.walk(folder) for name in names)
+    first = list(islice(files, MANY))
+    data = sum(Path(name).suffix.lower() in TABLES | IMAGES for name in first)
+    return len(first) == MANY and data < MANY / 4
 
 
 def _is_file(path: Path, suffixes: set[str]) -> bool:
