@@ -39,7 +39,7 @@ MOST_WORKERS = 256
 
 
 def path(text: str) -> Path:
-    """Read an argument that names a file or a folder, as `usable_path` does; a pipe, which may wait for ever, is none."""
+    """Read an argument that names a file or a folder, as `usable_path` does; a pipe is refused: opening it may wait."""
     named = usable_path(str(text))
     if named.is_fifo() and not named.is_relative_to("/dev"):  # /dev/stdout may be one, which somebody reads
         raise ConfigError(f"{named}: is a pipe, expected a file or a folder")
