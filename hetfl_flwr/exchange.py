@@ -6,8 +6,10 @@ from copy import copy
 from dataclasses import dataclass, field
 from math import isfinite
 from reprlib import Repr
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from numpy.typing import NDArray
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, STAGES
@@ -129,8 +131,7 @@ class Sent:
     @property
     def arrays(self) -> Arrays:
         """The arrays that its client is sent."""
-        record = self.message.content.array_records.get(ARRAYS)
-        return from_record(record) if record else {}
+        return arrays_of(self.message)
 
     @property
     def stage(self) -> str:
@@ -185,6 +186,11 @@ def checked(
         raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
     arrays = uploads(member).decode(content.array_records[ARRAYS], str(member), half=half)
     return with_arrays(reply, to_record(arrays)) if half else reply
+
+
+def arrays_of(message: Message) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a message that this process has written or checked; none where it has none."""
+    return from_record(message.content.array_records.get(ARRAYS) or ArrayRecord())
 
 
 def with_arrays(message: Message, arrays: ArrayRecord) -> Message:

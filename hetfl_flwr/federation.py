@@ -26,14 +26,15 @@ from hetfl_flwr.exchange import (
     Failure,
     Sent,
     Traffic,
+    arrays_of,
     checked,
     cost,
     one_line,
     reason,
     with_arrays,
 )
-from hetfl_flwr.guard import Guard, measure
-from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS
+from hetfl_flwr.guard import ROWS_FACTOR, Guard, measure, measure_rows
+from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
 from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_record
 from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
@@ -85,8 +86,8 @@ class Federation:
         Who is here.
     trained : dict of int to int
         The round in which each client has trained last, by partition.
-    guard : Guard
-        What the sizes of uploads are held against.
+    guard, rows_guard : Guard
+        What the sizes of uploads, and of public rows, are held against.
     """
 
     def __init__(self, grid: Grid, config: RunConfig, origin: Origin | None = None) -> None:
@@ -100,6 +101,7 @@ class Federation:
         self._holds: dict[int, set[int]] = {}
         self._late: dict[str, int] = {}
         self.guard = Guard(config.outlier_factor)
+        self.rows_guard = Guard(ROWS_FACTOR if config.outlier_factor else 0.0)
         self.poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
 
     def assemble(self) -> None:
@@ -261,9 +263,13 @@ class Federation:
             return seeds(member.public, member.spec, member.dtype, labelled=sharing.labelled)
 
         collected = self.exchange(calls, declared)
-        for reply in collected.replies:
-            member = self.roster.of(reply.metadata.src_node_id)
-            self.roster.seeds[member.partition] = from_record(reply.content.array_records[ARRAYS])
+        came = {self.roster.of(reply.metadata.src_node_id): arrays_of(reply) for reply in collected.replies}
+        far = self.rows_guard.set_aside({one.partition: measure_rows(rows["inputs"]) for one, rows in came.items()})
+        for member, arrays in came.items():
+            if why := far.get(member.partition):
+                collected.failures.append(Failure(member.partition, STAGES[SEEDS], f"{member}: {why}", member.node))
+            else:
+                self.roster.seeds[member.partition] = arrays
         self.roster.seeds = dict(sorted(self.roster.seeds.items()))
         result.add(collected)
 
@@ -364,7 +370,7 @@ class Federation:
         for reply in result.replies:
             node, content = reply.metadata.src_node_id, reply.content
             if sent[node].is_training:
-                member, arrays = self.roster.of(node), from_record(content.array_records[ARRAYS])
+                member, arrays = self.roster.of(node), arrays_of(reply)
                 samples = int(content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
                 came[member.partition] = measure(arrays, uploads(member), sent[node].arrays, samples)
         far = self.guard.set_aside(came)

@@ -7,7 +7,7 @@ algorithm's ``robust`` is there.
 
 from collections.abc import Iterator, Mapping
 from math import exp, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from hetfl_flwr.payloads import Arrays, PayloadSpec
 
 FEWEST = 3
 """With fewer sizes than this, none of them is the odd one."""
+
+ROWS_FACTOR = 1000.0
+"""The factor for public rows: a column of a few rows of each client may differ a lot, such as capital gains."""
 
 DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
@@ -143,6 +146,20 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         else:
             sizes[one.name] = Size(_root_mean_square(values), usual=one.usual)
     return sizes
+
+
+def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
+    """Return the sizes of public rows (N, *shape): of each column of a table, of other numbers as a whole.
+
+    Bytes of pixels and tokens have none: they are bounded.
+    """
+    if inputs.dtype.kind != "f":
+        return {}
+    values = inputs.astype(np.float64)
+    if values.ndim != 2:
+        return {"inputs": Size(_root_mean_square(values))}
+    squares, filled = np.square(values).sum(0), np.maximum((values != 0).sum(0), 1)
+    return {f"inputs, column {column}": Size(value) for column, value in enumerate(np.sqrt(squares / filled).tolist())}
 
 
 def _root_mean_square(values: NDArray[np.float64]) -> float:

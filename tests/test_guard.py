@@ -5,15 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fixtures.grids import Tampering
 from flwr.app import Array, ArrayRecord, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec, Samples
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.guard import Guard, Size, measure
-from hetfl_flwr.messages import ARRAYS
+from hetfl_flwr.messages import ARRAYS, SEEDS
 from hetfl_flwr.payloads import ArraySpec, PayloadSpec, from_record
 
 
@@ -193,3 +196,53 @@ def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_f
 @pytest.mark.parametrize("factor", [0.5, -1.0])
 def test_a_factor_below_1_is_refused(factor, refusal):
     assert refusal(ConfigError, RunConfig.from_flat, {"outlier-factor": factor}).startswith("outlier-factor = ")
+
+
+# --- public rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedmd", "agg", "fedhenn"])
+def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_path, run_federation):
+    """One value of 1e12 in one column of one client's table: that client is named, in the others it changes nothing."""
+    config = RunConfig.from_flat(
+        {
+            "algorithm": name,
+            "dataset": "breast-cancer",
+            "models": "mlp",
+            "clients": 4,
+            "rounds": 2,
+            "output-dir": str(tmp_path),
+            **({"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1} if name == "fedmd" else {}),
+        }
+    )
+
+    def huge(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        arrays["inputs"][0, 3] = 1e12
+        reply.content[ARRAYS] = ArrayRecord({key: Array(array) for key, array in arrays.items()})
+        return reply
+
+    folder = run_federation(config, Tampering(config, 1, huge, SEEDS))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for entry in rounds[::2]:  # it is asked again with each welcome, from round 2 on
+        [failure] = entry["failures"]
+        assert (failure["partition"], failure["stage"]) == (1, "sharing of seeds")
+        assert "array 'inputs, column 3' has size" in failure["reason"]
+    assert all("train-loss" in rounds[-1]["clients"][other] for other in "023")
+
+
+def test_public_rows_beyond_a_hundred_deviations_are_cut_on_the_node():
+    """Two clients are too few to say who is wrong. Of a column with mean 6 and deviation 2, 1e12 becomes 206, and a
+    column of one number only stays as it was."""
+    table = Arrays(
+        DataSpec((2,), 2),
+        inputs=torch.tensor([[4.0, 7.0], [8.0, 7.0]]),
+        labels=torch.tensor([0, 1]),
+        train_rows=2,
+        peak=torch.tensor([2.0, torch.inf]),
+        centre=torch.tensor([3.0, 0.0]),
+    )
+    own = Samples(table, torch.tensor([0, 1]))
+    theirs = own.like(torch.tensor([[1e12, 1e12], [-1e12, 5.0], [10.0, 7.0]]), torch.tensor([0, 1, 1]))
+    assert theirs.stored()[0].tolist() == [[206.0, pytest.approx(1e12)], [-194.0, 5.0], [10.0, 7.0]]
+    assert theirs.batch(torch.arange(3))[0].tolist() == [[100.0, 0.0], [-100.0, 0.0], [2.0, 0.0]]

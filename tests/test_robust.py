@@ -213,6 +213,7 @@ def test_one_poisoned_client_of_ten(algorithm, keys, make_config, run_federation
             algorithm=algorithm,
             clients=10,
             evaluate_every=100,
+            outlier_factor=0.0,
             test_fraction=0.5,
             output_dir=str(tmp_path / name),
             **{"models": LINEAR, "learning_rate": 0.01, "rounds": 8, f"{algorithm}.robust": robust, **keys},
