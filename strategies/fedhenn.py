@@ -25,12 +25,12 @@ from hetfl_flwr.alignment import (
     thin_factor_of_kernel,
 )
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.global_model import global_model
 from hetfl_flwr.messages import ARRAYS, EXAMPLES, METRICS
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
 from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
 from strategies.base import KnowledgeStrategy, Upload
-from strategies.fedavg import first_model
 
 
 class FedHeNN(KnowledgeStrategy):
@@ -122,7 +122,7 @@ class FedHeNN(KnowledgeStrategy):
         """Know no kernel; or draw the global model's initial weights."""
         if self.unlike_models:
             return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
-        model = first_model(roster, self.config)
+        model = global_model(roster, self.config)
         self._weights = weights(model)
         return model_arrays(model)
 
