@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from io import BytesIO
 from math import prod
 from typing import Any
@@ -107,7 +108,7 @@ class ArraySpec:
     sums_to_one: bool = False
     nonzero: bool = False
     sensitive: bool = False
-    usual: float = field(default=0.0, compare=False)
+    usual: float = field(default=0.0, compare=False, repr=False)
 
     @property
     def is_amount(self) -> bool:
@@ -469,6 +470,11 @@ def weights(model: torch.nn.Module) -> PayloadSpec:
     """
     state = model.state_dict()
     return PayloadSpec(tuple(spec for name, spec in _entries(model).items() if state[name].is_floating_point()))
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """Return the fingerprint of a model's `weights`: equal for models whose weights can be averaged."""
+    return sha256(repr(weights(model)).encode()).hexdigest()[:16]
 
 
 def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:

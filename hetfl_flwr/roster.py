@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from flwr.app import ConfigRecord, Message
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from hetfl_flwr.bounds import MOST_NUMBERS
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.messages import MEMBER
@@ -17,9 +18,6 @@ T = TypeVar("T")
 
 MOST_CLIENTS = 1_000_000
 """More clients than a federation has."""
-
-MOST_NUMBERS = 2**28
-"""More numbers than one input has."""
 
 MOST_ROWS = 2**40
 """More samples than a client has."""
