@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from logging import INFO, WARNING
 from math import ceil, inf
+from operator import attrgetter
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -418,7 +419,9 @@ class Federation:
             return False
         try:
             result.traffic[member.partition].add(cost(reply, member))
-            most = member.rows if uploads is None else samples(member) if samples else MOST_SAMPLES
+            if sent.message.metadata.message_type == MessageType.EVALUATE:
+                samples = attrgetter("rows")
+            most = samples(member) if samples else MOST_SAMPLES
             reply = checked(reply, sent.message, member, uploads, most, half=self.config.half)
         except PayloadError as error:
             result.failures.append(Failure(member.partition, sent.stage, one_line(str(error)), member.node))
