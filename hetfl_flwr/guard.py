@@ -33,8 +33,7 @@ class Size(NamedTuple):
     Parameters
     ----------
     value : float
-        Root mean square of its nonzero entries; of an array that the server has sent in the same name and shape, such
-        as weights, that of the nonzero changes. 0: all are zero.
+        Root mean square of its nonzero entries; of an `ArraySpec.update`, that of the nonzero changes. 0: all are zero.
     work : int
         Of a change: the samples that the client has trained on, since more training changes more. Else 0.
     usual : float
@@ -140,11 +139,10 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         if not one.is_amount:
             continue
         values = upload[one.name].astype(np.float64)
-        before = sent.get(one.name)
-        if before is not None and before.shape == values.shape:
-            sizes[one.name] = Size(_root_mean_square(values - before), samples, one.usual)
+        if one.update and one.name in sent:
+            sizes[one.name] = Size(_root_mean_square(values - sent[one.name]), samples)
         else:
-            sizes[one.name] = Size(_root_mean_square(values), usual=one.usual)
+            sizes[one.name] = Size(_root_mean_square(values), usual=0.0 if one.update else one.usual)
     return sizes
 
 

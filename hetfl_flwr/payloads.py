@@ -47,8 +47,8 @@ LEARNT_LIMIT = 1e6
 STATISTIC_LIMIT = 1e18
 """Running statistics of a larger magnitude are nobody's: the squares of those up to here fit into float32."""
 
-USUAL_SIZE = 10.0
-"""Root mean square that logits and representations of trained models reach."""
+TRAINED_SIZE = 10.0
+"""Root mean square that logits and representations of trained models reach; those of new ones stay below 1."""
 
 COUNTER_LIMIT = 2**53
 """Integer buffers, such as counters of steps, of a larger magnitude are nobody's: float64 holds all up to here."""
@@ -95,9 +95,12 @@ class ArraySpec:
     sensitive : bool
         Of integers: whether they are counted from private data. Clipping and noise apply to them as to all
         floating-point numbers, and where there is clipping only whether there are any leaves the client: 1 or 0.
+    update : bool
+        Whether it is what became of the array of that name and shape that the server has sent, such as weights: then
+        the size of the change counts for `hetfl_flwr.guard.Guard`, not its own.
     usual : float
-        A size, as `hetfl_flwr.guard.Guard` takes it, that honest clients may reach when others are far below it,
-        because their models or their progress differ: up to there none is far. 0: no size.
+        Size that honest clients may reach when others are far below it, because their models or their progress differ:
+        up to there `hetfl_flwr.guard.Guard` lets any pass. Of an update there is none.
     """
 
     name: str
@@ -108,7 +111,8 @@ class ArraySpec:
     sums_to_one: bool = False
     nonzero: bool = False
     sensitive: bool = False
-    usual: float = field(default=0.0, compare=False, repr=False)
+    update: bool = field(default=False, compare=False, repr=False)
+    usual: float = field(default=1.0, compare=False, repr=False)
 
     @property
     def is_amount(self) -> bool:
@@ -322,7 +326,7 @@ def seeds(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: bool) -> Pay
     return PayloadSpec((inputs, labels) if labelled else (inputs,))
 
 
-def class_logits(classes: int, *, usual: float = 0.0) -> PayloadSpec:
+def class_logits(classes: int, *, usual: float = 1.0) -> PayloadSpec:
     """Average logits of each class and the number of samples behind them: (C, C) and (C,)."""
     return PayloadSpec(
         (
@@ -380,15 +384,15 @@ def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
 
 def representations(rows: int | Dim, width: int) -> PayloadSpec:
     """Representations of R samples by a body: (R, D), not all zero."""
-    return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True, usual=USUAL_SIZE),))
+    return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True, usual=TRAINED_SIZE),))
 
 
 def linear_head(classes: int, width: int) -> PayloadSpec:
     """Declare a linear head: weight (C, D) and bias (C,), no entry of a magnitude above `LEARNT_LIMIT`."""
     return PayloadSpec(
         (
-            _learnt("weight", (classes, width)),
-            _learnt("bias", (classes,)),
+            replace(_learnt("weight", (classes, width)), usual=0.0),
+            replace(_learnt("bias", (classes,)), usual=0.0),
         )
     )
 
@@ -421,7 +425,7 @@ def _entry(name: str, tensor: torch.Tensor, most: float) -> ArraySpec:
     smallest = 0.0 if name.endswith("running_var") else -most
     kind = str(tensor.dtype).removeprefix("torch.")
     least, largest = (smallest, most) if tensor.is_floating_point() else _integers(kind)
-    return ArraySpec(name, tuple(tensor.shape), kind, least, largest)
+    return ArraySpec(name, tuple(tensor.shape), kind, least, largest, update=True)
 
 
 def _integers(dtype: str) -> tuple[float | None, float | None]:

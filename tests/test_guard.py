@@ -120,14 +120,14 @@ def test_sizes_are_root_mean_squares_over_what_is_not_zero():
         "counts": np.int64([0, 6]),
     }
     sizes = measure(arrays, spec, {}, samples=50)
-    assert sizes == {"logits": Size(np.sqrt(12.5), usual=10.0), "counts": Size(6.0)}
+    assert sizes == {"logits": Size(np.sqrt(12.5), usual=10.0), "counts": Size(6.0, usual=1.0)}
 
 
-def test_of_what_was_sent_down_the_change_is_measured():
-    spec = PayloadSpec((ArraySpec("weight", (2,), "float32"), ArraySpec("bias", (2,), "float32")))
-    arrays = {"weight": np.float32([101, 98]), "bias": np.float32([5, 5])}
-    sent = {"weight": np.float16([100, 100]), "bias": np.zeros((3,), np.float32)}  # another shape: another thing
-    assert measure(arrays, spec, sent, 50) == {"weight": Size(np.sqrt(2.5), work=50), "bias": Size(5.0)}
+def test_of_an_update_the_change_is_measured():
+    spec = PayloadSpec((ArraySpec("weight", (2,), "float32", update=True), ArraySpec("logits", (2,), "float32")))
+    arrays = {"weight": np.float32([101, 98]), "logits": np.float32([5, 5])}
+    sent = {"weight": np.float16([100, 100]), "logits": np.float32([4, 4])}  # the average of all: another thing
+    assert measure(arrays, spec, sent, 50) == {"weight": Size(np.sqrt(2.5), work=50), "logits": Size(5.0, usual=1.0)}
 
 
 # --- whole runs ----------------------------------------------------------------------------------
