@@ -35,6 +35,7 @@ class FedProx(WeightStrategy):
     """
 
     def __init__(self, *, mu: Annotated[float, Field(ge=0)] = 0.01, robust: str = "none") -> None:
+        self.mu = mu
         # Flower warns of a mu of 0 at construction, and a strategy is constructed more than once a run.
         asking = FlowerFedProx(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, proximal_mu=1.0)
         asking.proximal_mu = mu

@@ -1,6 +1,7 @@
 """What the server builds where all clients train one model: what the run config or the zoo has, of bounded size."""
 
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import FederationError, ModelError
+from hetfl_flwr.errors import FederationError, HetflError, ModelError
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.models.zoo import trunk
 from hetfl_flwr.payloads import fingerprint, from_record
@@ -129,6 +130,19 @@ def test_a_model_for_data_of_absurd_size_is_not_built(algorithm, shape, classes,
     who = "" if algorithm == "fml" else "client 0 (mlp): "
     assert said.startswith(f"{who}model 'mlp' for data of shape {shape} and {classes} classes")
     assert said.endswith(why)
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet5", "vgg11", "lstm1"])
+@pytest.mark.parametrize(
+    "odd", [{"shape": ()}, {"shape": (1, 0, 0)}, {"shape": (-5,)}, {"shape": (1, -3, 8)}, {"classes": -1}]
+)
+def test_data_that_cannot_be_are_refused_in_one_line(model, odd, refusal):
+    found = roster(2, **{"model": model, "shape": (1, 8, 8), "vocabulary": 9 * (model == "lstm1"), **odd})
+    config = make("fedavg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of layers without any weight
+        said = refusal(HetflError, build_strategy(config).prepare, found, config)
+    assert said.startswith(f"client 0 ({model}): ")
 
 
 def test_sizes_of_layers_are_found_without_the_memory_that_images_take():
