@@ -49,6 +49,11 @@ def read_node_keys(path: Path) -> dict[int, str]:
     return listed
 
 
+def is_public_key(text: str) -> bool:
+    """Say whether a text is a public key in OpenSSH's format."""
+    return _canonical(text) is not None
+
+
 def write_node_keys(keys: Mapping[int, str]) -> bytes:
     """Write a list as `read_node_keys` reads it."""
     return (HEADER + "".join(f'{number} = "{keys[number]}"\n' for number in sorted(keys))).encode()

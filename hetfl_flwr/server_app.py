@@ -87,7 +87,7 @@ def _federate(
         finally:
             results.finish(arrays)
     for client in results.clients():
-        log(INFO, "client %s", " ".join(f"{key}={value}" for key, value in client.items()))
+        log(INFO, "client %s", " ".join(f"{key}={value}" for key, value in client.items() if key != "versions"))
     summary = results.summary()
     log(
         INFO, "accuracy=%s bytes_up=%d bytes_down=%d", *(summary[key] for key in ("accuracy", "bytes_up", "bytes_down"))

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.node_keys import read_node_keys, write_node_keys
-from hetfl_flwr.state import replace_file
+from hetfl_flwr.node_keys import is_public_key, read_node_keys, write_node_keys
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names that every server certificate holds: the SuperLink's own processes call it by them."""
@@ -152,13 +151,18 @@ def _list_nodes(keys: Keys) -> list[Path]:
     listed = {int(number): _read_public(keys.node_public(int(number))) for number in numbers if number.isdecimal()}
     if before | listed == before:
         return []
-    replace_file(keys.list, write_node_keys(before | listed))
+    temporary = keys.list.with_name(f".{keys.list.name}")
+    temporary.touch(0o644)
+    temporary.write_bytes(write_node_keys(before | listed))
+    temporary.replace(keys.list)
     return [keys.list]
 
 
 def _read_public(path: Path) -> str:
-    kind, key, *_ = (*path.read_text(errors="replace").split(), "", "")  # without the comment
-    return f"{kind} {key}"
+    key = " ".join(path.read_text(errors="replace").split()[:2])  # without the comment
+    if not is_public_key(key):
+        raise ConfigError(f"{path} is no public key in OpenSSH's format")
+    return key
 
 
 def _check_server(keys: Keys, names: list[x509.GeneralName]) -> None:
