@@ -19,7 +19,7 @@ LONGEST_START = 600.0
 FIRST_REPORT = 10.0
 """Seconds until the log says again who is missing; each time, twice as many as before."""
 
-_CLIENT = re.compile(r"client (\d{1,9})\b")
+_CLIENT = re.compile(r"(?:node \d+: )?client (\d{1,9})\b")
 
 
 class Start:
