@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, write_own_keys
 from hetfl_flwr.errors import ConfigError, unknown
 
-BASES = {"base"}
+BASES = {"base", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
 
 

@@ -6,7 +6,6 @@ an error reply that names client, stage and round, so that every engine shows th
 
 from collections.abc import Callable
 from functools import wraps
-from hashlib import sha256
 from logging import ERROR
 from typing import Any
 
@@ -15,14 +14,14 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 from numpy.typing import NDArray
-from torch.nn import Module
 
 from hetfl_flwr import payloads
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, MEMBER, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
+from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, halved, to_record, weights
+from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, fingerprint, halved, to_record
 from hetfl_flwr.privacy import private_rows, private_upload
 from hetfl_flwr.roster import Member
 from hetfl_flwr.versions import installed
@@ -61,13 +60,13 @@ def roll_call(message: Message, context: Context) -> Message:
         partition=node.partition,
         partitions=node.partitions,
         model=node.model_name,
-        parameters=sum(parameter.numel() for parameter in node.model.parameters() if parameter.requires_grad),
+        parameters=trainable_count(node.model),
         width=node.model.width,
         classes=node.data.spec.classes,
         shape=node.data.spec.shape,
         vocabulary=node.data.spec.vocabulary,
-        weights=_fingerprint(node.model),
-        body=_fingerprint(node.model.body),
+        weights=fingerprint(node.model),
+        body=fingerprint(node.model.body),
         dtype=node.dtype,
         train=len(node.data.train),
         public=len(node.data.public),
@@ -127,10 +126,6 @@ def evaluate(message: Message, context: Context) -> Message:
     sent = _received(message, node, client.assess_spec())
     loss, examples, metrics = client.evaluate(list(sent.values()), dict(message.content.config_records[CONFIG]))
     return Message(RecordDict({METRICS: MetricRecord({**metrics, "loss": loss, EXAMPLES: examples})}), reply_to=message)
-
-
-def _fingerprint(model: Module) -> str:
-    return sha256(repr(weights(model)).encode()).hexdigest()[:16]
 
 
 def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:

@@ -131,6 +131,12 @@ def _start_clients(number: int, info: ValidationInfo) -> int:
     return number
 
 
+def _outlier_factor(factor: float) -> float:
+    if 0 < factor < 1:
+        raise ValueError("expected 1 or more, or 0 for no guard")
+    return factor
+
+
 def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
@@ -327,6 +333,15 @@ class RunConfig(BaseModel):
             "(node-keys.toml): a node is taken in only as the client that its key is listed for. Empty: no list."
         ),
     ] = ""
+    outlier_factor: Annotated[
+        float,
+        AfterValidator(_outlier_factor),
+        Field(
+            ge=0,
+            description="An upload is set aside if one of its arrays is more than this many times as large as the "
+            "median client's (and beyond three deviations). 1 or more; 0: off.",
+        ),
+    ] = 5.0
     evaluate_every: Annotated[
         int, Field(ge=1, description="Evaluate on the clients each so many rounds, and after the last.")
     ] = 1

@@ -21,8 +21,21 @@ from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.exchange import Exchange, Failure, Sent, Traffic, checked, cost, one_line, reason, with_arrays
-from hetfl_flwr.messages import ARRAYS, CONFIG, LABELLED, POOL, ROUND, RUN, SEEDS
+from hetfl_flwr.exchange import (
+    MOST_SAMPLES,
+    Exchange,
+    Failure,
+    Sent,
+    Traffic,
+    arrays_of,
+    checked,
+    cost,
+    one_line,
+    reason,
+    with_arrays,
+)
+from hetfl_flwr.guard import ROWS_FACTOR, Guard, measure, measure_rows
+from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
 from hetfl_flwr.node_keys import NodeKeys
 from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_record
 from hetfl_flwr.roster import Member, Roster, Sharing
@@ -105,6 +118,8 @@ class Federation:
         Who is here.
     trained : dict of int to int
         The round in which each client has trained last, by partition.
+    guard, rows_guard : Guard
+        What the sizes of uploads, and of public rows, are held against.
 
     Raises
     ------
@@ -125,6 +140,8 @@ class Federation:
         self._keys = NodeKeys(Path(config.node_keys).expanduser()) if config.node_keys else None
         if self._keys and engine_of(grid) != "deployment":
             raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
+        self.guard = Guard(config.outlier_factor)
+        self.rows_guard = Guard(ROWS_FACTOR if config.outlier_factor else 0.0)
         self.poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
 
     def assemble(self, check: Check | None = None) -> None:
@@ -412,9 +429,13 @@ class Federation:
             return seeds(member.public, member.spec, member.dtype, labelled=sharing.labelled)
 
         collected = self.exchange(calls, declared)
-        for reply in collected.replies:
-            member = self.roster.of(reply.metadata.src_node_id)
-            self.roster.seeds[member.partition] = from_record(reply.content.array_records[ARRAYS])
+        came = {self.roster.of(reply.metadata.src_node_id): arrays_of(reply) for reply in collected.replies}
+        far = self.rows_guard.set_aside({one.partition: measure_rows(rows["inputs"]) for one, rows in came.items()})
+        for member, arrays in came.items():
+            if why := far.get(member.partition):
+                collected.failures.append(Failure(member.partition, STAGES[SEEDS], f"{member}: {why}", member.node))
+            else:
+                self.roster.seeds[member.partition] = arrays
         self.roster.seeds = dict(sorted(self.roster.seeds.items()))
         result.add(collected)
 
@@ -469,7 +490,12 @@ class Federation:
         """Return the Grid as it looks to a strategy that asks it for nodes: just these."""
         return GridView(self.grid, [member.node for member in members])
 
-    def exchange(self, messages: Iterable[Message], uploads: Callable[[Member], PayloadSpec] | None = None) -> Exchange:
+    def exchange(
+        self,
+        messages: Iterable[Message],
+        uploads: Callable[[Member], PayloadSpec] | None = None,
+        samples: Callable[[Member], int] | None = None,
+    ) -> Exchange:
         """Send messages, wait for the replies, and set aside those that cannot be used.
 
         Parameters
@@ -478,6 +504,8 @@ class Federation:
             At most one a node.
         uploads : callable, optional
             What each client is to upload. None: no arrays are looked at.
+        samples : callable, optional
+            The largest ``num-examples`` that each client may say, by its registered rows. None: any.
         """
         result = Exchange()
         sent = {
@@ -487,8 +515,37 @@ class Federation:
             )
         }
         for node, reply in self._answers([one.message for one in sent.values()]):
-            self.judge(reply, sent[node], result, uploads)
+            self.judge(reply, sent[node], result, uploads, samples)
+        if uploads is not None:
+            self.set_aside(result, sent, uploads)
         return result.ordered(self.roster)
+
+    def set_aside(self, result: Exchange, sent: Mapping[int, Sent], uploads: Callable[[Member], PayloadSpec]) -> None:
+        """Move training replies that are far larger than those of others from the good ones to the failures.
+
+        Parameters
+        ----------
+        result : Exchange
+            Replies that have been judged.
+        sent : mapping of int to Sent
+            What each node was sent.
+        uploads : callable
+            What each client was to upload.
+        """
+        came = {}
+        for reply in result.replies:
+            node, content = reply.metadata.src_node_id, reply.content
+            if sent[node].is_training:
+                member, arrays = self.roster.of(node), arrays_of(reply)
+                samples = int(content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
+                came[member.partition] = measure(arrays, uploads(member), sent[node].arrays, samples)
+        far = self.guard.set_aside(came)
+        for reply in list(result.replies):
+            member = self.roster.of(reply.metadata.src_node_id)
+            if why := far.get(member.partition):
+                result.replies.remove(reply)
+                line = f"{member}: {why}: set aside (outlier-factor = {self.guard.factor:g})"
+                result.failures.append(Failure(member.partition, sent[member.node].stage, line, member.node))
 
     def as_sent(self, messages: Iterable[Message]) -> list[Message]:
         """Return messages as they travel: in half precision, if so configured; what many share is halved once."""
@@ -510,6 +567,7 @@ class Federation:
         sent: Sent,
         result: Exchange,
         uploads: Callable[[Member], PayloadSpec] | None = None,
+        samples: Callable[[Member], int] | None = None,
     ) -> bool:
         """Count a reply's cost, and put it with the good ones or the failures. A text says why there is none.
 
@@ -526,11 +584,12 @@ class Federation:
             return False
         try:
             result.traffic[member.partition].add(cost(reply, member))
-            reply = checked(reply, sent.message, member, uploads, half=self.config.half)
+            most = member.rows if uploads is None else samples(member) if samples else MOST_SAMPLES
+            reply = checked(reply, sent.message, member, uploads, most, half=self.config.half)
         except PayloadError as error:
             result.failures.append(Failure(member.partition, sent.stage, one_line(str(error)), member.node))
             return False
-        if sent.message.metadata.message_type == MessageType.TRAIN:
+        if sent.is_training:
             self.trained[member.partition] = sent.round
         result.replies.append(reply)
         return True

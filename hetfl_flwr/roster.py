@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import TypeVar
+from math import prod
+from typing import Annotated, TypeVar
 
 from flwr.app import ConfigRecord, Message
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from hetfl_flwr.bounds import MOST_NUMBERS
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.messages import MEMBER
@@ -15,10 +17,35 @@ from hetfl_flwr.versions import PACKAGES
 
 T = TypeVar("T")
 
+MOST_CLIENTS = 1_000_000
+"""More clients than a federation has."""
+
+MOST_ROWS = 2**40
+"""More samples than a client has."""
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("expected printable characters")
+    return text
+
+
+def _bounded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if prod(shape) > MOST_NUMBERS:
+        raise ValueError(f"expected at most {MOST_NUMBERS} numbers")
+    return shape
+
+
+Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+"""One line of a stranger."""
+
+Rows = Annotated[int, Field(strict=True, ge=0, le=MOST_ROWS)]
+"""A number of samples."""
+
 
 @dataclass(frozen=True)
 class Member:
-    """A client as it answered the roll call.
+    """A client as it answered the roll call. What it says is checked by `from_reply`, which says the ranges.
 
     Parameters
     ----------
@@ -50,31 +77,42 @@ class Member:
     """
 
     node: int
-    partition: int
-    partitions: int
-    model: str
-    parameters: int
-    width: int
-    classes: int
-    shape: tuple[int, ...]
-    vocabulary: int
-    weights: str
-    body: str
-    dtype: str
-    train: int
-    public: int
-    validation: int
-    test: int
-    round: int
-    holds: tuple[int, ...]
-    hetfl: str
-    flwr: str
-    torch: str
+    partition: Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)]
+    partitions: Annotated[int, Field(strict=True, ge=1, le=MOST_CLIENTS)]
+    model: Annotated[Text, Field(min_length=1)]
+    parameters: Annotated[int, Field(strict=True, ge=0, le=2**40)]
+    width: Annotated[int, Field(strict=True, ge=1, le=2**20)]
+    classes: Annotated[int, Field(strict=True, ge=1, le=100_000)]
+    shape: Annotated[
+        tuple[Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBERS)], ...],
+        Field(min_length=1, max_length=8),
+        AfterValidator(_bounded),
+    ]
+    vocabulary: Annotated[int, Field(strict=True, ge=0, le=2**31)]
+    weights: Text
+    body: Text
+    dtype: Annotated[str, Field(pattern="^(u?int(8|16|32|64)|float(16|32|64)|bool)$")]
+    train: Rows
+    public: Rows
+    validation: Rows
+    test: Rows
+    round: Annotated[int, Field(strict=True, ge=-1, le=2**53)]
+    holds: Annotated[
+        tuple[Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)], ...], Field(max_length=MOST_CLIENTS)
+    ]
+    hetfl: Text
+    flwr: Text
+    torch: Text
 
     @property
     def versions(self) -> dict[str, str]:
         """The versions of `hetfl_flwr.versions.PACKAGES` where it runs."""
         return {package: getattr(self, package) for package in PACKAGES}
+
+    @property
+    def rows(self) -> int:
+        """How many samples it has."""
+        return self.train + self.validation + self.test
 
     @property
     def spec(self) -> DataSpec:
@@ -98,15 +136,20 @@ class Member:
         Raises
         ------
         FederationError
-            A field is missing or has another type.
+            A field is missing, has another type, is out of range or contradicts another.
         """
         node = reply.metadata.src_node_id
         try:
-            return _MEMBERS.validate_python({**reply.content.config_records[MEMBER], "node": node})
-        except (KeyError, ValidationError):
-            raise FederationError(
-                f"node {node}: not an answer to this roll call; does it run another version of this app?"
-            ) from None
+            member = _MEMBERS.validate_python({**reply.content.config_records[MEMBER], "node": node})
+        except KeyError:
+            raise FederationError(f"node {node}: {_STRANGE}") from None
+        except ValidationError as error:
+            raise FederationError(f"node {node}: {_wrong(error)}") from None
+        if member.partition >= member.partitions:
+            raise FederationError(f"node {node}: partition = {member.partition} of {member.partitions} partitions")
+        if member.public > member.train:
+            raise FederationError(f"node {node}: public = {member.public} of train = {member.train} samples")
+        return member
 
     def __str__(self) -> str:
         """Return how messages call it."""
@@ -114,6 +157,17 @@ class Member:
 
 
 _MEMBERS = TypeAdapter(Member)
+
+_STRANGE = "not an answer to this roll call; does it run another version of this app?"
+
+
+def _wrong(error: ValidationError) -> str:
+    """Return what is wrong with an answer to the roll call, without what it says itself."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    field = str(first["loc"][0])
+    if first["type"] == "missing":
+        return _STRANGE
+    return f"{field} is no valid {field} of a client: {first['msg'].removeprefix('Value error, ').lower()}"
 
 
 @dataclass(frozen=True)

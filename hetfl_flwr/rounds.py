@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
@@ -81,7 +81,7 @@ class SyncRounds:
         if not drawn:
             return played  # Flower's own strategies would wait for a node for ever
         messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
-        trained = federation.exchange(messages, strategy.upload_spec)
+        trained = federation.exchange(messages, strategy.upload_spec, strategy.most_samples)
         played.trained.add(trained)
         played.trained.replies = trained.replies
         if len(trained.replies) < self._config.min_clients:
@@ -167,14 +167,23 @@ class AsyncRounds:
         sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
         if sent is None:
             return  # a second reply to one message
-        if not _is_training(sent):
+        if not sent.is_training:
             federation.judge(reply, sent, played.evaluated)
-        elif not federation.judge(reply, sent, played.trained, strategy.upload_spec):
+        elif not (replies := self._judged(reply, sent, played)):
             return  # asked again in the next round, lest one that fails at once uses the rounds up
-        elif taken := with_samples([reply]):
+        elif taken := with_samples(replies):
             learnt, _ = strategy.aggregate_train(number, taken)
             played.arrays = played.arrays if learnt is None else learnt
         self._ask(federation.roster.of(sent.node), number, played)
+
+    def _judged(self, reply: Message, sent: Sent, played: Played) -> list[Message]:
+        """Return the reply, as it may be used, or nothing."""
+        alone, strategy = Exchange(), self._strategy
+        self._federation.judge(reply, sent, alone, strategy.upload_spec, strategy.most_samples)
+        self._federation.set_aside(alone, {sent.node: sent}, strategy.upload_spec)
+        played.trained.add(alone)
+        played.trained.replies += alone.replies
+        return alone.replies
 
     def _ask(self, member: Member, number: int, played: Played) -> None:
         """Send a client that has nothing to do its next message: to evaluate where that is due, else to train."""
@@ -183,7 +192,7 @@ class AsyncRounds:
             self._to_evaluate.discard(member.node)
             self._push(strategy.configure_evaluate(number, played.arrays, ConfigRecord(), view))
             return
-        under_way = sum(_is_training(sent) for sent, _ in self._waiting.values())
+        under_way = sum(sent.is_training for sent, _ in self._waiting.values())
         if self._stopping or (self._last and len(played.trained.replies) + under_way >= self._wanted):
             return
         self._sent += 1
@@ -205,7 +214,7 @@ class AsyncRounds:
         for message, (sent, deadline) in list(self._waiting.items()):
             if message not in came and time.monotonic() > deadline:
                 del self._waiting[message]
-                self._federation.give_up(sent, played.trained if _is_training(sent) else played.evaluated)
+                self._federation.give_up(sent, played.trained if sent.is_training else played.evaluated)
 
     def _forget_gone(self) -> None:
         self._waiting = {
@@ -213,10 +222,6 @@ class AsyncRounds:
             for message, (sent, deadline) in self._waiting.items()
             if sent.node in self._federation.roster
         }
-
-
-def _is_training(sent: Sent) -> bool:
-    return sent.message.metadata.message_type == MessageType.TRAIN
 
 
 def evaluate(strategy: Any, federation: Federation, number: int, arrays: ArrayRecord) -> Exchange:

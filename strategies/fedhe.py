@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.aggregation import parse_robust
-from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
+from hetfl_flwr.bounds import check_size
+from hetfl_flwr.payloads import USUAL_SIZE, Arrays, PayloadSpec, class_logits
 from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
 
@@ -65,6 +66,17 @@ class FedHe(KnowledgeStrategy):
         if self.asynchronous and store == "all" and self.robust.form != "none":
             raise ValueError(f"robust = '{robust}' compares clients, so mode = 'async' needs store = 'latest' with it")
 
+    def check(self, roster: Roster) -> None:
+        """Refuse unlike numbers of classes, or one whose C x C logits the server cannot keep.
+
+        Raises
+        ------
+        FederationError
+            One line that names who differs, or how many classes there are.
+        """
+        classes = roster.classes
+        check_size(f"fedhe: logits of {classes} classes", classes, classes)
+
     def initial(self, roster: Roster) -> Arrays:
         """Know nothing of any class: the cold start."""
         classes = roster.classes
@@ -72,7 +84,7 @@ class FedHe(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
-        return class_logits(member.classes)
+        return class_logits(member.classes, usual=USUAL_SIZE if self.asynchronous else 0.0)
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""

@@ -4,16 +4,14 @@ Shen et al., "Federated Mutual Learning", 2020 (arXiv 2006.16765).
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.aggregation import Average, parse_robust
-from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.models import build_model, parse_models
+from hetfl_flwr.models import build_bounded, parse_models
 from hetfl_flwr.payloads import Arrays, PayloadSpec, state_arrays, whole_state
 from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
@@ -83,8 +81,10 @@ class FML(KnowledgeStrategy):
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights."""
         first = next(iter(roster))
-        meme = build_model(self.meme, first.spec, seed=self.config.seed, scope=("global",))
-        return state_arrays(meme if self.share == "model" else meme.body)
+        meme = build_bounded(self.meme, first.spec, seed=self.config.seed, scope=("global",))
+        shared = meme if self.share == "model" else meme.body
+        self._uploads = whole_state(shared)
+        return state_arrays(shared)
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Send the global model."""
@@ -96,17 +96,11 @@ class FML(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect a meme, or its body."""
-        return _declared(self.meme, member.spec, self.share)
+        return self._uploads
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
         return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in knowledge}
-
-
-@cache
-def _declared(meme: str, spec: DataSpec, share: str) -> PayloadSpec:
-    model = build_model(meme, spec, seed=0)
-    return whole_state(model if share == "model" else model.body)
 
 
 def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:
