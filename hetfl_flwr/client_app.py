@@ -24,6 +24,7 @@ from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, fingerprint, halved, to_record
 from hetfl_flwr.privacy import private_rows, private_upload
 from hetfl_flwr.roster import Member
+from hetfl_flwr.versions import installed
 
 app = ClientApp()
 
@@ -73,6 +74,7 @@ def roll_call(message: Message, context: Context) -> Message:
         test=len(node.data.test),
         round=-1 if not client.keeps_state else state.round if state else 0,
         holds=tuple(node.seeds.partitions()),
+        **installed(),
     )
     return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
 

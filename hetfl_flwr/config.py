@@ -124,6 +124,13 @@ def _noise(multiplier: float, info: ValidationInfo) -> float:
     return multiplier
 
 
+def _start_clients(number: int, info: ValidationInfo) -> int:
+    clients = info.data.get("clients") or number
+    if number > clients:
+        raise ConfigError(f"start-clients = {number}: more than clients = {clients}")
+    return number
+
+
 def _outlier_factor(factor: float) -> float:
     if 0 < factor < 1:
         raise ValueError("expected 1 or more, or 0 for no guard")
@@ -278,8 +285,9 @@ class RunConfig(BaseModel):
         int,
         Field(
             ge=0,
-            description="Number of clients, none of whom may fail before round 1. 0: 10 locally; elsewhere as many as "
-            "the nodes say, less those that fail.",
+            description="Number of clients. Locally and in a simulation none of them may fail before round 1; in a "
+            "deployment the start waits for them (start-clients, start-timeout). 0: 10 locally; elsewhere as many as "
+            "most nodes say, less those that fail.",
         ),
     ] = 0
     rounds: Annotated[int, Field(ge=1, description="Rounds of training.")] = 50
@@ -300,8 +308,31 @@ class RunConfig(BaseModel):
     ] = 1
     round_timeout: Annotated[
         float,
-        Field(gt=0, description="Seconds that the server waits for a round's replies, and for nodes at first."),
+        Field(gt=0, description="Seconds that the server waits for a round's replies."),
     ] = 3600.0
+    start_clients: Annotated[
+        int,
+        AfterValidator(_start_clients),
+        Field(
+            ge=0,
+            description="Number of clients that suffice for a deployment to begin; with fewer after start-timeout it "
+            "ends. 0: waits for all, and begins after start-timeout with min-clients or more.",
+        ),
+    ] = 0
+    start_timeout: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Seconds that the start waits for nodes. 0: round-timeout; in a deployment 600 at most.",
+        ),
+    ] = 0.0
+    node_keys: Annotated[
+        str,
+        Field(
+            description="List of the nodes' public keys on the server of a deployment, as `hetfl keys` writes it "
+            "(node-keys.toml): a node is taken in only as the client that its key is listed for. Empty: no list."
+        ),
+    ] = ""
     outlier_factor: Annotated[
         float,
         AfterValidator(_outlier_factor),

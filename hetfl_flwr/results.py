@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from hetfl_flwr.payloads import from_record, to_record
 from hetfl_flwr.roster import Member
 from hetfl_flwr.rounds import Played
 from hetfl_flwr.state import replace_file
+from hetfl_flwr.versions import installed
 
 CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "config.toml",
@@ -32,10 +32,10 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "clients.json",
 )
 
-BITS = ("hetfl", "flwr", "torch")
-"""Packages on whose versions a run's bits depend."""
-
-CHANGEABLE = ("rounds", "checkpoint-every", "track", "resume", "output-dir")
+CHANGEABLE = (
+    *("rounds", "checkpoint-every", "track", "resume", "output-dir"),
+    *("start-clients", "start-timeout", "node-keys"),
+)
 """Config keys that may differ when a run goes on."""
 
 
@@ -224,7 +224,7 @@ class Results:
             "wire_down": sum(entry.wire_down for entry in self.rounds),
             "seconds": round_seconds(sum(entry.seconds for entry in self.rounds)),
             "failures": sum(len(entry.failures) for entry in self.rounds),
-            "versions": {package: version(package) for package in BITS},
+            "versions": installed(),
         }
 
     @contextmanager
@@ -258,6 +258,7 @@ class Results:
                 "accuracy": after.get(client),
                 "bytes_up": self._traffic.get(client, Traffic()).bytes_up,
                 "bytes_down": self._traffic.get(client, Traffic()).bytes_down,
+                "versions": member.versions,
             }
             for client, member in sorted(self._members.items())
         ]
@@ -301,7 +302,7 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
         if key not in CHANGEABLE and before.get(key) != value:
             raise ConfigError(
                 f"{folder} was run with {key} = {before.get(key)!r}, not {value!r}: "
-                "only rounds, checkpoint-every and track may change on resume"
+                "only rounds, checkpoint-every, track, node-keys and how to start may change on resume"
             )
 
 

@@ -13,6 +13,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.messages import MEMBER
 from hetfl_flwr.payloads import Arrays
+from hetfl_flwr.versions import PACKAGES
 
 T = TypeVar("T")
 
@@ -71,6 +72,8 @@ class Member:
         The round that its saved state is of. 0: it has none; -1: its algorithm keeps nothing.
     holds : tuple of int
         Partitions whose public rows it has been brought.
+    hetfl, flwr, torch : str
+        Versions of these packages where it runs.
     """
 
     node: int
@@ -97,6 +100,14 @@ class Member:
     holds: Annotated[
         tuple[Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)], ...], Field(max_length=MOST_CLIENTS)
     ]
+    hetfl: Text
+    flwr: Text
+    torch: Text
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of `hetfl_flwr.versions.PACKAGES` where it runs."""
+        return {package: getattr(self, package) for package in PACKAGES}
 
     @property
     def rows(self) -> int:
@@ -228,6 +239,31 @@ class Roster:
         """Forget clients whose nodes are gone."""
         for node in self._by_node.keys() - nodes:
             self.remove(node)
+
+    def majority(self, check: Callable[["Roster"], object]) -> list[Member]:
+        """Return those, more than half of the members, who get on with one another; nobody where there are none such.
+
+        Parameters
+        ----------
+        check : callable
+            Raises FederationError for members that do not get on.
+        """
+
+        def get_on(*members: Member) -> bool:
+            try:
+                check(Roster(members))
+            except FederationError:
+                return False
+            return True
+
+        left = list(self)
+        while 2 * len(left) > len(self):  # else none of those left can be in a majority
+            group = [member for member in self if member is left[0] or get_on(left[0], member)]
+            if 2 * len(group) > len(self) and get_on(*group):
+                return group
+            tried = {member.node for member in group}
+            left = [member for member in left if member.node not in tried]
+        return []
 
     @property
     def classes(self) -> int:

@@ -13,7 +13,7 @@ from hetfl_flwr.algorithms import build_strategy, resolve
 from hetfl_flwr.checkpoint import Checkpoint, KeepsClients
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
-from hetfl_flwr.federation import Federation, Origin
+from hetfl_flwr.federation import Federation, Origin, engine_of
 from hetfl_flwr.messages import NEWEST
 from hetfl_flwr.privacy import guarantee
 from hetfl_flwr.progress import Watch
@@ -32,11 +32,11 @@ def main(grid: Grid, context: Context) -> None:
         strategy = build_strategy(config)
         check_trackers(config)
         asynchronous = getattr(strategy, "asynchronous", False)
-        results = Results(new_folder(config), config, _engine(grid))
+        results = Results(new_folder(config), config, engine_of(grid))
         try:
             checkpoint = Checkpoint.read(results.folder) if config.resume else None
             federation = Federation(grid, config, _origin(checkpoint, grid, newest=asynchronous))
-            federation.assemble()
+            federation.assemble(getattr(strategy, "check", None))
             done, arrays = 0, strategy.prepare(federation.roster, config)
             if checkpoint:
                 done, arrays = results.resume(checkpoint, federation)
@@ -87,7 +87,7 @@ def _federate(
         finally:
             results.finish(arrays)
     for client in results.clients():
-        log(INFO, "client %s", " ".join(f"{key}={value}" for key, value in client.items()))
+        log(INFO, "client %s", " ".join(f"{key}={value}" for key, value in client.items() if key != "versions"))
     summary = results.summary()
     log(
         INFO, "accuracy=%s bytes_up=%d bytes_down=%d", *(summary[key] for key in ("accuracy", "bytes_up", "bytes_down"))
@@ -122,8 +122,3 @@ def _origin(checkpoint: Checkpoint | None, grid: Grid, *, newest: bool) -> Origi
     if checkpoint is None or isinstance(grid, KeepsClients):
         return None
     return Origin(checkpoint.run, NEWEST if newest else checkpoint.round, checkpoint.trained)
-
-
-def _engine(grid: Grid) -> str:
-    known = {"InMemoryGrid": "simulation", "HttpGrid": "deployment"}
-    return getattr(grid, "engine", known.get(type(grid).__name__, "deployment"))

@@ -13,6 +13,7 @@ from hetfl_flwr.exchange import Failure
 from hetfl_flwr.federation import Federation, Origin
 from hetfl_flwr.payloads import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
 from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.versions import installed
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.int64))}
@@ -38,6 +39,7 @@ def member(partition, node=None, **fields):
         "test": 2,
         "round": -1,
         "holds": (),
+        **installed(),
     }
     return Member(**(defaults | fields))
 
@@ -143,6 +145,7 @@ def test_the_answer_to_the_roll_call_comes_back_as_it_was():
 )
 def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
     federation = Federation(Post([member(0)]), RunConfig(clients=2))
+    federation.grid.engine = "local"
     federation.grid.members[55] = content
     assert refusal(FederationError, federation.assemble).startswith("node 55: not an answer to this roll call")
 
@@ -174,12 +177,14 @@ def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
         ({"test": -1}, "test is no valid test of a client: input should be greater than"),
         ({"public": 6}, "public = 6 of train = 5 samples"),
         ({"round": -2}, "round is no valid round of a client: input should be greater than"),
+        ({"torch": "2.8\nclient 0"}, "torch is no valid torch of a client: expected printable characters"),
         ({"holds": [0, -5]}, "holds is no valid holds of a client: input should be greater than"),
     ],
 )
 def test_what_a_node_says_of_itself_is_checked(refusal, fields, said):
     """Whatever a stranger says, the refusal is one short line that repeats none of it."""
     federation = Federation(Post([]), RunConfig(clients=2))
+    federation.grid.engine = "local"
     federation.grid.members[55] = RecordDict({"member": ConfigRecord({**member(1).to_record(), **fields})})
     line = refusal(FederationError, federation.assemble)
     assert line.startswith(f"node 55: {said}")
@@ -189,6 +194,7 @@ def test_what_a_node_says_of_itself_is_checked(refusal, fields, said):
 
 def test_two_nodes_that_claim_one_partition_are_both_named(refusal):
     federation = Federation(Post([member(1, node=8), member(1, node=9)]), RunConfig(clients=2))
+    federation.grid.engine = "local"
     said = refusal(FederationError, federation.assemble)
     assert said == "partition-id 1 is claimed by two nodes, 8 and 9"
 
@@ -226,7 +232,7 @@ def test_more_clients_are_demanded_than_there_can_be(refusal):
 
 def test_a_node_that_fails_the_roll_call_says_why(refusal):
     post = Post([member(0)])
-    post.roll_call = fails("client 0, query: no such\nmodel")
+    post.engine, post.roll_call = "local", fails("client 0, query: no such\nmodel")
     said = refusal(FederationError, Federation(post, RunConfig(clients=1)).assemble)
     assert said == "node 100: client 0, query: no such model"
 
@@ -252,9 +258,10 @@ def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again():
 
 
 def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refusal):
-    """With a number each client is wanted, and the first that fails ends the run before round 1. A client that fails
-    alone ends it, too: the mistake is everybody's."""
+    """In a simulation, too, where with a number each client is wanted, and the first that fails ends the run before
+    round 1. A client that fails alone ends it, too: the mistake is everybody's."""
     post = Post([member(0), member(1)])
+    post.engine = "simulation"
     known = post.roll_call
     post.roll_call = lambda message: (fails("client 1, no data") if message.metadata.dst_node_id == 99 else known)(
         message
@@ -281,7 +288,7 @@ def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_u
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    (said,) = [record.getMessage() for record in caplog.records if "roll call" in record.getMessage()]
     assert "no answer to the roll call within 0.01 s from node 99:" in said
     assert "started again" in said
 
