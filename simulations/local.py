@@ -113,7 +113,7 @@ def resolved(config: RunConfig) -> RunConfig:
     from hetfl_flwr.results import new_folder
 
     found: dict[str, Value] = {
-        "dataset": absolute(config.dataset),
+        "dataset": absolute(config.with_data().dataset),
         "output-dir": str(new_folder(config)),
         "clients": config.clients or DEFAULT_CLIENTS,
     }

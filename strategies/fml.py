@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.aggregation import Average, parse_robust
+from hetfl_flwr.config import AUTO, one_model
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import build_model, parse_models
@@ -36,7 +37,8 @@ class FML(KnowledgeStrategy):
     Parameters
     ----------
     meme : str
-        Name of one model, as in ``models``; it must fit every client's data. Its embedding width is its own, whatever
+        Name of one model, as in ``models``; it must fit every client's data. "auto": LeNet-5 for images, a perceptron
+        for tables, an LSTM for texts: what ``models = "auto"`` gives an algorithm with one model. Its embedding width is its own, whatever
         the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
     share : {"model", "body"}
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
@@ -56,10 +58,8 @@ class FML(KnowledgeStrategy):
         The meme is not one model.
     """
 
-    def __init__(
-        self, *, meme: str = "lenet5", share: Literal["model", "body"] = "model", robust: str = "none"
-    ) -> None:
-        if len(parse_models(meme)) != 1:
+    def __init__(self, *, meme: str = AUTO, share: Literal["model", "body"] = "model", robust: str = "none") -> None:
+        if meme != AUTO and len(parse_models(meme)) != 1:
             raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")
         self.meme = meme
         self.share = share
@@ -83,7 +83,7 @@ class FML(KnowledgeStrategy):
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights."""
         first = next(iter(roster))
-        meme = build_model(self.meme, first.spec, seed=self.config.seed, scope=("global",))
+        meme = build_model(_named(self.meme, first.spec), first.spec, seed=self.config.seed, scope=("global",))
         return state_arrays(meme if self.share == "model" else meme.body)
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
@@ -105,8 +105,12 @@ class FML(KnowledgeStrategy):
 
 @cache
 def _declared(meme: str, spec: DataSpec, share: str) -> PayloadSpec:
-    model = build_model(meme, spec, seed=0)
+    model = build_model(_named(meme, spec), spec, seed=0)
     return whole_state(model if share == "model" else model.body)
+
+
+def _named(meme: str, spec: DataSpec) -> str:
+    return one_model(spec.kind) if meme == AUTO else meme
 
 
 def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:

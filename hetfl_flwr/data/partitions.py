@@ -160,6 +160,16 @@ def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -
             f"partition '{partition}': {num_partitions} clients cannot share {len(present)} owners: "
             f"use {len(present)} clients or fewer"
         )
+    if len(present) > num_partitions:
+        _LOGGER.warning(
+            "partition '%s' gives %d owners to %d clients: client k has owner k and each %dth after it; with %d clients "
+            "each owner is one",
+            partition,
+            len(present),
+            num_partitions,
+            num_partitions,
+            len(present),
+        )
     return codes % num_partitions
 
 
