@@ -284,7 +284,7 @@ class Roster:
             )
 
     def check_same_weights(self, algorithm: str, instead: Sequence[str], *, bodies: bool = False) -> None:
-        """Refuse unlike models, columns and, unless it averages bodies, classes, for an algorithm that averages weights.
+        """Refuse unlike models, columns or classes, for an algorithm that averages weights.
 
         Parameters
         ----------
@@ -293,7 +293,7 @@ class Roster:
         instead : sequence of str
             Names of algorithms for unlike models.
         bodies : bool
-            Whether it averages the bodies alone: then the heads may differ.
+            Whether it averages the bodies alone: then the heads, and the classes, may differ.
 
         Raises
         ------

@@ -134,7 +134,7 @@ def partition(
 
     folder = None if data_dir is None else str(data_dir)
     chosen = _chosen(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
-    config = RunConfig.from_flat(chosen).with_data()
+    config = RunConfig.from_flat(chosen)
     split = load_split(resolve(config.with_values({"clients": config.clients or DEFAULT_CLIENTS})))
     _print(split_table(split))
     if json is not None:

@@ -112,8 +112,9 @@ def resolved(config: RunConfig) -> RunConfig:
     from hetfl_flwr.data import absolute
     from hetfl_flwr.results import new_folder
 
+    config = config.with_data()
     found: dict[str, Value] = {
-        "dataset": absolute(config.with_data().dataset),
+        "dataset": absolute(config.dataset),
         "output-dir": str(new_folder(config)),
         "clients": config.clients or DEFAULT_CLIENTS,
     }

@@ -37,9 +37,9 @@ class FML(KnowledgeStrategy):
     Parameters
     ----------
     meme : str
-        Name of one model, as in ``models``; it must fit every client's data. "auto": LeNet-5 for images, a perceptron
-        for tables, an LSTM for texts: what ``models = "auto"`` gives an algorithm with one model. Its embedding width is its own, whatever
-        the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
+        Name of one model, as in ``models``; it must fit every client's data. "auto": what ``models = "auto"`` gives
+        clients of one model: LeNet-5 for images, a perceptron for tables, an LSTM for texts. Its embedding width is its
+        own, whatever the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
     share : {"model", "body"}
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
         body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only

@@ -90,7 +90,7 @@ def test_one_run(tmp_path: Path) -> None:
         "Accuracy over rounds. mean over clients: from 10.0 % to 80.0 %.",
         "Accuracy over payload. fedhe: from 50.0 % to 80.0 %.",
     ]
-    assert page.column("Settings that differ from the defaults", "key") == ["rounds", "output-dir"]
+    assert page.column("Settings that differ from the defaults", "key") == ["dataset", "rounds", "output-dir"]
     assert {"algorithm", "dataset", "partition"} <= set(page.column("Settings as by default", "key"))
 
 

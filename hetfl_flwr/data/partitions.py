@@ -162,8 +162,8 @@ def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -
         )
     if len(present) > num_partitions:
         _LOGGER.warning(
-            "partition '%s' gives %d owners to %d clients: client k has owner k and each %dth after it; with %d clients "
-            "each owner is one",
+            "partition '%s' merges %d owners into %d clients: client k is owner k and each %dth after it; take %d "
+            "clients for one owner each",
             partition,
             len(present),
             num_partitions,
