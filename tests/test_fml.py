@@ -507,7 +507,9 @@ def test_a_meme_that_does_not_fit_the_data_is_refused_before_round_1(make_config
 
 
 @pytest.mark.parametrize(("dataset", "models", "meme"), [("breast-cancer", "mlp", "mlp"), ("digits", "mlp", "lenet5")])
-def test_the_meme_is_of_the_kind_of_data_and_the_same_bits_as_by_name(make_config, run_federation, dataset, models, meme):
+def test_the_meme_is_of_the_kind_of_data_and_the_same_bits_as_by_name(
+    make_config, run_federation, dataset, models, meme
+):
     keys = {"algorithm": "fml", "dataset": dataset, "models": models, "rounds": 1}
     by_kind = make_config(**keys)
     by_name = by_kind.with_values({"fml.meme": meme, "output-dir": f"{by_kind.output_dir}-named"})

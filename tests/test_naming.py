@@ -1,5 +1,6 @@
 """Names of classes and columns: compared wherever sizes are, and shown to others only where they may be."""
 
+import json
 import logging
 from hashlib import sha256
 
@@ -7,14 +8,17 @@ import pytest
 from fixtures.columns import write_csv
 from fixtures.members import member
 from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr import client_app
 from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError, private
+from hetfl_flwr.messages import MEMBER
 from hetfl_flwr.naming import MOST_NAMES, Naming, data_label
 from hetfl_flwr.roster import Member, Roster
+from simulations.engine import LocalGrid
 
 CLASSES = ("benign", "malignant", "unsure")
 COLUMNS = ("bmi", "bp")
@@ -197,3 +201,32 @@ def test_private_text_is_shown_here_and_not_abroad():
     error = PayloadError(f"'/home/me/my data/x.csv' and /srv/a/b: {cell} owner/name https://x.org/a")
     assert str(error) == "'/home/me/my data/x.csv' and /srv/a/b: ab owner/name https://x.org/a"
     assert error.outward == "'x.csv' and b: (not shown) owner/name https://x.org/a"
+
+
+def test_flower_logs_no_traceback_of_an_error_that_is_one_line(make_config, run_federation, caplog):
+    """Flower logs what the ServerApp has raised by this logger, with its traceback; other errors keep theirs."""
+    with pytest.raises(FederationError) as caught:
+        run_federation(make_config(algorithm="fedavg"))
+    for error in (caught.value, KeyError("bug")):
+        FLOWER_LOGGER.error("ServerApp raised an exception", exc_info=error)
+    kept = [record.exc_info for record in caplog.records if record.msg == "ServerApp raised an exception"]
+    assert [bool(info) for info in kept] == [False, True]
+
+
+def test_a_run_says_what_its_clients_trained_on(make_config, run_federation):
+    """As the nodes of a deployment do, the second client calls its data otherwise."""
+
+    class Deployed(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                said = reply.content.config_records.get(MEMBER) if reply.has_content() else None
+                if said and said["partition"] == 1:
+                    said["dataset"] = "own"
+            return replies
+
+    config = make_config(rounds=1)
+    folder = run_federation(config, Deployed(config.to_flat(), 2, 7))
+    assert json.loads((folder / "summary.json").read_text())["dataset"] == "digits, own"
+    clients = json.loads((folder / "clients.json").read_text())
+    assert [client["dataset"] for client in clients] == ["digits", "own"]
