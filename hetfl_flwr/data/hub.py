@@ -115,7 +115,8 @@ def cells(data: "Dataset", column: str) -> "pa.ChunkedArray":
 
 def features_of(data: "Dataset") -> "Features":
     """Return the features of a split, which are not to be changed: each `Dataset.features` is a copy of all of them."""
-    return data.info.features
+    features: Features = data.info.features
+    return features
 
 
 def _plain(data: "Dataset") -> "Dataset":
@@ -153,7 +154,7 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
             data: Any = load_from_disk(str(folder))
         else:
             if not images:
-                files = load_dataset_builder(str(folder)).config.data_files or {}
+                files: dict[str, list[str]] = dict(load_dataset_builder(str(folder)).config.data_files or {})
                 check_headers([Path(file) for split in files.values() for file in split], reading.ignored)
             data = load_dataset("imagefolder", data_dir=str(folder)) if images else load_dataset(str(folder))
     except DataError:

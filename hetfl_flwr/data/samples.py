@@ -400,7 +400,7 @@ class ClientData:
         owners = self.train.arrays.owners
         if owners is None:
             return 0
-        return len(owners[self.train.rows.cpu()].unique())
+        return len(set(owners[self.train.rows.cpu()].tolist()))
 
     @property
     def public(self) -> Samples:
