@@ -30,9 +30,22 @@ AUTO = "auto"
 AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1", "text": "lstm1,bag,lstm2"}
 """What ``models = "auto"`` stands for, by what inputs are; the first alone where clients must have one model."""
 
+BUNDLED = "digits"
+"""The data set of simulated clients for whom none is named."""
 
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """What ``track`` may name."""
+
+
+def one_model(kind: str) -> str:
+    """Return what ``models = "auto"`` gives clients that must have one model, by what inputs are.
+
+    Examples
+    --------
+    >>> one_model("table")
+    'mlp'
+    """
+    return AUTO_MODELS[kind].partition(",")[0]
 
 
 def _partition(text: str) -> str:
@@ -46,6 +59,13 @@ def _vocabulary(text: str) -> str:
     from hetfl_flwr.data import parse_vocabulary
 
     parse_vocabulary(text)
+    return text
+
+
+def _classes(text: str) -> str:
+    from hetfl_flwr.data import parse_classes
+
+    parse_classes(text)
     return text
 
 
@@ -169,11 +189,11 @@ class RunConfig(BaseModel):
     dataset: Annotated[
         str,
         Field(
-            min_length=1,
             description="Name of `hetfl list datasets`, a Hugging Face hub id, a folder that begins with ./ or /, or "
-            "rotated- and one of images; or a comma list, dealt round-robin over the clients.",
+            "rotated- and one of images; or a comma list, dealt round-robin over the clients. Empty: digits where all "
+            "clients are simulated; in deployment each node names its own.",
         ),
-    ] = "digits"
+    ] = ""
     data_dir: Annotated[
         str,
         Field(description="Folder with local copies in the hub's layout. Empty: bundled data or the hub."),
@@ -191,6 +211,14 @@ class RunConfig(BaseModel):
     domain_column: Annotated[
         str,
         Field(description="Column of domains (a list: or one each). Empty: the catalogue's, or none."),
+    ] = ""
+    classes: Annotated[
+        str,
+        AfterValidator(_classes),
+        Field(
+            description="Comma list of the classes in order, those that the data lack among them: NAME, or NAME:LABEL "
+            "where they are called otherwise there. Empty: as the data have them."
+        ),
     ] = ""
     categorical_columns: Annotated[
         str, Field(description="Comma list of a table's columns that are categories though they hold numbers.")
@@ -497,6 +525,10 @@ class RunConfig(BaseModel):
         """Return a copy in which some keys have other values."""
         return type(self).from_flat({**self.to_flat(), **values})
 
+    def with_data(self) -> "RunConfig":
+        """Return the config of a run whose clients are all simulated: with `BUNDLED` where it names no data set."""
+        return self if self.dataset else self.with_values({"dataset": BUNDLED})
+
     def options_of(self, algorithm: str) -> dict[str, Value]:
         """Return an algorithm's own keys, without its name and with underscores."""
         prefix = f"{algorithm}."
@@ -516,6 +548,7 @@ NODE_KEYS = {
     "text-column": "text-column",
     "label-column": "label-column",
     "domain-column": "domain-column",
+    "classes": "classes",
     "categorical-columns": "categorical-columns",
     "ignore-columns": "ignore-columns",
     "partition": "partition",
@@ -530,6 +563,9 @@ NODE_KEYS = {
     "noise-source": "noise-source",
 }
 """Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
+
+OWN_NODE_KEYS = ("partition-id", "num-partitions", "share-names")
+"""Keys of a ``--node-config`` alone: who a node is, and whether the names of its classes and columns may leave it."""
 
 
 def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
@@ -547,9 +583,10 @@ def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
     ConfigError
         A misspelt key, or a value that does not fit.
     """
-    for key in node_config.keys() - NODE_KEYS.keys() - {"partition-id", "num-partitions"}:
-        if get_close_matches(key, NODE_KEYS, cutoff=0.7):  # payload-precision is no misspelt mixed-precision
-            raise ConfigError(unknown("node-config key", key, NODE_KEYS))
+    known = [*NODE_KEYS, *OWN_NODE_KEYS]
+    for key in node_config.keys() - known:
+        if get_close_matches(key, known, cutoff=0.7):  # payload-precision is no misspelt mixed-precision
+            raise ConfigError(unknown("node-config key", key, known))
     own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
     return config.with_values(own) if own else config
 

@@ -12,13 +12,14 @@ from torch import nn
 
 from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.allocation import keep_freed_memory
-from hetfl_flwr.config import RunConfig, Value, for_node, to_toml
+from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import ClientData, DataSpec, load_client_data
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.lockstep import LARGEST_GROUP, current, stackable
 from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, deal, mixed
 from hetfl_flwr.payloads import Arrays
 from hetfl_flwr.pool import Pool, SeedStore
+from hetfl_flwr.privacy import simulated
 from hetfl_flwr.state import (
     ClientState,
     ContextStore,
@@ -163,7 +164,7 @@ def _surroundings(context: Context) -> dict[str, Any]:
 
 def _made(context: Context) -> dict[str, Any]:
     partition, partitions = _identity(context.node_config)
-    config = for_node(RunConfig.from_flat(context.run_config), context.node_config)
+    config = _with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config))
     if not isinstance(context, ResidentContext):  # `hetfl run` counts the threads of all its workers
         check_threads(config.threads)
     torch.set_num_threads(config.threads)
@@ -299,6 +300,16 @@ def _check_trainable(model: nn.Module, name: str, samples: int, partition: int) 
             f"client {partition} has one training sample, and batch norm in its model '{name}' needs two: use fewer "
             "clients, a more even partition or a model without batch norm"
         )
+
+
+def _with_data(config: RunConfig) -> RunConfig:
+    """Return the config with a data set; a node on a machine of its own trains on none that nobody has named."""
+    if config.dataset or simulated():
+        return config.with_data()
+    raise ConfigError(
+        "this node has no data set: set dataset in its --node-config, or in the run config for all nodes, such as "
+        f"dataset = '{BUNDLED}'"
+    )
 
 
 def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:

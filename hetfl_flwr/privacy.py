@@ -220,12 +220,12 @@ def guarantee(noise_multiplier: float, uploads: int) -> str:
 
 def _noise(config: RunConfig, *scope: int | str) -> np.random.Generator:
     """Return what noise is drawn from: the operating system's entropy, or the run's seed."""
-    if config.noise_source == "system" or (config.noise_source == "auto" and not _simulated()):
+    if config.noise_source == "system" or (config.noise_source == "auto" and not simulated()):
         return np.random.default_rng()
     return generator(config.seed, *scope, "noise")
 
 
-def _simulated() -> bool:
+def simulated() -> bool:
     """Say whether this process is known to run simulated clients: the local engine's, or an actor of Ray."""
     ray = sys.modules.get("ray")
     return TaskIdentity._node_id == SUPERLINK_NODE_ID or (ray is not None and bool(ray.is_initialized()))

@@ -18,6 +18,7 @@ from hetfl_flwr.exchange import Traffic
 from hetfl_flwr.federation import Federation
 from hetfl_flwr.messages import EXAMPLES, METRICS
 from hetfl_flwr.metrics import mean, weighted_mean
+from hetfl_flwr.naming import OWN
 from hetfl_flwr.payloads import from_record, to_record
 from hetfl_flwr.roster import Member
 from hetfl_flwr.rounds import Played
@@ -185,6 +186,12 @@ class Results:
             federation.grid.clock = self.rounds[-1].clock  # type: ignore[attr-defined]
         return checkpoint.round, to_record(checkpoint.arrays)
 
+    @property
+    def dataset(self) -> str:
+        """What the clients call their data: the run config's word where all have that, else theirs, each once."""
+        said = dict.fromkeys(member.dataset for _, member in sorted(self._members.items()))
+        return ", ".join(said) or self.config.dataset
+
     def finish(self, arrays: ArrayRecord) -> None:
         """Write summary, clients and the server's knowledge."""
         with self._writing():
@@ -206,7 +213,7 @@ class Results:
         validated = [entry.validation_accuracy for entry in self.rounds if entry.validation_accuracy is not None]
         return {
             "algorithm": self.config.algorithm,
-            "dataset": self.config.dataset,
+            "dataset": self.dataset,
             "clients": len(self._members),
             "rounds": self._reached,
             "seed": self.config.seed,
@@ -250,6 +257,8 @@ class Results:
             {
                 "partition": client,
                 "model": member.model,
+                "dataset": member.dataset,
+                "owners": member.owners or None,
                 "parameters": member.parameters,
                 "train": member.train,
                 "validation": member.validation,
@@ -269,7 +278,7 @@ def new_folder(config: RunConfig) -> Path:
     if config.output_dir:
         return Path(config.output_dir).expanduser().resolve()
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{config.algorithm}-{config.dataset.replace('/', '-')}-seed{config.seed}-{moment}"
+    name = f"{config.algorithm}-{(config.dataset or OWN).replace('/', '-')}-seed{config.seed}-{moment}"
     parent, tries = Path.cwd() / "runs", 1
     while (parent / (name if tries == 1 else f"{name}-{tries}")).exists():
         tries += 1

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from logging import ERROR, INFO
+from logging import ERROR, INFO, LogRecord
 from time import perf_counter
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
+from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.algorithms import build_strategy, resolve
 from hetfl_flwr.checkpoint import Checkpoint, KeepsClients
@@ -28,11 +29,13 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run a federation from the run config to the run folder."""
     try:
-        config = resolve(RunConfig.from_flat(context.run_config))
+        engine = engine_of(grid)
+        config = RunConfig.from_flat(context.run_config)
+        config = resolve(config if engine == "deployment" else config.with_data())
         strategy = build_strategy(config)
         check_trackers(config)
         asynchronous = getattr(strategy, "asynchronous", False)
-        results = Results(new_folder(config), config, engine_of(grid))
+        results = Results(new_folder(config), config, engine)
         try:
             checkpoint = Checkpoint.read(results.folder) if config.resume else None
             federation = Federation(grid, config, _origin(checkpoint, grid, newest=asynchronous))
@@ -51,6 +54,7 @@ def main(grid: Grid, context: Context) -> None:
         _federate(config, rounds, federation, results, tracking, context.run_id, done, arrays)
     except HetflError as error:
         log(ERROR, "%s", error)
+        FLOWER_LOGGER.addFilter(_without_traceback)
         raise
 
 
@@ -64,7 +68,7 @@ def _federate(
     done: int,
     arrays: ArrayRecord,
 ) -> None:
-    with Watch(config.rounds, f"{config.algorithm} on {config.dataset}") as watch, tracking:
+    with Watch(config.rounds, f"{config.algorithm} on {results.dataset}") as watch, tracking:
         try:
             if results.rounds:
                 rounds.resume()
@@ -122,3 +126,10 @@ def _origin(checkpoint: Checkpoint | None, grid: Grid, *, newest: bool) -> Origi
     if checkpoint is None or isinstance(grid, KeepsClients):
         return None
     return Origin(checkpoint.run, NEWEST if newest else checkpoint.round, checkpoint.trained)
+
+
+def _without_traceback(record: LogRecord) -> bool:
+    """Take the traceback from what Flower logs of an error of ours, whose one line says it all."""
+    if record.exc_info and isinstance(record.exc_info[1], HetflError):
+        record.exc_info = None
+    return True

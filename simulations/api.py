@@ -76,7 +76,7 @@ def run(
     from hetfl_flwr.results import new_folder
 
     chosen = {**config_keys(settings, keys), "algorithm": algorithm}
-    folder = str(new_folder(RunConfig.from_flat(chosen)) if out is None else out)
+    folder = str(new_folder(RunConfig.from_flat(chosen).with_data()) if out is None else out)
     chosen["output-dir"] = folder
     try:
         return Result(run_locally(chosen, resume=resume, workers=workers, verbose=False, progress=progress))

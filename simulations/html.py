@@ -160,7 +160,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     scores = [score for score in shown["accuracy_per_client"] if score is not None]
     spread = f"± {percent(pstdev(scores))} over clients, " if scores else ""
     each = [
-        ("Accuracy", shown["accuracy"], f"{spread}best round {percent(best_accuracy(run))}"),
+        ("Accuracy", shown["accuracy"], f"{spread}best on test {percent(best_accuracy(run))}"),
         ("Global model", shown["global_accuracy"], "its accuracy"),
         ("ACC", shown["acc"], "accuracy over all domains"),
         ("BWT", shown["bwt"], "on the clients' own domains"),
@@ -376,7 +376,10 @@ def _split(run: Run) -> Split | str:
     if not clients:
         return f"{run.name}: no client is known yet"
     try:
-        split = load_split(resolve(RunConfig.from_flat({**run.config, "clients": clients})))
+        config = RunConfig.from_flat({**run.config, "clients": clients})
+        if not config.dataset:
+            return f"{run.name}: its nodes had data of their own"
+        split = load_split(resolve(config))
     except HetflError as error:
         return f"{run.name}: {error}"
     trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}

@@ -112,6 +112,7 @@ def resolved(config: RunConfig) -> RunConfig:
     from hetfl_flwr.data import absolute
     from hetfl_flwr.results import new_folder
 
+    config = config.with_data()
     found: dict[str, Value] = {
         "dataset": absolute(config.dataset),
         "output-dir": str(new_folder(config)),

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.aggregation import Average, parse_robust
+from hetfl_flwr.config import AUTO, one_model
+from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import build_bounded, parse_models
 from hetfl_flwr.payloads import Arrays, PayloadSpec, state_arrays, whole_state
@@ -34,8 +36,9 @@ class FML(KnowledgeStrategy):
     Parameters
     ----------
     meme : str
-        Name of one model, as in ``models``; it must fit every client's data. Its embedding width is its own, whatever
-        the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
+        Name of one model, as in ``models``; it must fit every client's data. "auto": what ``models = "auto"`` gives
+        clients of one model: LeNet-5 for images, a perceptron for tables, an LSTM for texts. Its embedding width is its
+        own, whatever the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
     share : {"model", "body"}
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
         body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
@@ -54,10 +57,8 @@ class FML(KnowledgeStrategy):
         The meme is not one model.
     """
 
-    def __init__(
-        self, *, meme: str = "lenet5", share: Literal["model", "body"] = "model", robust: str = "none"
-    ) -> None:
-        if len(parse_models(meme)) != 1:
+    def __init__(self, *, meme: str = AUTO, share: Literal["model", "body"] = "model", robust: str = "none") -> None:
+        if meme != AUTO and len(parse_models(meme)) != 1:
             raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")
         self.meme = meme
         self.share = share
@@ -81,7 +82,7 @@ class FML(KnowledgeStrategy):
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights."""
         first = next(iter(roster))
-        meme = build_bounded(self.meme, first.spec, seed=self.config.seed, scope=("global",))
+        meme = build_bounded(_named(self.meme, first.spec), first.spec, seed=self.config.seed, scope=("global",))
         shared = meme if self.share == "model" else meme.body
         self._uploads = whole_state(shared)
         return state_arrays(shared)
@@ -101,6 +102,10 @@ class FML(KnowledgeStrategy):
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
         return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in knowledge}
+
+
+def _named(meme: str, spec: DataSpec) -> str:
+    return one_model(spec.kind) if meme == AUTO else meme
 
 
 def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:

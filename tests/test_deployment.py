@@ -371,6 +371,7 @@ def test_a_rehearsal_that_fails_says_why_and_leaves_nothing_running(here: Path) 
     reason = "hetfl: the run failed: fedavg averages weights, so all clients need the same model"
     assert ended.log.splitlines()[-1].startswith(reason)
     assert ended.log.endswith(f"; logs: {here / 'all' / 'flower'}\n")
+    assert "Traceback" not in (here / "all" / "flower" / "run.log").read_text()
 
 
 @pytest.mark.slow

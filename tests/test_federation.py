@@ -39,6 +39,12 @@ def member(partition, node=None, **fields):
         "test": 2,
         "round": -1,
         "holds": (),
+        "dataset": "digits",
+        "class_digests": (),
+        "class_names": (),
+        "input_digests": (),
+        "input_names": (),
+        "owners": 0,
         **installed(),
     }
     return Member(**(defaults | fields))

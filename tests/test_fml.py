@@ -500,10 +500,21 @@ def test_a_meme_that_is_no_model_or_several_is_refused(make_config, refusal):
 
 
 def test_a_meme_that_does_not_fit_the_data_is_refused_before_round_1(make_config, run_federation, refusal):
-    config = make_config(algorithm="fml", dataset="breast-cancer", models="mlp")
+    config = make_config(algorithm="fml", dataset="breast-cancer", models="mlp", **{"fml.meme": "lenet5"})
     said = refusal(FederationError, run_federation, config)
     assert "fml.meme: model 'lenet5' for data of shape (30,) and 2 classes: " in said
-    run_federation(config.with_values({"fml.meme": "mlp", "rounds": 1}))
+    assert said.endswith("; set fml.meme to auto, or to a model that fits, such as mlp")
+
+
+@pytest.mark.parametrize(("dataset", "models", "meme"), [("breast-cancer", "mlp", "mlp"), ("digits", "mlp", "lenet5")])
+def test_the_meme_is_of_the_kind_of_data_and_the_same_bits_as_by_name(
+    make_config, run_federation, dataset, models, meme
+):
+    keys = {"algorithm": "fml", "dataset": dataset, "models": models, "rounds": 1}
+    by_kind = make_config(**keys)
+    by_name = by_kind.with_values({"fml.meme": meme, "output-dir": f"{by_kind.output_dir}-named"})
+    left, right = (run_federation(config) / "knowledge.safetensors" for config in (by_kind, by_name))
+    assert left.read_bytes() == right.read_bytes()
 
 
 @pytest.mark.parametrize("share", SHARES)

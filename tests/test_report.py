@@ -230,7 +230,7 @@ def test_compare_unequal_runs(tmp_path: Path) -> None:
         "seed": "0",
         "accuracy %": "80.0 ± 10.0",
         "global %": "75.0",
-        "best %": "80.0",
+        "best test %": "80.0",
         "payload": "600 bytes",
         "wire": "6.0 kB",
         "payload to 38.0 %": "200 bytes",
@@ -266,7 +266,7 @@ def test_seeds_are_grouped(tmp_path: Path) -> None:
     table = compare_table(runs, target=0.75)
     (row,) = rows(table)
     assert str(table.title) == "dataset digits, clients 2, rounds 3, seed 0, 1"
-    assert (row["accuracy %"], row["± seeds %"], row["best %"]) == ("70.0 ± 10.0", "14.1", "70.0")
+    assert (row["accuracy %"], row["± seeds %"], row["best test %"]) == ("70.0 ± 10.0", "14.1", "70.0")
     assert (row["payload"], row["payload to 75.0 %"]) == ("800 bytes", "600 bytes (1 of 2 seeds)")
     assert "Not on equal terms" not in str(table.caption)
 
@@ -305,7 +305,7 @@ def test_compare_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
 def test_run_that_has_just_begun(tmp_path: Path) -> None:
     run = load_run(make(tmp_path / "run", []))
     (row,) = rows(compare_table([run]))
-    assert (row["accuracy %"], row["best %"], row["payload"], row["payload to target"]) == (
+    assert (row["accuracy %"], row["best test %"], row["payload"], row["payload to target"]) == (
         "-",
         "-",
         "0 bytes",

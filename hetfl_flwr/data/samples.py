@@ -407,6 +407,14 @@ class ClientData:
     others_validation: tuple[Samples, ...] = ()
 
     @property
+    def owners(self) -> int:
+        """How many owners its training rows have, where the partition goes by owners; else 0."""
+        owners = self.train.arrays.owners
+        if owners is None:
+            return 0
+        return len(set(owners[self.train.rows.cpu()].tolist()))
+
+    @property
     def public(self) -> Samples:
         """The training samples that may be shown to others: the first ``public_rows`` of ``train``."""
         return self.train.first(self.public_rows)

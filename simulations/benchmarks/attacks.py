@@ -9,9 +9,9 @@ last round, each on its own test set. One client sends, in place of what it has 
 - *sign-flipped*: one of ten, in each round, its arrays times -1; of weights, which are sent both ways, their change.
 
 Scaled are amounts: floating-point arrays that are no probabilities. Where all is probabilities, as in FedH2L, what is
-scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Beside each attack stands the same
-federation without it: *with the guard alone* the algorithm's default, *robust* with ``robust = "median"``. A run whose
-record is in ``DIR/attacks.jsonl`` is not run again.
+scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Beside each attack stands the
+same federation without it: with the algorithm's default, which is the guard alone, or with ``robust = "median"``. A
+run whose record is in ``DIR/attacks.jsonl`` is not run again.
 """
 
 import json
