@@ -8,18 +8,20 @@ the algorithm's name (plus ``Client`` for the client half).
 
 import inspect
 import pkgutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_own_keys
-from hetfl_flwr.errors import ConfigError, unknown
+from hetfl_flwr.errors import ConfigError, HetflError, place, unknown
 
 BASES = {"base", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
@@ -45,9 +47,8 @@ class Algorithm:
 
 def names() -> list[str]:
     """Return the names of the algorithms of this project, sorted."""
-    return sorted(
-        module.name for module in pkgutil.iter_modules(import_module("strategies").__path__) if module.name not in BASES
-    )
+    modules = pkgutil.iter_modules(_own_package("strategies").__path__)
+    return sorted(module.name for module in modules if module.name not in BASES)
 
 
 def for_unlike_models() -> list[str]:
@@ -111,6 +112,7 @@ def find(name: str) -> Algorithm:
         Unknown name (with the nearest valid one), or a module without the class that the convention asks for.
     """
     if name in names():
+        _own_package("clients")
         strategy, client = f"strategies.{name}", f"clients.{name}"
     elif all(part.isidentifier() for part in name.split(".")) and ("." in name or _is_package(name)):
         strategy, client = f"{name}.strategy", f"{name}.client"
@@ -153,21 +155,63 @@ def check_options(config: RunConfig) -> None:
         )
 
 
+def _own_package(name: str) -> ModuleType:
+    """Import one of this project's packages.
+
+    Raises
+    ------
+    ConfigError
+        Another package of that name comes before it on Python's path.
+    """
+    root = Path(__file__).resolve().parents[1]
+    package = import_module(name)
+    found = next(iter(package.__path__), "nowhere")
+    if Path(found).resolve() != root / name:
+        raise ConfigError(
+            f"the package '{name}' of this project ({root / name}) is hidden by {found}: rename that folder, or take "
+            "the folder that it lies in out of PYTHONPATH"
+        )
+    return package
+
+
 def _is_package(name: str) -> bool:
-    """Say whether a package of that name holds an algorithm."""
+    """Say whether a package of that name holds an algorithm; none of Python's own modules does."""
+    return name not in sys.stdlib_module_names and not _missing(f"{name}.strategy")
+
+
+def _missing(path: str) -> str:
+    """Return which module is not there, that of a path or one around it; nothing if all are. Those around are imported.
+
+    Raises
+    ------
+    ConfigError
+        One of these cannot be imported, for another reason than that it is not there.
+    """
     try:
-        return find_spec(f"{name}.strategy") is not None
-    except ModuleNotFoundError:
-        return False
+        return "" if find_spec(path) is not None else path
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
+        if isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}."):
+            return str(error.name)
+        raise _broken(path, error) from error
 
 
 def _module(path: str) -> ModuleType:
+    top = path.partition(".")[0]
+    if absent := top if top in sys.stdlib_module_names else _missing(path):
+        raise ConfigError(f"algorithm module '{path}' not found: no module named '{absent}'")
     try:
-        if find_spec(path) is None:
-            raise ModuleNotFoundError(path)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"algorithm module '{path}' not found: no module named '{error.name or path}'") from None
-    return import_module(path)
+        return import_module(path)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _broken(path, error) from error
+
+
+def _broken(path: str, error: BaseException) -> ConfigError:
+    said = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {error}"
+    return ConfigError(f"algorithm module '{path}' cannot be imported: {said} ({place(error)})")
 
 
 def _class_named(module: ModuleType, name: str) -> type[Any]:

@@ -42,7 +42,7 @@ def _surfaced(handler: Handler) -> Handler:
     def surfaced(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = _where(message, context)
             log(ERROR, where + _reason(error), exc_info=None if isinstance(error, HetflError) else error)
             line = where + (_reason(error) if simulated() else _outward(error))
@@ -172,12 +172,12 @@ def _where(message: Message, context: Context) -> str:
     return f"{where}, round {record[ROUND]!r}: " if record is not None and ROUND in record else f"{where}: "
 
 
-def _outward(error: Exception) -> str:
+def _outward(error: BaseException) -> str:
     """Return what others are told of an error: nothing of the data, and of an error that is not ours its type alone."""
     line = " ".join(error.outward.split()) if isinstance(error, HetflError) else type(error).__name__
     return line if line == _reason(error) else f"{line}; this node's log says more"
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     line = " ".join(str(error).split())
     return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line}"

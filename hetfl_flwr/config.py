@@ -5,6 +5,7 @@ The same keys serve ``hetfl run --set key=value``, ``flwr run . -c "key=value"``
 """
 
 import shlex
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -32,6 +33,18 @@ AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1"
 
 BUNDLED = "digits"
 """The data set of simulated clients for whom none is named."""
+
+MOST = 2**31 - 1
+"""Largest whole number of a key that has no smaller bound of its own."""
+
+LONGEST_VALUE = 100_000
+"""Characters of a text, at most."""
+
+DEEPEST = 32
+"""Tables within each other in a TOML file, at most."""
+
+LARGEST_FILE = 2**20
+"""Bytes of a TOML file of config keys, at most."""
 
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """What ``track`` may name."""
@@ -106,8 +119,8 @@ def simulated_seconds(text: str) -> list[float]:
         seconds = [float(part) for part in (text or "1").split(",")]
     except ValueError:
         seconds = []
-    if not seconds or not all(0 < value < float("inf") for value in seconds):
-        raise ConfigError(f"client-seconds = {text!r}: expected numbers above 0, separated by commas")
+    if not seconds or not all(0 < value <= 1e9 for value in seconds):
+        raise ConfigError(f"client-seconds = {text!r}: expected numbers above 0, at most 1e9, separated by commas")
     return seconds
 
 
@@ -157,6 +170,58 @@ def _outlier_factor(factor: float) -> float:
     return factor
 
 
+def usable_path(text: str) -> Path:
+    """Return a text as a path, where the file system can have one of that name.
+
+    Raises
+    ------
+    ConfigError
+        It is empty or too long, a part of it is, it holds a NUL character or what UTF-8 cannot write, names a user
+        who has no home here, or links in a circle.
+    """
+    if not text:
+        raise ConfigError("the name of a file or folder is empty")
+    problem = _unusable(text) or _too_long(text)
+    if not problem:
+        try:
+            Path(text).expanduser().resolve()
+        except RuntimeError as error:
+            problem = str(error).rstrip(".").lower()
+    if problem:
+        raise ConfigError(f"{text!r} cannot be the name of a file or folder: {problem}")
+    return Path(text)
+
+
+def _unusable(text: str) -> str:
+    """Say what makes a text one that neither TOML nor a file system can hold; nothing if they can."""
+    if "\0" in text:
+        return "it holds a NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "it holds what UTF-8 cannot write"
+    return ""
+
+
+def _too_long(path: str) -> str:
+    """Say that a path is longer than Linux takes, or a part of it is; nothing if neither is."""
+    if len(path.encode()) > 4095:
+        return "it is longer than 4095 bytes"
+    return "a part of it is longer than 255 bytes" if any(len(part.encode()) > 255 for part in path.split("/")) else ""
+
+
+def _path(text: str) -> str:
+    if text:
+        usable_path(text)
+    return text
+
+
+def _dataset(text: str) -> str:
+    for name in text.split(","):
+        _path(name.strip().removeprefix("rotated-"))
+    return text
+
+
 def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
@@ -188,6 +253,7 @@ class RunConfig(BaseModel):
 
     dataset: Annotated[
         str,
+        AfterValidator(_dataset),
         Field(
             description="Name of `hetfl list datasets`, a Hugging Face hub id, a folder that begins with ./ or /, or "
             "rotated- and one of images; or a comma list, dealt round-robin over the clients. Empty: digits where all "
@@ -196,6 +262,7 @@ class RunConfig(BaseModel):
     ] = ""
     data_dir: Annotated[
         str,
+        AfterValidator(_path),
         Field(description="Folder with local copies in the hub's layout. Empty: bundled data or the hub."),
     ] = ""
     image_column: Annotated[
@@ -225,14 +292,14 @@ class RunConfig(BaseModel):
     ] = ""
     ignore_columns: Annotated[str, Field(description="Comma list of a table's columns that are left out.")] = ""
     image_size: Annotated[
-        int, Field(ge=0, description="Height and width that images are resized to. 0: as they are.")
+        int, Field(ge=0, le=8192, description="Height and width that images are resized to. 0: as they are.")
     ] = 0
     vocabulary: Annotated[
         str,
         AfterValidator(_vocabulary),
         Field(description="Tokens of texts: hashed:V (a word's hash), or shared:V (the training split's commonest)."),
     ] = "hashed:20000"
-    text_length: Annotated[int, Field(ge=1, description="Tokens of a text: longer ones are cut.")] = 32
+    text_length: Annotated[int, Field(ge=1, le=65_536, description="Tokens of a text: longer ones are cut.")] = 32
     partition: Annotated[
         str,
         AfterValidator(_partition),
@@ -293,6 +360,7 @@ class RunConfig(BaseModel):
 
     pretrained: Annotated[
         str,
+        AfterValidator(_path),
         Field(
             description="Where networks of torchvision take ImageNet's weights from: torchvision (torch's hub folder), "
             "hub (cache of the Hugging Face hub; ResNets only), or a folder with MODEL.safetensors or MODEL.pth. "
@@ -304,6 +372,7 @@ class RunConfig(BaseModel):
         int,
         Field(
             ge=0,
+            le=65_536,
             description="Embedding width of all models: one whose own is another gets a projection in front of its "
             "head. 0: each model's own, or what the algorithm needs.",
         ),
@@ -313,12 +382,13 @@ class RunConfig(BaseModel):
         int,
         Field(
             ge=0,
+            le=100_000,
             description="Number of clients. Locally and in a simulation none of them may fail before round 1; in a "
             "deployment the start waits for them (start-clients, start-timeout). 0: 10 locally; elsewhere as many as "
             "most nodes say, less those that fail.",
         ),
     ] = 0
-    rounds: Annotated[int, Field(ge=1, description="Rounds of training.")] = 50
+    rounds: Annotated[int, Field(ge=1, le=MOST, description="Rounds of training.")] = 50
     fraction: Annotated[
         float, Field(gt=0, le=1, description="Part of the clients drawn for each round, rounded up.")
     ] = 1.0
@@ -332,11 +402,11 @@ class RunConfig(BaseModel):
         ),
     ] = 0.0
     min_clients: Annotated[
-        int, Field(ge=1, description="With fewer good replies than this in a round, the run ends.")
+        int, Field(ge=1, le=MOST, description="With fewer good replies than this in a round, the run ends.")
     ] = 1
     round_timeout: Annotated[
         float,
-        Field(gt=0, description="Seconds that the server waits for a round's replies."),
+        Field(gt=0, le=1e9, description="Seconds that the server waits for a round's replies."),
     ] = 3600.0
     start_clients: Annotated[
         int,
@@ -371,7 +441,7 @@ class RunConfig(BaseModel):
         ),
     ] = 5.0
     evaluate_every: Annotated[
-        int, Field(ge=1, description="Evaluate on the clients each so many rounds, and after the last.")
+        int, Field(ge=1, le=MOST, description="Evaluate on the clients each so many rounds, and after the last.")
     ] = 1
     keep_best: Annotated[
         bool,
@@ -395,10 +465,12 @@ class RunConfig(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**32, description="Seed of everything that is drawn.")] = 0
 
     local_epochs: Annotated[
-        int, Field(ge=1, description="Epochs of a client in a round, where local-batches is 0.")
+        int, Field(ge=1, le=MOST, description="Epochs of a client in a round, where local-batches is 0.")
     ] = 1
-    local_batches: Annotated[int, Field(ge=0, description="Mini-batches of a client in a round. 0: whole epochs.")] = 3
-    batch_size: Annotated[int, Field(ge=1, description="Samples of a mini-batch.")] = 50
+    local_batches: Annotated[
+        int, Field(ge=0, le=MOST, description="Mini-batches of a client in a round. 0: whole epochs.")
+    ] = 3
+    batch_size: Annotated[int, Field(ge=1, le=MOST, description="Samples of a mini-batch.")] = 50
     optimizer: Annotated[Literal["adam", "amsgrad", "adamw", "sgd"], Field(description="Optimizer of the clients.")] = (
         "adam"
     )
@@ -420,21 +492,29 @@ class RunConfig(BaseModel):
     ] = "full"
     clipping_norm: Annotated[
         float,
-        Field(ge=0, description="L2 norm to which each upload of a client, or its change of weights, is cut. 0: off."),
+        Field(
+            ge=0,
+            le=1e9,
+            description="L2 norm to which each upload of a client, or its change of weights, is cut. 0: off.",
+        ),
     ] = 0.0
     noise_multiplier: Annotated[
         float,
         AfterValidator(_noise),
-        Field(ge=0, description="Deviation of the Gaussian noise on each upload, in clipping-norm. 0: none."),
+        Field(ge=0, le=1e9, description="Deviation of the Gaussian noise on each upload, in clipping-norm. 0: none."),
     ] = 0.0
     public_clipping_norm: Annotated[
         float,
-        Field(ge=0, description="L2 norm, in stored values, to which each shared public row is cut. 0: off."),
+        Field(ge=0, le=1e9, description="L2 norm, in stored values, to which each shared public row is cut. 0: off."),
     ] = 0.0
     public_noise_multiplier: Annotated[
         float,
         AfterValidator(_noise),
-        Field(ge=0, description="Deviation of the Gaussian noise on each public row, in its clipping norm. 0: none."),
+        Field(
+            ge=0,
+            le=1e9,
+            description="Deviation of the Gaussian noise on each public row, in its clipping norm. 0: none.",
+        ),
     ] = 0.0
     noise_source: Annotated[
         Literal["auto", "seed", "system"],
@@ -445,10 +525,10 @@ class RunConfig(BaseModel):
     ] = "auto"
 
     device: Annotated[
-        str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N or mps.")
+        str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$", description="auto, cpu, cuda, cuda:N or mps.")
     ] = "cpu"
     threads: Annotated[
-        int, Field(ge=1, description="Threads of a client's arithmetic. Part of what makes bits equal.")
+        int, Field(ge=1, le=1024, description="Threads of a client's arithmetic. Part of what makes bits equal.")
     ] = 1
     mixed_precision: Annotated[
         Literal["none", "bfloat16"],
@@ -462,11 +542,14 @@ class RunConfig(BaseModel):
         bool | Literal["auto"],
         Field(
             description="Whether the local engine, with one worker, lets clients of one architecture step together; "
-            "auto: where it is faster. Equal to one by one within float tolerance, not bit by bit."
+            "auto: where it is faster. Equal to one by one, and so for other numbers of workers, within float "
+            "tolerance only, not bit by bit."
         ),
-    ] = "auto"
+    ] = False
     output_dir: Annotated[
-        str, Field(description="Run folder. Empty: a new one under runs/ in the working directory.")
+        str,
+        AfterValidator(_path),
+        Field(description="Run folder. Empty: a new one under runs/ in the working directory."),
     ] = ""
     resume: Annotated[
         bool,
@@ -485,11 +568,12 @@ class RunConfig(BaseModel):
     ] = ""
     state_dir: Annotated[
         str,
+        AfterValidator(_path),
         Field(description="Folder for the clients' state, a subfolder a run. Empty: kept in Flower's Context."),
     ] = ""
     checkpoint_every: Annotated[
         int,
-        Field(ge=0, description="Write a checkpoint for --resume each so many rounds. 0: only at the end."),
+        Field(ge=0, le=MOST, description="Write a checkpoint for --resume each so many rounds. 0: only at the end."),
     ] = 10
 
     options: Annotated[dict[str, Value], Field(exclude=True, description="The algorithms' own keys, as name.key.")] = {}
@@ -515,6 +599,7 @@ class RunConfig(BaseModel):
         ConfigError
             One line that names the key, and the nearest valid one where it is unknown.
         """
+        _check_values(values)
         return _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
 
     def to_flat(self) -> dict[str, Value]:
@@ -591,6 +676,26 @@ def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
     return config.with_values(own) if own else config
 
 
+def _check_values(values: Mapping[str, Any]) -> None:
+    """Refuse what no key may be: a value of another type, one that TOML has no form for, or a text without end."""
+    for key, value in values.items():
+        if problem := _no_value(value) or _unusable(key):
+            raise ConfigError(f"{key} {problem}")
+
+
+def _no_value(value: object) -> str:
+    match value:
+        case str():
+            too_long = f"is longer than {LONGEST_VALUE} characters" if len(value) > LONGEST_VALUE else ""
+            problem = _unusable(value)
+            return too_long or (f"= {value!r}: {problem}" if problem else "")
+        case int():
+            return "" if -(2**63) <= value < 2**63 else "is a number of more than 64 bits"
+        case float():
+            return ""
+    return f"is {type(value).__name__}, expected one number, text, true or false"
+
+
 @lru_cache(maxsize=64)
 def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -> RunConfig:
     del types  # part of the cache's key: 1, 1.0 and True are equal to Python, not to a config
@@ -624,7 +729,7 @@ def parse_value(text: str) -> Value:
     """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, brackets within brackets
         return text
     return value if isinstance(value, bool | int | float | str) else text
 
@@ -674,17 +779,53 @@ def write_own_keys(values: Mapping[str, Value]) -> str:
 
 def read_toml(path: Path) -> dict[str, Value]:
     """Read a TOML file of config keys, tables flattened with dots."""
+    flat = dict(flattened(load_toml(path)))
+    for key, value in flat.items():
+        if problem := _no_value(value) or _unusable(key):
+            raise ConfigError(f"{path}: {key} {problem}")
+    return flat
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file as it is.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, is not TOML, or is nested more deeply than any config is.
+    """
     try:
-        loaded = tomllib.loads(path.read_text())
+        loaded = tomllib.loads(_read_small(path))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        loaded = None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
-    flat = dict(flattened(loaded))
-    for key, value in flat.items():
-        if not isinstance(value, bool | int | float | str):
-            raise ConfigError(f"{path}: {key} is {type(value).__name__}, expected one number, text, true or false")
-    return flat
+    if loaded is None or _depth(loaded) > DEEPEST:
+        raise ConfigError(f"{path}: its tables or lists are nested too deeply")
+    return loaded
+
+
+def _depth(table: Mapping[str, Any]) -> int:
+    """Return how many tables stand within each other, at most one more than is allowed."""
+    tables, depth = [table], 0
+    while tables and depth <= DEEPEST:
+        tables = [inner for outer in tables for inner in outer.values() if isinstance(inner, dict)]
+        depth += 1
+    return depth
+
+
+def _read_small(path: Path) -> str:
+    """Return the text of a file; nothing is waited for that another program is to write."""
+    state = usable_path(str(path)).stat()
+    if stat.S_ISDIR(state.st_mode):
+        raise ConfigError(f"{path}: is a folder, expected a TOML file")
+    if not stat.S_ISREG(state.st_mode):
+        raise ConfigError(f"{path}: is a pipe or a device, expected a TOML file")
+    if state.st_size > LARGEST_FILE:
+        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes, which no file of config keys is")
+    return path.read_text(encoding="utf-8")
 
 
 def flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import PurePath
+from traceback import extract_tb
 
 _OPEN, _CLOSE = "\x02", "\x03"  # around what stays on its node
 _PRIVATE = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}")
@@ -11,6 +12,9 @@ _PATH = re.compile(r"(?<=')/[^']+(?=')|(?<![^\s(=])/[^\s'\"),;:]+")
 
 WITHHELD = "(not shown)"
 """What stands in `HetflError.outward` in place of what stays on its node."""
+
+LONGEST_TEXT = 2000
+"""Characters of an error that are shown; what is longer loses its middle."""
 
 
 class HetflError(Exception):
@@ -30,6 +34,10 @@ class HetflError(Exception):
     def __init__(self, text: str = "") -> None:
         super().__init__(text.replace(_OPEN, "").replace(_CLOSE, ""))
         self.outward = _PATH.sub(lambda path: PurePath(path[0]).name, _PRIVATE.sub(WITHHELD, text))
+
+    def __str__(self) -> str:
+        """Return the text as `printable` shows it, whatever was put into it."""
+        return printable(super().__str__())
 
 
 def private(value: object) -> str:
@@ -76,6 +84,30 @@ class TooFewClients(FederationError):
 
 class RunFolderError(HetflError):
     """A run folder that cannot be written, holds another run, or holds none."""
+
+
+def printable(text: str) -> str:
+    r"""Return a text in one line of bounded length: what cannot be printed is escaped, a long middle is left out.
+
+    Examples
+    --------
+    >>> print(printable("no\x1b[31m\n[data] é"))
+    no\x1b[31m\n[data] é
+    >>> len(printable("x" * 10**6))
+    2000
+    """
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[: half - 5]} ... {text[-half:]}"
+
+
+def place(error: BaseException) -> str:
+    """Return the file and the line that an error comes from; empty where it has no trace."""
+    frames = extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:

@@ -36,6 +36,9 @@ Rows = NDArray[np.float64]
 DELTA = 1e-5
 """The delta for which reports say epsilon."""
 
+LARGEST_EPSILON = 1e9
+"""Bound of epsilon from which on it is said to be infinite: there the solver runs out of digits, then of range."""
+
 
 @dataclass(frozen=True)
 class GaussianMechanism:
@@ -176,7 +179,7 @@ def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sens
     Parameters
     ----------
     noise_multiplier : float
-        Deviation of the noise in clipping norms, 0 or more. 0: no guarantee.
+        Deviation of the noise in clipping norms, 0 or more. 0, or next to nothing: no guarantee, infinite.
     uploads : int
         R, 0 or more.
     delta : float
@@ -203,6 +206,8 @@ def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sens
         return float(ndtr(mu / 2 - value / mu) - np.exp(value + log_ndtr(-mu / 2 - value / mu))) - delta
 
     most = mu * mu / 2 + mu * sqrt(2 * log(1 / delta))  # of the zero-concentrated accounting, which is an upper bound
+    if most > LARGEST_EPSILON:
+        return inf
     return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, most))  # type: ignore[no-untyped-call]
 
 

@@ -50,7 +50,7 @@ class Bar(AbstractContextManager["Bar"]):
     ) -> None:
         times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             *columns,
             *times,

@@ -278,7 +278,8 @@ def new_folder(config: RunConfig) -> Path:
     if config.output_dir:
         return Path(config.output_dir).expanduser().resolve()
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{config.algorithm}-{(config.dataset or OWN).replace('/', '-')}-seed{config.seed}-{moment}"
+    what = f"{config.algorithm}-{(config.dataset or OWN).replace('/', '-')}".encode()[:150].decode(errors="ignore")
+    name = f"{what}-seed{config.seed}-{moment}"
     parent, tries = Path.cwd() / "runs", 1
     while (parent / (name if tries == 1 else f"{name}-{tries}")).exists():
         tries += 1

@@ -109,6 +109,8 @@ class AsyncRounds:
             raise ConfigError(f"{config.algorithm}: public rows cannot be shared in an asynchronous run")
         if config.absent_fraction:
             raise ConfigError("absent-fraction: an asynchronous run asks all clients; set it to 0, or the mode to sync")
+        if config.fraction < 1:
+            raise ConfigError("fraction: an asynchronous run asks all clients; set it to 1, or the mode to sync")
         self._strategy = strategy
         self._federation = federation
         self._waiting: dict[str, tuple[Sent, float]] = {}

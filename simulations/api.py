@@ -138,7 +138,9 @@ def sweep(
     axes = {_key(key): [_value(key, value) for value in values] for key, values in grid.items()}
     base = {**config_keys(settings, keys), "algorithm": algorithm}
     with process_as_it_was(log=False, bars=progress):
-        folders, failed = run_sweep(base, axes, Path(out), workers, Console(stderr=True, quiet=not progress))
+        folders, failed = run_sweep(
+            base, axes, Path(out), workers, Console(stderr=True, quiet=not progress, markup=False, emoji=False)
+        )
     if failed:
         told = "; ".join(f"{folder.name}: {reason}" for folder, reason in list(failed.items())[:3])
         raise HetflError(f"{len(failed)} of {len(folders)} runs have not ended: {told}")

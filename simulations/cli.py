@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml
-from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable_path
+from hetfl_flwr.errors import (
+    ConfigError,
+    FederationError,
+    HetflError,
+    Interrupted,
+    RunFolderError,
+    TooFewClients,
+    printable,
+)
 from simulations.local import DEFAULT_CLIENTS, run_locally
 
 if TYPE_CHECKING:
@@ -26,17 +34,27 @@ app = typer.Typer(
 
 RECIPES = Path(__file__).parent / "recipes"
 
+MOST_WORKERS = 256
+"""Processes at a time, at most: each takes hundreds of megabytes."""
+
+
+def path(text: str) -> Path:
+    """Read an argument that names a file or a folder, as `usable_path` does."""
+    return usable_path(str(text))
+
 
 DatasetOption = Annotated[
     str | None, typer.Option(help="Name of `hetfl list datasets`, a hub id, or a folder: ./photos.")
 ]
-FolderOption = Annotated[Path | None, typer.Option(help="Folder with local copies in the hub's layout.")]
+FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder with local copies in the hub's layout.")]
 ClientsOption = Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}).")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")]
-RecipeOption = Annotated[Path | None, typer.Option(help="TOML file of config keys, or a name of `hetfl list recipes`.")]
+RecipeOption = Annotated[
+    Path | None, typer.Option(parser=path, help="TOML file of config keys, or a name of `hetfl list recipes`.")
+]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any config key; may be given more than once."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any config key; repeatable, and of one key the last holds."),
 ]
 
 
@@ -59,7 +77,9 @@ def run(
     clients: ClientsOption = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
     seed: SeedOption = None,
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes; the result is the same for any number.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; the result is the same for any number.")
+    ] = 1,
     recipe: RecipeOption = None,
     settings: SettingsOption = None,
     sweep: Annotated[
@@ -70,7 +90,7 @@ def run(
             '"fedhe.alpha=0,0.5 seed=0:5"; a:b is from a to b - 1; a value with a comma is put in quotes.',
         ),
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="Run folder (default: a new one under runs/).")] = None,
+    out: Annotated[Path | None, typer.Option(parser=path, help="Run folder (default: a new one under runs/).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")
     ] = False,
@@ -100,9 +120,9 @@ def run(
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder, or the state-dir of a node.")],
+    folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="Run folder, or the state-dir of a node.")],
     client: Annotated[int, typer.Option(min=0, help="Whose model.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
+    out: Annotated[Path, typer.Option(parser=path, metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
 ) -> None:
     """Write what a client has learnt as a program that takes raw inputs and needs nothing of this project.
 
@@ -121,8 +141,10 @@ def partition(
     seed: SeedOption = None,
     recipe: RecipeOption = None,
     settings: SettingsOption = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Picture to write.")] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE.json", help="The same counts as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(parser=path, metavar="FILE.png", help="Picture to write.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(parser=path, metavar="FILE.json", help="The same counts as JSON.")
+    ] = None,
 ) -> None:
     """Show which client gets which rows, before anybody trains.
 
@@ -149,8 +171,10 @@ def keys(
     host: Annotated[
         list[str], typer.Option("--host", help="Name or IP address of the server, as its clients call it; repeatable.")
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to; what is there already is kept.")],
-    nodes: Annotated[int, typer.Option(min=0, help="Key pairs to have: node-0, node-1 and so on.")] = 0,
+    out: Annotated[
+        Path, typer.Option(parser=path, metavar="DIR", help="Folder to write to; what is there already is kept.")
+    ],
+    nodes: Annotated[int, typer.Option(min=0, max=10_000, help="Key pairs to have: node-0, node-1 and so on.")] = 0,
 ) -> None:
     """Make a private CA, the server's certificate and a key pair for each node, for a deployment by TLS.
 
@@ -168,7 +192,9 @@ def rehearse(
     nodes: Annotated[int, typer.Option(min=1, max=32, help="SuperNodes to start.")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = 3,
     settings: SettingsOption = None,
-    out: Annotated[Path | None, typer.Option(help="New folder for all that is written (default: under runs/).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=path, help="New folder for all that is written (default: under runs/).")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the federation up after the run, until Ctrl-C.")] = False,
 ) -> None:
     """Rehearse a deployment on this machine: TLS, known nodes, and for each a model and folders of its own.
@@ -221,12 +247,12 @@ def list_(
     """
     from simulations import catalogue
 
-    config = RunConfig.from_flat({"data-dir": data_dir, **dict(map(parse_setting, settings or []))})
+    config = RunConfig.from_flat({"data-dir": data_dir, "dataset": dataset, **dict(map(parse_setting, settings or []))})
 
     tables = {
         Kind.ALGORITHMS: catalogue.algorithms,
         Kind.DATASETS: lambda: catalogue.datasets(data_dir),
-        Kind.MODELS: lambda: catalogue.models(dataset, config.reading),
+        Kind.MODELS: lambda: catalogue.models(config.dataset, config.reading),
         Kind.RECIPES: lambda: catalogue.recipes(RECIPES),
         Kind.TABLES: catalogue.tables,
         Kind.KEYS: catalogue.keys,
@@ -240,7 +266,9 @@ def reproduce(
     recipes: Annotated[
         list[str], typer.Argument(metavar="RECIPE...", help="Names of `hetfl list tables`, files, or `all`.")
     ],
-    seeds: Annotated[int, typer.Option(min=0, help="Number of seeds, from 0 (default: as the recipe says).")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=0, max=1000, help="Number of seeds, from 0 (default: as the recipe says).")
+    ] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="The quick variant: bundled data, few rounds, a seed.")
     ] = False,
@@ -250,13 +278,19 @@ def reproduce(
     only: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Rows and columns with this in their name; repeatable.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Runs at a time, each in a process of its own.")
+    ] = 1,
     data_dir: FolderOption = None,
     settings: SettingsOption = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs, tables and pictures go.")] = Path("reproduced"),
+    out: Annotated[Path, typer.Option(parser=path, metavar="DIR", help="Where runs, tables and pictures go.")] = Path(
+        "reproduced"
+    ),
     results: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.md", help="File for all the tables together; what it has is not run again."),
+        typer.Option(
+            parser=path, metavar="FILE.md", help="File for all the tables together; what it has is not run again."
+        ),
     ] = None,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Run nothing; report what has been run before.")
@@ -286,8 +320,8 @@ def reproduce(
 
 @app.command()
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
-    out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("compare.png"),
+    folders: Annotated[list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders.")],
+    out: Annotated[Path, typer.Option(parser=path, help="Picture to write.")] = Path("compare.png"),
     target: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Accuracy to count the bytes to (default: 95 % of the lowest best)."),
@@ -302,8 +336,8 @@ def compare(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
-    out: Annotated[Path, typer.Option(metavar="FILE.html", help="File to write.")] = Path("report.html"),
+    folders: Annotated[list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders.")],
+    out: Annotated[Path, typer.Option(parser=path, metavar="FILE.html", help="File to write.")] = Path("report.html"),
 ) -> None:
     """Write one run, or several side by side, as an HTML file that needs no other file and no network.
 
@@ -317,7 +351,7 @@ def report(
 
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
-    sys.path.insert(0, os.getcwd())  # the user's own models and algorithms
+    _find_own_modules()
     try:
         status = 1 if app(standalone_mode=False) else 0  # typer would end with 130 on Ctrl-C
     except HetflError as error:
@@ -325,11 +359,26 @@ def main() -> None:
         status = 1 if isinstance(error, TooFewClients) else 2
     except click.ClickException as error:
         if message := error.format_message():  # none where `hetfl` alone has shown the help
-            typer.echo(f"hetfl: {message}", err=True)
+            typer.echo(f"hetfl: {printable(message)}", err=True)
         status = error.exit_code
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"hetfl: {printable(f'{error.filename}: {error.strerror}')}", err=True)
+        status = 2
     except (KeyboardInterrupt, click.Abort):
         status = 1
     sys.exit(status)
+
+
+def _find_own_modules() -> None:
+    """Let models and algorithms in the working directory be found, behind all that is installed.
+
+    So a folder there that is called like a package of this project, or of anybody else's, hides none.
+    """
+    here = Path.cwd()
+    if here != Path(__file__).resolve().parents[1]:
+        sys.path[:] = [*(place for place in sys.path if Path(place or ".").resolve() != here), str(here)]
 
 
 def _chosen(recipe: Path | None, settings: list[str] | None, **named: Value | None) -> dict[str, Value]:
@@ -408,4 +457,5 @@ def _print(*tables: Any) -> None:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 160)
+    # what is shown are names and texts of others: no markup, no emoji
+    return Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)

@@ -56,7 +56,7 @@ class Clients:
         self._app: ClientApp = getattr(import_module(module), attribute)
         self._run, self._run_config, self._count = run, dict(run_config), count
         self._scratch, self._memory = scratch, memory
-        self.batched = run_config.get("batched", "auto") is not False
+        self.batched = run_config.get("batched", False) is not False
         self._contexts: dict[int, ResidentContext] = {}  # of those that are awake, by node
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_CLIENTS = 10
 """Clients of a local run that names no number."""
 
+MANY_CLIENTS = 1000
+"""Clients above which the split of the data is tried before they are called."""
+
 
 def run_locally(
     chosen: Mapping[str, Value],
@@ -62,6 +65,8 @@ def run_locally(
     from simulations.engine import LocalGrid
 
     _check_threads(config, workers)
+    _say_batched(config, workers)
+    _check_split(config)
     flat = config.to_flat()
     with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
         try:
@@ -104,6 +109,24 @@ def _check_threads(config: RunConfig, workers: int) -> None:
             f"here: they will slow each other down; {remedy}, which changes bits",
             file=sys.stderr,
         )
+
+
+def _say_batched(config: RunConfig, workers: int) -> None:
+    """Say that clients that step together do not give the bits that they give one by one."""
+    if config.batched is not False and workers == 1:
+        print(
+            f"hetfl: batched = {str(config.batched).lower()}: results equal those of batched = false, and of other "
+            "numbers of workers, within float tolerance only",
+            file=sys.stderr,
+        )
+
+
+def _check_split(config: RunConfig) -> None:
+    """Refuse a number of clients that the data cannot be shared out over, before so many are made to say so."""
+    from hetfl_flwr.node import client_data
+
+    if config.clients > MANY_CLIENTS:
+        client_data(config, 0, config.clients)
 
 
 def resolved(config: RunConfig) -> RunConfig:

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import prod
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +20,9 @@ Grid = Mapping[str, Sequence[Value]]
 
 LONGEST = 255
 """Bytes in the name of a folder, on all file systems in use."""
+
+MOST_RUNS = 10_000
+"""Runs of a sweep, at most."""
 
 RANGE = re.compile(r"(-?\d+):(-?\d+)")
 
@@ -73,10 +77,14 @@ def _values(text: str) -> list[Value]:
     bounds = RANGE.fullmatch(text)
     if not bounds:
         return [parse_value(text)]
-    numbers = list[Value](range(int(bounds[1]), int(bounds[2])))
-    if not numbers:
+    start, end = parse_value(bounds[1]), parse_value(bounds[2])
+    if not isinstance(start, int) or not isinstance(end, int):
+        raise ConfigError(f"--sweep: {text} is no range of integers")
+    if end <= start:
         raise ConfigError(f"--sweep: {text} is an empty range: a:b is the integers from a to b - 1")
-    return numbers
+    if end - start > MOST_RUNS:
+        raise ConfigError(f"--sweep: {text} is a range of {end - start} integers, more than {MOST_RUNS}")
+    return list(range(start, end))
 
 
 def run_sweep(
@@ -122,6 +130,8 @@ def jobs(base: Mapping[str, Value], grid: Grid, out: Path) -> list[Job]:
     ConfigError
         A key or value is wrong, or a value is there twice.
     """
+    if (runs := prod(map(len, grid.values()))) > MOST_RUNS:
+        raise ConfigError(f"a sweep of {runs} runs: at most {MOST_RUNS} can be made at once")
     for key, values in grid.items():
         if key in ("output-dir", "resume"):
             raise ConfigError(f"{key} cannot be swept: each run has a folder of its own, and goes on by itself")
@@ -133,6 +143,7 @@ def jobs(base: Mapping[str, Value], grid: Grid, out: Path) -> list[Job]:
 
 
 def _job(settings: dict[str, Value], swept: Sequence[str], out: Path) -> Job:
+    RunConfig.from_flat(settings)  # values that no config may have, a folder cannot have in its name either
     name = ",".join(f"{key}={_written(settings[key])}" for key in swept)
     if len(name) > LONGEST:
         raise ConfigError(f"{name[:40]}... is too long for the name of a folder: sweep over fewer keys at once")

@@ -332,6 +332,30 @@ def test_each_kind_is_listed(kind, shown, hetfl):
     assert [word for word in shown if word not in done.out] == []
 
 
+def test_brackets_in_what_is_listed_are_shown(hetfl):
+    """They are no markup, but an extra of pip."""
+    done = hetfl("list", "keys")
+    assert '"hetfl[tensorboard]"' in "".join(done.out.split("│")).replace(" ", "")
+
+
+@pytest.mark.parametrize(("value", "said"), [("auto", 1), ("true", 1), ("false", 0)])
+def test_that_clients_step_together_is_said(hetfl, value, said):
+    done = hetfl("run", "local", *SMALL, "--set", f"batched={value}")
+    assert done.status == 0
+    assert done.err.count("\n") == said
+    assert (f"batched = {value}: results equal those of batched = false" in done.err) == said
+
+
+def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, here):
+    """As many as ``batched = "auto"`` would let step together, with all keys at their defaults."""
+    for workers in (1, 2):
+        settings = ("--set", "models=tabular:4", "--workers", workers, "--out", f"by-{workers}")
+        assert hetfl("run", "fedhe", "--clients", 24, "--rounds", 1, *settings).status == 0
+    assert without_time(here / "by-1") == without_time(here / "by-2")
+    knowledge = [(here / f"by-{workers}" / "knowledge.safetensors").read_bytes() for workers in (1, 2)]
+    assert knowledge[0] == knowledge[1]
+
+
 def test_a_list_of_nothing_in_particular_is_everything(hetfl):
     done = hetfl("list")
     assert done.status == 0

@@ -143,18 +143,51 @@ def test_a_server_certificate_that_was_moved_away_is_made_anew_by_the_same_autho
     shake_hands(keys, keys.ca, "new.example.org")
 
 
+@pytest.mark.parametrize("files", range(6))
+def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, files: int) -> None:
+    """A file that was being written is not there yet; one that was, is kept."""
+    sync, written = os.fsync, []
+
+    def killed(descriptor: int) -> None:
+        written.append(descriptor)
+        if len(written) > files:
+            raise KeyboardInterrupt
+        sync(descriptor)
+
+    keys = Keys(tmp_path / "keys")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make_keys(keys.folder, [HOST], 1)
+    before = {path: path.read_bytes() for path in keys.folder.glob("[!.]*")}
+    assert len(before) == files
+    made = make_keys(keys.folder, [HOST], 1)
+    assert len(made) == 6 - files
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.name for path in keys.folder.iterdir()} == {path.name for path in [*before, *made]}
+    shake_hands(keys, keys.ca, HOST)
+    private, public = keys.node(0).read_bytes(), keys.node_public(0).read_bytes()
+    assert load_ssh_private_key(private, None).public_key() == load_ssh_public_key(public)
+    assert {path.stat().st_mode & 0o777 for path in (keys.ca_key, keys.server_key, keys.node(0))} == {0o600}
+
+
 @pytest.mark.parametrize(
     ("spoil", "hosts", "line"),
     [
         (None, ["server.example.org:8000"], "'server.example.org:8000' is no host: .* without a port"),
         (None, ["other.example.org"], "the certificate of the server is not for other.example.org: move .*server.crt"),
-        (lambda keys: keys.node_public(1).unlink(), [HOST], "node-1: File exists"),
+        (
+            lambda keys: [keys.node_public(1).unlink(), keys.node(1).write_text("")],
+            [HOST],
+            "node-1 is no private key .* move it away",
+        ),
+        (lambda keys: keys.folder.chmod(0o777), [HOST], "keys has mode 0777, so others may .*: chmod 700 it"),
         (lambda keys: [keys.server.unlink(), keys.ca_key.unlink()], [HOST], "ca.key: No such file"),
         (lambda keys: keys.ca.write_text("no"), [HOST], "ca.crt is no certificate in PEM format"),
         (lambda keys: keys.list.write_text("no"), [HOST], "node-keys.toml: no list of node keys: "),
         (lambda keys: keys.node_public(1).write_text("no"), [HOST], "node-1.pub is no public key in OpenSSH's format"),
     ],
-    ids=["port", "other host", "half a pair", "no authority", "no certificate", "no list", "no public key"],
+    ids=["port", "other host", "no key", "open to all", "no authority", "no certificate", "no list", "no public key"],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(
     keys: Keys,

@@ -12,6 +12,7 @@ import pytest
 from hetfl_flwr.algorithms import check_options, for_flower, resolve
 from hetfl_flwr.config import RunConfig, parse_own_keys, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError
+from simulations import cli
 from simulations.deployment.flower import flower
 
 OUTSIDE = Path(__file__).parent / "fixtures" / "outside"
@@ -144,3 +145,47 @@ def test_a_package_without_a_dot_is_found_unless_this_project_has_the_name(
     shutil.copytree(Path(__file__).parent / "fixtures" / "echo", tmp_path / "echo")
     run = run_federation(make_config(algorithm="echo", **{"echo.gain": 2.5}))
     assert [entry["bytes_up"] for entry in rounds(run)] == [0, 16, 16]
+
+
+@pytest.fixture
+def shadows(tmp_path: Path) -> Path:
+    """A working directory with folders that are called like this project's packages."""
+    for name in ("strategies", "clients", "simulations"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    return tmp_path
+
+
+def hetfl_installed(here: Path, path: str) -> subprocess.CompletedProcess[str]:
+    """Call the command as installed: Python begins with another folder than the working directory."""
+    script = here / "bin" / "hetfl"
+    script.parent.mkdir()
+    script.write_text("from simulations.cli import main\nmain()\n")
+    command = [sys.executable, str(script), "run", "nothing"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(OUTSIDE.parents[2])]))}
+    return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_folders_of_the_working_directory_hide_nothing_of_this_project(shadows):
+    done = hetfl_installed(shadows, "")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("hetfl: unknown algorithm 'nothing': Known: agg, chfl, fedavg, ")
+
+
+def test_a_package_that_hides_one_of_this_project_is_named_with_both_places(shadows):
+    (shadows / "lib").mkdir()
+    (shadows / "strategies").rename(shadows / "lib" / "strategies")
+    done = hetfl_installed(shadows, str(shadows / "lib"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (
+        f"'strategies' of this project ({OUTSIDE.parents[2] / 'strategies'}) is hidden by {shadows}/lib/st"
+        in done.stderr
+    )
+
+
+@pytest.mark.parametrize("place", ["", "."])
+def test_the_working_directory_comes_last_on_the_path_wherever_it_was(shadows, monkeypatch, place):
+    monkeypatch.chdir(shadows)
+    monkeypatch.setattr(sys, "path", [place, str(shadows), "/nowhere", *sys.path])
+    cli._find_own_modules()
+    assert [sys.path.index("/nowhere"), sys.path.index(str(shadows))] == [0, len(sys.path) - 1]

@@ -249,6 +249,7 @@ def test_epsilon_at_its_ends():
     assert epsilon(0.0, 1) == inf
     assert epsilon(0.0, 0) == epsilon(1e9, 1) == 0.0
     assert epsilon(0.001, 1) == pytest.approx(2e6, rel=0.01)
+    assert [epsilon(noise, uploads) for noise in (1e-160, 1e-100, 1e-9) for uploads in (1, 50)] == [inf] * 6
 
 
 # --- config --------------------------------------------------------------------------------------

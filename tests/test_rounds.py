@@ -269,6 +269,12 @@ def test_a_stop_lets_uploads_under_way_come_in_and_the_run_can_go_on(
     assert all(entry["failures"] == [] for entry in finished)
 
 
+def test_no_clients_are_drawn_in_an_asynchronous_run(make_config, refusal):
+    config = make_config(**ASYNC, fraction=0.5)
+    said = refusal(ConfigError, AsyncRounds, config, FedHe(mode="async"), None)
+    assert said == "fraction: an asynchronous run asks all clients; set it to 1, or the mode to sync"
+
+
 def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, refusal):
     class Both(FedHe):
         sharing = Sharing()

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
+from hetfl_flwr.data.memory import check_fits
 from hetfl_flwr.data.samples import Arrays, DataSpec
 from hetfl_flwr.seeding import generator
 
@@ -59,9 +60,15 @@ def resized(arrays: Arrays, size: int) -> Arrays:
         Tables come back as they are.
     size : int
         Both height and width, 1 or more; 0: as they are.
+
+    Raises
+    ------
+    DataError
+        They would not fit into memory.
     """
     if not size or not arrays.spec.is_image or arrays.spec.shape[1:] == (size, size):
         return arrays
+    check_fits((*arrays.inputs.shape[:2], size, size), 4, "set image-size lower")
     images = arrays.inputs.float() * (255 / arrays.peak)
     scaled = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
     shape = (arrays.spec.shape[0], size, size)

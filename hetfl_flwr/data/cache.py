@@ -1,7 +1,9 @@
 """Decoded data sets on disk: made once, then mapped into the memory of every process that wants them."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterable
+from errno import ENOSPC
 from hashlib import sha256
 from logging import getLogger
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from hetfl_flwr.data.memory import check_fits
 
 SMALL = 16 * 2**20
 """Bytes up to which an array is simply held in memory."""
@@ -39,6 +43,11 @@ def kept(
         Its type.
     batches : callable
         Makes its parts, along the first axis, from the beginning; called where no file has them yet.
+
+    Raises
+    ------
+    DataError
+        Neither the disk nor the memory has room for it.
     """
     if np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64) <= SMALL:
         return _held(shape, dtype, batches)
@@ -47,6 +56,7 @@ def kept(
     if mapped is not None:
         return mapped
     try:
+        _check_room(path.parent, int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.float64)))
         _write(path, shape, dtype, batches)
     except OSError as error:
         _LOGGER.warning("decoded data are held in memory: %s cannot be written (%s)", path.parent, error.strerror)
@@ -62,7 +72,15 @@ def cache_folder() -> Path:
     return Path(config.HF_DATASETS_CACHE) / "hetfl-decoded"
 
 
+def _check_room(folder: Path, nbytes: int) -> None:
+    """Raise what a full disk would, before hours are spent on it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if nbytes > shutil.disk_usage(folder).free:
+        raise OSError(ENOSPC, os.strerror(ENOSPC), str(folder))
+
+
 def _held(shape: tuple[int, ...], dtype: type[np.generic], batches: Batches) -> npt.NDArray[Any]:
+    check_fits(shape, np.dtype(dtype).itemsize, "set image-size or text-length lower")
     array, start = np.empty(shape, dtype), 0
     for batch in batches():
         array[start : start + len(batch)] = batch

@@ -13,6 +13,9 @@ TABLES = {".parquet", ".csv", ".json", ".jsonl", ".arrow"}
 IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 """Endings of the files that are an image each."""
 
+SYSTEM = (Path("/dev"), Path("/proc"), Path("/sys"))
+"""Folders whose files are none: some of them never end, or wait for somebody."""
+
 EXPECTED = (
     "parquet, csv, json or arrow files (the hub's layout, or what save_to_disk writes), or one folder of images a class"
 )
@@ -40,6 +43,9 @@ def own_folder(dataset: str) -> Path:
     folder = Path(dataset)
     if not folder.is_dir():
         raise DataError(f"dataset '{folder}' is not a folder: give a folder that holds {EXPECTED}")
+    place = folder.resolve()
+    if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
+        raise DataError(f"dataset '{folder}' is the system's: give a folder that holds {EXPECTED}")
     if not holds_data(folder):
         raise DataError(f"dataset '{folder}' holds no data: expected {EXPECTED}")
     return folder

@@ -112,7 +112,12 @@ def parse_vocabulary(text: str) -> tuple[str, int]:
     ('hashed', 20000)
     """
     kind, _, size = text.partition(":")
-    if kind not in ("hashed", "shared") or not size.isdecimal() or not 3 <= int(size) <= 2**31:
+    if (
+        kind not in ("hashed", "shared")
+        or not 0 < len(size) <= 10
+        or not size.isdecimal()
+        or not 3 <= int(size) <= 2**31
+    ):
         raise ConfigError(f"vocabulary {text!r} is not one of: hashed:V, shared:V (V tokens in all, 3 or more)")
     return kind, int(size)
 

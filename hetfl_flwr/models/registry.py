@@ -1,8 +1,10 @@
 """Models by name: which client gets which, and how a name becomes a model."""
 
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from math import prod
 from types import MappingProxyType
@@ -12,7 +14,7 @@ import torch
 
 from hetfl_flwr.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, ModelError, unknown
+from hetfl_flwr.errors import ConfigError, ModelError, place, unknown
 from hetfl_flwr.models.split_model import SplitModel, cause, channels_last, checked, parameter_count, projected
 from hetfl_flwr.models.text import bag, lstm
 from hetfl_flwr.models.vision import TORCHVISION, vision
@@ -30,6 +32,9 @@ from hetfl_flwr.models.zoo import (
     tabular,
 )
 from hetfl_flwr.seeding import seeded
+
+LARGEST = 2**30
+"""Trainable parameters of a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""
 
 OWN_MODEL = "package.module:function"
 """How a user's own model is written: a function that takes a DataSpec and returns a torch.nn.Module."""
@@ -211,7 +216,8 @@ def build_model(
     Raises
     ------
     ModelError
-        If the name is unknown, the model cannot be built or does not fit the data, or pretrained weights are absent.
+        If the name is unknown, the model cannot be built, does not fit the data or would have more than `LARGEST`
+        parameters, or pretrained weights are absent.
 
     Examples
     --------
@@ -224,6 +230,7 @@ def build_model(
     build = ZOO[name].build if name in ZOO else partial(_build_own, name)
     if name in TORCHVISION:
         build = partial(vision, name, pretrained=pretrained)
+    _check_size(name, spec, width)
     with seeded(seed, *scope, "weights"):
         model = _build(name, build, spec)
         model = model if width in (0, model.width) else projected(model, width)
@@ -298,6 +305,21 @@ def _require_known(name: str) -> None:
     own = module not in FAMILIES and all(part.isidentifier() for part in (*module.split("."), function))
     if name not in ZOO and not own:
         raise ModelError(unknown("model", name, [*ZOO, OWN_MODEL]))
+    if own and module.partition(".")[0] in sys.stdlib_module_names:
+        raise ModelError(f"model '{name}': module '{module}' is Python's own and holds no models: name one of yours")
+
+
+@lru_cache(maxsize=256)
+def _check_size(name: str, spec: DataSpec, width: int) -> None:
+    """Refuse a model of the zoo that has more than `LARGEST` parameters; nothing is allocated."""
+    if name not in ZOO:
+        return
+    with seeded(0, "size"), torch.device("meta"):
+        model = _build(name, ZOO[name].build, spec)
+        parameters = parameter_count(model if width in (0, model.width) else projected(model, width))
+    if parameters > LARGEST:
+        data = f"data of shape {spec.shape} and {spec.classes} classes"
+        raise ModelError(f"model '{name}' for {data} would have {parameters:,} parameters, more than {LARGEST:,}")
 
 
 def _build(name: str, build: Callable[[DataSpec], SplitModel], spec: DataSpec) -> SplitModel:
@@ -314,13 +336,28 @@ def _build_own(name: str, spec: DataSpec) -> SplitModel:
     path, _, function = name.partition(":")
     try:
         module = import_module(path)
-    except Exception as error:
+    except ModuleNotFoundError as error:
         hint = "install it or put its folder on PYTHONPATH"
         raise ModelError(f"cannot import module '{path}' ({cause(error)}); {hint}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
+        raise ModelError(f"cannot import module '{path}' ({cause(error)}), {place(error)}") from error
     if not hasattr(module, function):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == path]
         raise ModelError(unknown(f"function of module '{path}'", function, own))
     build = getattr(module, function)
-    if not callable(build):
-        raise ModelError(f"'{function}' is of type {type(build).__name__}; name a function that takes a DataSpec")
+    if not _takes_one(build):
+        raise ModelError(f"'{function}' is of type {type(build).__name__}; name a function that takes a DataSpec alone")
     return checked(build(spec), spec)
+
+
+def _takes_one(build: object) -> bool:
+    """Say whether something can be called with one argument; of what is written in C, as `os.abort`, nobody knows."""
+    if not callable(build) or inspect.isbuiltin(build):
+        return False
+    try:
+        inspect.signature(build).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True

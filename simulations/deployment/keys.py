@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -81,11 +81,13 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     Each pair has a public half. Where that is there, the pair is kept, wherever its private half is by now; so nodes
     can be added later, and a server certificate is renewed by moving the old one away. No file is ever overwritten but
     the list of the nodes' public keys: it gets those of all ``node-K.pub`` in the folder, and keeps its other entries.
+    Each file appears whole: where the command was stopped between the halves of a pair, the private one is used.
 
     Parameters
     ----------
     folder : Path
-        Made if it is not there, readable by its owner alone. Private keys have mode 0600.
+        Made if it is not there, readable by its owner alone; one that others may write to is refused. Private keys
+        have mode 0600.
     hosts : sequence of str
         Names and IP addresses by which others call the server; those of `LOOPBACK` are added.
     nodes : int
@@ -94,13 +96,14 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     Raises
     ------
     ConfigError
-        A host that is none, a server certificate that is there for other hosts or by another authority, or a file that
-        cannot be read or written.
+        A host that is none, a server certificate that is there for other hosts or by another authority, a folder that
+        others may write to, or a file that cannot be read or written.
     """
     keys = Keys(folder.expanduser().resolve())
     names = [_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
     try:
         keys.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(keys.folder)
         made = [] if keys.ca.exists() else _make_authority(keys)
         if keys.server.exists():
             _check_server(keys, names)
@@ -115,8 +118,16 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     return made
 
 
+def _check_private(folder: Path) -> None:
+    mode = folder.stat().st_mode & 0o777
+    if mode & 0o022:
+        raise ConfigError(
+            f"{folder} has mode {mode:04o}, so others may put keys of their own there: chmod 700 it, or name a new one"
+        )
+
+
 def _make_authority(keys: Keys) -> list[Path]:
-    key = ec.generate_private_key(_CURVE)
+    key = _private_key(keys.ca_key)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hetfl private CA")])
     builder = _builder(name, name, key.public_key(), key.public_key(), CA_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -126,7 +137,7 @@ def _make_authority(keys: Keys) -> list[Path]:
 
 def _make_server(keys: Keys, names: list[x509.GeneralName]) -> list[Path]:
     authority, signer = _read_certificate(keys.ca), _read_key(keys.ca_key)
-    key = ec.generate_private_key(_CURVE)
+    key = _private_key(keys.server_key)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hetfl SuperLink")])
     builder = _builder(name, authority.subject, key.public_key(), signer.public_key(), SERVER_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -138,7 +149,7 @@ def _make_server(keys: Keys, names: list[x509.GeneralName]) -> list[Path]:
 
 
 def _make_node(keys: Keys, number: int) -> list[Path]:
-    key = ec.generate_private_key(_CURVE)
+    key = _private_key(keys.node(number))
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" node-{number}\n".encode()
     return _written(keys.node(number), private, keys.node_public(number), public)
@@ -241,13 +252,23 @@ def _read_certificate(path: Path) -> x509.Certificate:
         raise ConfigError(f"{path} is no certificate in PEM format") from None
 
 
+def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the key of a pair: that of its private half, where the command was stopped before the public one."""
+    return _read_key(path) if path.exists() else ec.generate_private_key(_CURVE)
+
+
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    content = path.read_bytes()
+    load = serialization.load_ssh_private_key if b"OPENSSH" in content else serialization.load_pem_private_key
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError):
+        key = load(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path} is no private key of an elliptic curve in PEM format without a passphrase")
+        raise ConfigError(
+            f"{path} is no private key of an elliptic curve in PEM format without a passphrase: put the right one "
+            "there, or move it away"
+        )
     return key
 
 
@@ -256,8 +277,17 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _written(private: Path, secret: bytes, public: Path, shown: bytes) -> list[Path]:
-    """Write a pair, the public half last, for where that is the pair counts as made."""
-    for path, content, mode in ((private, secret, 0o600), (public, shown, 0o644)):
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-    return [private, public]
+    """Write what is not there of a pair, the public half last, for where that is the pair counts as made."""
+    halves = ((private, secret, 0o600), (public, shown, 0o644))
+    return [_write_new(path, content, mode) for path, content, mode in halves if not path.exists()]
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> Path:
+    """Write a file under another name, then give it its own: it is whole, whenever this process is killed."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return unfinished.rename(path)

@@ -1,13 +1,12 @@
 """What a table or a figure of a paper is, as a TOML file: its runs, what is measured, and the paper's figures."""
 
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from hetfl_flwr.config import RunConfig, Value, flattened
+from hetfl_flwr.config import RunConfig, Value, flattened, load_toml
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from simulations.runs import Summary
 
@@ -274,10 +273,9 @@ def _paper(row: Row, column: str, measures: Iterable[str]) -> dict[str, float]:
 
 def _completed(said: dict[str, Any]) -> dict[str, Any]:
     """Return what a recipe says, and what it leaves to the one whose runs it shares."""
-    path = TABLES / f"{said.get('runs')}.toml"
-    if not path.exists():
+    if said.get("runs") not in names():
         return said
-    other = tomllib.loads(path.read_text())
+    other = load_toml(TABLES / f"{said['runs']}.toml")
     rows = [{key: value for key, value in row.items() if key != "paper"} for row in other["rows"]]
     left: dict[str, Any] = {key: other[key] for key in SHARED if key in other}
     return {**left, "rows": rows, **said}
@@ -300,9 +298,7 @@ def load(name: str) -> Recipe:
     if not path.exists():
         raise ConfigError(unknown("table or figure", name, names()))
     try:
-        return Recipe.model_validate(_completed(tomllib.loads(path.read_text())))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
+        return Recipe.model_validate(_completed(load_toml(path)))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
