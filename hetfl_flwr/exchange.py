@@ -5,7 +5,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from math import isfinite
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, STAGES
@@ -98,6 +98,11 @@ class Sent:
         record = self.message.content.config_records.get(CONFIG) or ConfigRecord()
         told = record.get(ROUND, 0)
         return told if isinstance(told, int) else 0
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it asks its client to train, and so for an upload."""
+        return self.message.metadata.message_type == MessageType.TRAIN
 
     @property
     def stage(self) -> str:

@@ -74,6 +74,14 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="With --resume: go on though the newest checkpoint or a client's state in it is damaged: from an older "
+            "one that is whole, or else without what is lost.",
+        ),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and tracebacks of clients.")] = False,
 ) -> None:
     """Run a federation on this machine.
@@ -91,6 +99,7 @@ def run(
         rounds=rounds,
         seed=seed,
         output_dir=None if out is None else str(out),
+        accept_loss=accept_loss or None,
     )
     if sweep:
         _sweep(chosen, sweep, workers)
