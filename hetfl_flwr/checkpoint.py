@@ -261,21 +261,15 @@ def choose(run_folder: Path, config: RunConfig) -> Choice:
         way = "--accept-loss (accept-loss = true) goes on like that" if readable else "no other checkpoint is there"
         raise RunFolderError(f"{damage[0]}; {way}")
     checkpoint, lost = readable[0]
-    return Choice(
-        checkpoint,
-        frozenset(lost),
-        [
-            (client, f"{_told({client: what}, checkpoint.round)}, and this was accepted")
-            for client, what in lost.items()
-        ],
-    )
+    told = {client: _told({client: what}, checkpoint.round) for client, what in lost.items()}
+    return Choice(checkpoint, frozenset(lost), [(client, f"{said}: accepted") for client, said in told.items()])
 
 
 def _whole(checkpoint: Checkpoint, damage: list[str], *, accept_loss: bool) -> Choice:
     if damage and not accept_loss:
         raise RunFolderError(
-            f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: --accept-loss (accept-loss = true) goes "
-            "back to it and runs the rounds since then again"
+            f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: --accept-loss (accept-loss = true) "
+            "goes back to it and runs the rounds since then again"
         )
     return Choice(checkpoint, frozenset(), [(-1, f"{told}; gone back to round {checkpoint.round}") for told in damage])
 

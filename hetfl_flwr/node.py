@@ -195,7 +195,7 @@ class Node:
             return None
 
     def prune(self, origin: str = "") -> None:
-        """Remove this client's state of old runs from its state folder, as ``state-keep`` says; not that of `origin`."""
+        """Remove this client's state of old runs from its state folder, as ``state-keep`` says, but not of `origin`."""
         if self.config.state_dir:
             needed = {self.stamp.run, origin} - {""}
             removed = prune(Path(self.config.state_dir), self.partition, self.config.state_keep, needed)

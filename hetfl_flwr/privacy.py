@@ -228,11 +228,9 @@ def caveats(source: str) -> str:
     Examples
     --------
     >>> caveats("system")
-    "noise from the operating system's entropy; by the run config, which a node's own keys may override; metrics are not \
-covered"
+    "noise from the operating system's entropy, by the run config (a node may have keys of its own); metrics not covered"
     """
-    rests = f"noise from {SOURCES[source]}"
-    return f"{rests}; by the run config, which a node's own keys may override; metrics are not covered"
+    return f"noise from {SOURCES[source]}, by the run config (a node may have keys of its own); metrics not covered"
 
 
 def noise_source(chosen: str, engine: str) -> str:

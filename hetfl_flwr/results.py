@@ -278,6 +278,7 @@ class Results:
 
     def discard(self) -> None:
         """Take back the files and folders made for a run that has reached nothing; the name is free again."""
+        self.release()
         if not self.rounds and not self.config.resume:
             for path in self._made:
                 with suppress(OSError):  # not empty: what others have put there stays

@@ -32,7 +32,6 @@ def main(grid: Grid, context: Context) -> None:
         config = resolve(RunConfig.from_flat(context.run_config))
         strategy = build_strategy(config)
         check_trackers(config)
-        asynchronous = getattr(strategy, "asynchronous", False)
         results = Results(new_folder(config), config, _engine(grid), context.run_id)
         try:
             _run(grid, config, strategy, results, context.run_id)

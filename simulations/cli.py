@@ -78,8 +78,8 @@ def run(
         bool,
         typer.Option(
             "--accept-loss",
-            help="With --resume: go on though the newest checkpoint or a client's state in it is damaged: from an older "
-            "one that is whole, or else without what is lost.",
+            help="With --resume: go on though the newest checkpoint or a client's state in it is damaged: from the one "
+            "before, or, where that is damaged as well, without what is lost.",
         ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and tracebacks of clients.")] = False,
