@@ -228,9 +228,9 @@ def caveats(source: str) -> str:
     Examples
     --------
     >>> caveats("system")
-    "noise from the operating system's entropy, by the run config (a node may have keys of its own); metrics not covered"
+    "noise from the operating system's entropy, by the run config (nodes may have own keys); metrics not covered"
     """
-    return f"noise from {SOURCES[source]}, by the run config (a node may have keys of its own); metrics not covered"
+    return f"noise from {SOURCES[source]}, by the run config (nodes may have own keys); metrics not covered"
 
 
 def noise_source(chosen: str, engine: str) -> str:
