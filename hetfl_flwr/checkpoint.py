@@ -261,8 +261,11 @@ def choose(run_folder: Path, config: RunConfig) -> Choice:
         way = "--accept-loss (accept-loss = true) goes on like that" if readable else "no other checkpoint is there"
         raise RunFolderError(f"{damage[0]}; {way}")
     checkpoint, lost = readable[0]
-    told = {client: _told({client: what}, checkpoint.round) for client, what in lost.items()}
-    return Choice(checkpoint, frozenset(lost), [(client, f"{said}: accepted") for client, said in told.items()])
+    losses = [
+        (client, f"client {client}'s state of round {checkpoint.round} is {what}: it goes on from its initial weights")
+        for client, what in lost.items()
+    ]
+    return Choice(checkpoint, frozenset(lost), losses)
 
 
 def _whole(checkpoint: Checkpoint, damage: list[str], *, accept_loss: bool) -> Choice:
@@ -274,13 +277,12 @@ def _whole(checkpoint: Checkpoint, damage: list[str], *, accept_loss: bool) -> C
     return Choice(checkpoint, frozenset(), [(-1, f"{told}; gone back to round {checkpoint.round}") for told in damage])
 
 
-def _told(lost: Mapping[int, str], round: int = -1) -> str:
+def _told(lost: Mapping[int, str]) -> str:
     """Say whose state is lost, and what that means."""
-    of = f" of round {round}" if round >= 0 else ""
-    said = [f"client {client}'s state{of} is {what}" for client, what in list(lost.items())[:3]]
+    said = [f"client {client}'s state is {what}" for client, what in list(lost.items())[:3]]
     said += [f"{len(lost) - 3} more are lost"] * (len(lost) > 3)
-    who = "it" if len(lost) == 1 else "they"
-    return f"{', '.join(said)}: {who} would go on from {'its' if who == 'it' else 'their'} initial weights"
+    means = "it would go on from its initial weights" if len(lost) == 1 else "they would go on from initial weights"
+    return f"{', '.join(said)}: {means}"
 
 
 def checkpoints(run_folder: Path) -> list[Path]:

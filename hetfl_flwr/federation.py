@@ -394,8 +394,9 @@ class Federation:
 
     def _count_back(self, reply: Message | str, sent: Sent, member: Member) -> None:
         """Count no upload where the client says that it has come to an error instead."""
-        failed = isinstance(reply, Message) and reply.has_error()
-        if failed and sent.is_training and reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+        if isinstance(reply, str) or not (sent.is_training and reply.has_error()):
+            return
+        if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
             self.uploads.refused(member.partition)
 
     def give_up(self, sent: Sent, result: Exchange) -> None:

@@ -106,6 +106,8 @@ class Results:
     ----------
     uploads : Uploads
         How many uploads each client has made.
+    noise : str or None
+        What noise on uploads is drawn from, ``seed`` or ``system``; None without noise.
 
     Raises
     ------

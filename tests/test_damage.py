@@ -116,7 +116,7 @@ def test_where_both_checkpoints_are_damaged_the_clients_that_lost_their_state_be
     assert "--accept-loss (accept-loss = true) goes on like that" in refusal(RunFolderError, go_on, folder)
     go_on(folder, **{"accept-loss": True})
     [failure] = lines(folder)[5]["failures"]
-    said = "client 1's state of round 4 is missing: it would go on from its initial weights: accepted"
+    said = "client 1's state of round 4 is missing: it goes on from its initial weights"
     assert (failure["partition"], failure["stage"], failure["reason"]) == (1, "resume", said)
     assert [len(entry["failures"]) for entry in lines(folder)] == [0] * 5 + [1]
 

@@ -236,7 +236,7 @@ def test_a_run_killed_before_any_change_of_its_files_ends_as_if_it_had_not_been(
             break
         resumed += 1
     assert resumed > 30
-    assert len(list((folder / "checkpoint").iterdir())) <= 2  # killed before the older one was removed
+    assert len(list((folder / "checkpoint").iterdir())) <= 3  # killed before the oldest one was removed
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
     assert outcome(folder) == whole(**{key: value for key, value in keys.items() if key != "state-dir"})
 
