@@ -9,7 +9,7 @@ from functools import wraps
 from logging import ERROR, INFO
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -25,6 +25,7 @@ from hetfl_flwr.node import Node
 from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, fingerprint, halved, to_record
 from hetfl_flwr.privacy import private_rows, private_upload, simulated
 from hetfl_flwr.roster import Member
+from hetfl_flwr.state import FileStore
 from hetfl_flwr.versions import installed
 
 app = ClientApp()
@@ -57,9 +58,13 @@ def roll_call(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     node = Node.from_context(context)
     client = build_client(node.config, node)
-    if origin := message.content.config_records.get(CONFIG):
+    if client.keeps_state and isinstance(node.store, FileStore):
+        node.store.check_writable()
+    origin = message.content.config_records.get(CONFIG) or ConfigRecord()
+    if origin:
         node.take_up(str(origin[RUN]), int(origin[ROUND]))  # type: ignore[arg-type]
-    state = node.read_state()  # refuses another run's state before round 1
+    state = node.registered_state()  # refuses another run's state before round 1
+    node.prune(str(origin.get(RUN, "")))
     share = simulated() or shares_names(context.node_config)
     classes, inputs = _named(node, share=share or public_data(node.config.dataset))
     member = Member(

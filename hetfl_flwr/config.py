@@ -558,6 +558,13 @@ class RunConfig(BaseModel):
             "with the resume.toml of its folder)."
         ),
     ] = False
+    accept_loss: Annotated[
+        bool,
+        Field(
+            description="With resume: go on though the newest checkpoint, or a client's state, is damaged: from the "
+            "newest checkpoint that is whole, or else without what is lost, which the next round's failures name."
+        ),
+    ] = False
     track: Annotated[
         str,
         AfterValidator(_trackers),
@@ -571,6 +578,14 @@ class RunConfig(BaseModel):
         AfterValidator(_path),
         Field(description="Folder for the clients' state, a subfolder a run. Empty: kept in Flower's Context."),
     ] = ""
+    state_keep: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Runs whose state a client keeps in state-dir: this one, the one that it goes on with, and the "
+            "newest others; older ones are removed when a run begins. 0: all.",
+        ),
+    ] = 20
     checkpoint_every: Annotated[
         int,
         Field(ge=0, le=MOST, description="Write a checkpoint for --resume each so many rounds. 0: only at the end."),
@@ -641,6 +656,7 @@ NODE_KEYS = {
     "threads": "threads",
     "mixed-precision": "mixed-precision",
     "state-dir": "state-dir",
+    "state-keep": "state-keep",
     "clipping-norm": "clipping-norm",
     "noise-multiplier": "noise-multiplier",
     "public-clipping-norm": "public-clipping-norm",

@@ -74,6 +74,10 @@ class StateError(HetflError):
     """Saved client state that belongs to something else, or cannot be read or written."""
 
 
+class DamagedError(StateError):
+    """Saved state that is not as it was written."""
+
+
 class FederationError(HetflError):
     """Clients that cannot be federated as asked, or too few of them."""
 

@@ -42,6 +42,7 @@ from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_reco
 from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.start import FIRST_REPORT, Start
+from hetfl_flwr.uploads import Uploads
 from hetfl_flwr.versions import installed
 
 Check = Callable[[Roster], object]
@@ -112,6 +113,8 @@ class Federation:
         The run.
     origin : Origin, optional
         The run that this one goes on with.
+    uploads : Uploads, optional
+        Where uploads are counted.
 
     Attributes
     ----------
@@ -128,11 +131,14 @@ class Federation:
         ``node-keys`` without a deployment, or a list that cannot be read.
     """
 
-    def __init__(self, grid: Grid, config: RunConfig, origin: Origin | None = None) -> None:
+    def __init__(
+        self, grid: Grid, config: RunConfig, origin: Origin | None = None, uploads: Uploads | None = None
+    ) -> None:
         self.grid = grid
         self.config = config
         self.roster = Roster()
         self.trained = dict(origin.trained) if origin else {}
+        self.uploads = Uploads() if uploads is None else uploads
         self._origin = origin
         self._noted: list[Failure] = []
         self._since: dict[int, str] = {}
@@ -274,6 +280,16 @@ class Federation:
         """Return what has been noticed about clients since the last call."""
         noted, self._noted = self._noted, []
         return noted
+
+    def note(self, losses: Iterable[tuple[int, str]]) -> None:
+        """Have it among the notes what was lost when the run went on, and whose it was; -1: not one client's."""
+        nodes = {member.partition: member.node for member in self.roster}
+        self._noted += [Failure(partition, "resume", told, nodes.get(partition, 0)) for partition, told in losses]
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether no further round is to begin."""
+        return bool(getattr(self.grid, "stop_requested", False))
 
     def welcome(self, check: Check | None = None) -> list[Failure]:
         """Forget nodes that left, call the roll of new and restarted ones, and return what was noticed.
@@ -578,6 +594,7 @@ class Federation:
             Whether it may be used.
         """
         member = self.roster.of(sent.node)
+        self._count_back(reply, sent, member)
         if reply != BUSY:
             result.traffic.setdefault(member.partition, Traffic()).add(sent.traffic)
         if isinstance(reply, str):
@@ -596,6 +613,19 @@ class Federation:
             self.trained[member.partition] = sent.round
         result.replies.append(reply)
         return True
+
+    def push(self, messages: Sequence[Message]) -> None:
+        """Send messages; each that asks a client to train is answered by an upload."""
+        asked = [one.metadata.dst_node_id for one in messages if one.metadata.message_type == MessageType.TRAIN]
+        self.uploads.asked(self.roster.of(node).partition for node in asked)
+        self.grid.push_messages(messages)
+
+    def _count_back(self, reply: Message | str, sent: Sent, member: Member) -> None:
+        """Count no upload where the client says that it has come to an error instead."""
+        if isinstance(reply, str) or not (sent.is_training and reply.has_error()):
+            return
+        if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+            self.uploads.refused(member.partition)
 
     def give_up(self, sent: Sent, result: Exchange) -> None:
         """Count a message as not answered in time; its node is busy until the late reply is in."""
@@ -619,7 +649,7 @@ class Federation:
         for message in free:
             message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
         if free:
-            self.grid.push_messages(free)
+            self.push(free)
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
         deadline, patience = (time.monotonic() + seconds for seconds in (self.config.round_timeout, silence))
         while waiting:

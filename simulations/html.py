@@ -22,7 +22,7 @@ from rich.table import Table
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from simulations.charts import FRAME, SMALL, SmallChart, in_bytes, over_bytes, over_rounds, percent, small_charts
-from simulations.report import NOTHING, compare_table, shared_terms, unequal_terms
+from simulations.report import NOTHING, compare_table, privacy, shared_terms, unequal_terms
 from simulations.runs import ClientRecord, Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Clients": shown["clients"],
         "Seed": shown["seed"],
         "Engine": shown["engine"],
+        "Privacy": privacy(run),
         "Made with": ", ".join(map(" ".join, shown.get("versions", {}).items())) or None,
         "Run folder": run.name,
     }

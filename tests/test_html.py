@@ -226,8 +226,8 @@ def test_mistakes_are_one_line(tmp_path: Path, refusal: Any) -> None:
     assert "no run to compare" in refusal(RunFolderError, write_report, [], tmp_path / "r.html")
     folder = make(tmp_path / "run")
     assert "cannot be written" in refusal(RunFolderError, write_report, [folder], folder)
-    (folder / "rounds.jsonl").write_text("{}\n")
-    assert "rounds.jsonl, line 1" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
+    (folder / "summary.json").write_text("{}\n")
+    assert "summary.json" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
 
 
 # --- in a browser --------------------------------------------------------------------------------

@@ -160,19 +160,22 @@ def test_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
     assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 2, 3]
 
 
+def test_a_damaged_line_is_left_out_and_named_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(tmp_path / "run")
+    whole = [json.dumps(line) for line in LINES]
+    (folder / "rounds.jsonl").write_text("\n".join([whole[0], '{"round": 0', '{"round": 1}', *whole[1:]]) + "\n")
+    assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 2, 3]
+    first, second = capsys.readouterr().err.splitlines()
+    where = f"hetfl: {folder / 'rounds.jsonl'}, line"
+    assert first.startswith(f"{where} 2 is damaged and left out: Invalid JSON")
+    assert second == f"{where} 3 is damaged and left out: seconds: Field required"
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        (
-            "rounds.jsonl",
-            '{"round": 0\n{"round": 1}\n',
-            r"rounds\.jsonl, line 1: Invalid JSON.*at column 11; mend or",
-        ),
-        (
-            "rounds.jsonl",
-            json.dumps(LINES[0]) + '\n{"round": 1}\n',
-            r"rounds\.jsonl, line 2: seconds: Field required",
-        ),
         (
             "rounds.jsonl",
             f"{json.dumps(LINES[1])}\n" * 2,
