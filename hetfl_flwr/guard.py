@@ -5,7 +5,7 @@ uses another unit or scales what it sends. It does not hold against wrong upload
 algorithm's ``robust`` is there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
 from typing import Any, NamedTuple
 
@@ -100,6 +100,13 @@ class Guard:
                     reasons[client] = f"array '{name}' has {reason}"
         self.newest |= {client: sizes for client, sizes in came.items() if client not in reasons}
         return dict(sorted(reasons.items()))
+
+    def go_on(self, newest: Mapping[int, Mapping[str, Sequence[float]]]) -> None:
+        """Take up `newest` as a checkpoint holds it."""
+        self.newest = {
+            client: {name: Size(value, int(work), usual) for name, (value, work, usual) in sizes.items()}
+            for client, sizes in newest.items()
+        }
 
     def _far(self, size: Size, sizes: list[Size]) -> str | None:
         if len(sizes) < FEWEST:

@@ -223,6 +223,7 @@ class Results:
             "latest": self._latest,
             "samples": self._samples,
             "uploads": self.uploads.counts,
+            "sizes": federation.guard.newest,
         }
         digest, trained = config_digest(self.config), federation.trained
         checkpoint = Checkpoint(round, run, digest, counts, trained, from_record(arrays), under_way)
@@ -246,6 +247,7 @@ class Results:
         self._traffic = {client: Traffic(**traffic) for client, traffic in counts["traffic"].items()}
         self._latest, self._samples = counts["latest"], counts["samples"]
         self.uploads.go_on(counts["uploads"])
+        federation.guard.go_on(counts["sizes"])
         lines = [(line, entry) for line, entry in self._entries() if entry.round <= checkpoint.round]
         self.rounds = [entry for _, entry in lines]
         with self._writing():

@@ -79,6 +79,15 @@ def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
     assert guard.set_aside({0: {"logits": Size(1.1)}}) == {}
 
 
+def test_what_it_knows_survives_a_checkpoint():
+    """Sizes go through JSON, whose keys are texts, and come back as the same bits."""
+    guard, other = Guard(5.0), Guard(5.0)
+    guard.set_aside({client: {"w": Size(0.1 + client / 3, work=7, usual=1.5)} for client in range(3)})
+    counts = json.loads(json.dumps(guard.newest))
+    other.go_on({int(client): sizes for client, sizes in counts.items()})
+    assert other.newest == guard.newest
+
+
 def test_factor_0_turns_it_off():
     assert Guard(0.0).set_aside(uploads(1.0, 1.0, 1.0, 1e9)) == {}
 
