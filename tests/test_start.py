@@ -179,18 +179,20 @@ def test_a_quorum_is_no_larger_than_the_clients(refusal):
 
 
 @pytest.mark.parametrize("engine", ["local", "simulation"])
-def test_where_all_nodes_are_here_all_are_heard_whatever_the_quorum(clock, engine):
+@pytest.mark.parametrize("clients", [2, 3])
+def test_where_all_nodes_are_here_all_are_heard_whatever_the_quorum(clock, engine, clients):
     """The bits of these engines do not depend on who answers first."""
     post = post_of(*honest(3))
     post.engine = engine
-    replies = []
+    replies, looks = [], []
 
     def one_by_one(numbers):
         replies.extend(Post.pull_messages(post, numbers))
-        return [replies.pop()] if replies else []
+        looks.append(1)
+        return [replies.pop()] if replies and len(looks) % 2 else []
 
     post.pull_messages = one_by_one
-    federation = started(post, clients=3, start_clients=1)
+    federation = started(post, clients=clients, start_clients=1)
     assert partitions(federation.roster) == [0, 1, 2]
 
 
@@ -372,6 +374,19 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
     assert liar.reason == "node 1: says that it is client 1, but its key is that of client 2 in node-keys"
     assert stranger.reason == "node 7: its key is not in node-keys"
     assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
+
+
+def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
+    """Client 2's node says as client 1 that it cannot take part; client 1 comes a little later, and is waited for."""
+    post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
+    known, late = post.roll_call, post.members.pop(6)
+    post.roll_call = lambda message: (
+        fails("client 1, roll call: no data") if message.metadata.dst_node_id == 7 else known
+    )(message)
+    clock.events[20.0] = lambda: post.members.update({6: late})
+    federation = started(post, node_keys=path, start_timeout=60)
+    assert partitions(federation.roster) == [0, 1]
+    assert 20 <= clock.now < 21
 
 
 @pytest.mark.parametrize("key", [0, 3])

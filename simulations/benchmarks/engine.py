@@ -75,7 +75,9 @@ def overhead(clients: int, repeats: int) -> list[Row]:
         federation = Federation(grid, config)
         for partition, node in enumerate(grid.get_node_ids()):
             federation.roster.add(
-                Member(node, partition, clients, "none", 0, 0, 0, (), 0, "", "", "uint8", *[0] * 4, -1, (), *[""] * 3)
+                Member(
+                    *(node, partition, clients, "none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, (), "", "", "")
+                )
             )
         return [
             Row(f"overhead, {name}, {clients} clients", "ms a message", _timed(act, repeats, clients), "<= 0.5 ms")
