@@ -244,8 +244,8 @@ def test_a_client_that_says_that_it_cannot_is_waited_for_only_where_so_many_are_
 @pytest.mark.parametrize("cause", ["it was restarted", "the number is free"])
 def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
     """After a restart; or when the one that held its number, its own old process say, is gone."""
-    answers = {9: fails("no data")} if cause == "it was restarted" else {}
-    post = post_of(*honest(2), member(1, node=9), answers=answers)
+    answers = {999: fails("no data")} if cause == "it was restarted" else {}
+    post = post_of(*honest(2), member(1, node=999), answers=answers)
     if cause == "it was restarted":
         del post.members[99]
     since = dict.fromkeys(post.members, "noon")
@@ -254,13 +254,13 @@ def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
     def later():
         answers.clear()
         if cause == "it was restarted":
-            since[9] = "one"
+            since[999] = "one"
         else:
             del since[99]
 
     clock.events[20.0] = later
     federation = started(post, clients=3, start_clients=2 if cause == "it was restarted" else 0, start_timeout=30)
-    assert [one.node for one in federation.roster] == [100, 9]
+    assert [one.node for one in federation.roster] == [100, 999]
     assert federation.notes() == []
 
 
