@@ -35,7 +35,8 @@ class Size(NamedTuple):
     value : float
         Root mean square of its nonzero entries; of an `ArraySpec.update`, that of the nonzero changes. 0: all are zero.
     work : int
-        Of a change: the samples that the client has trained on, since more training changes more. Else 0.
+        How much training is behind it: of a change the samples of this round, else the client's uploads so far, this
+        one among them. 0: not counted yet.
     usual : float
         `ArraySpec.usual`: values up to this are never far.
     """
@@ -54,10 +55,10 @@ class Guard:
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
-    2013), a size is far if it is above ``m * max(factor, exp(3 s))`` and above `ArraySpec.usual`. For the change of an
-    array the bound is raised in proportion where a client has trained on more samples than the median client. So fewer
-    than half of the clients, whatever they send, do not move the bound beyond the sizes of honest ones. Small sizes
-    are never far: they move no mean.
+    2013), a size is far if it is above ``m * max(factor, exp(3 s))`` and above `ArraySpec.usual`. For a client with
+    more training behind it than the median client the bound is raised in proportion. So fewer than half of the clients,
+    whatever they send, do not move the bound beyond the sizes of honest ones. Small sizes are never far: they move no
+    mean.
 
     Parameters
     ----------
@@ -92,6 +93,7 @@ class Guard:
         """
         if self.factor == 0:
             return {}
+        came = {client: self._counted(client, sizes) for client, sizes in came.items()}
         all_sizes = {**self.newest, **came}
         reasons: dict[int, str] = {}
         for name, sizes in _by_array(all_sizes):
@@ -100,6 +102,12 @@ class Guard:
                     reasons[client] = f"array '{name}' has {reason}"
         self.newest |= {client: sizes for client, sizes in came.items() if client not in reasons}
         return dict(sorted(reasons.items()))
+
+    def _counted(self, client: int, sizes: Sizes) -> Sizes:
+        """Return sizes with this upload counted among the client's."""
+        before = self.newest.get(client, {})
+        uploads = {name: 1 + (before[name].work if name in before else 0) for name in sizes}
+        return {name: size if size.work else size._replace(work=uploads[name]) for name, size in sizes.items()}
 
     def go_on(self, newest: Mapping[int, Mapping[str, Sequence[float]]]) -> None:
         """Take up `newest` as a checkpoint holds it."""

@@ -326,11 +326,11 @@ def seeds(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: bool) -> Pay
     return PayloadSpec((inputs, labels) if labelled else (inputs,))
 
 
-def class_logits(classes: int, *, usual: float = 1.0) -> PayloadSpec:
+def class_logits(classes: int) -> PayloadSpec:
     """Average logits of each class and the number of samples behind them: (C, C) and (C,)."""
     return PayloadSpec(
         (
-            replace(_learnt("logits", (classes, classes)), usual=usual),
+            _learnt("logits", (classes, classes)),
             ArraySpec("counts", (classes,), "int64", minimum=0, sensitive=True),
         )
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.aggregation import parse_robust
 from hetfl_flwr.bounds import check_size
-from hetfl_flwr.payloads import TRAINED_SIZE, Arrays, PayloadSpec, class_logits
+from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
 from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
 
@@ -84,7 +84,7 @@ class FedHe(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
-        return class_logits(member.classes, usual=TRAINED_SIZE if self.asynchronous else 1.0)
+        return class_logits(member.classes)
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""

@@ -65,6 +65,16 @@ def test_a_client_that_has_trained_on_more_may_change_more():
     assert guard.set_aside({**came, 5: {"weight": Size(60.0, work=500)}}).keys() == {5}
 
 
+def test_a_client_that_has_uploaded_more_may_be_ahead():
+    """In an asynchronous run one client is at its fourth upload, the others at their first: 4 * 5 * 1 is allowed."""
+    guard = Guard(5.0)
+    guard.set_aside(uploads(1.0, 1.0, 1.0, 1.0))
+    for value in (2.0, 4.0):
+        assert guard.set_aside({3: {"logits": Size(value)}}) == {}
+    assert guard.set_aside({3: {"logits": Size(21.0)}}).keys() == {3}
+    assert guard.set_aside({3: {"logits": Size(19.0)}}) == {}
+
+
 def test_up_to_what_is_usual_nothing_is_far():
     came = {**uploads(0.1, 0.1, 0.1), 3: {"logits": Size(9.0, usual=10.0)}, 4: {"logits": Size(11.0, usual=10.0)}}
     assert list(Guard(5.0).set_aside(came)) == [4]
@@ -75,7 +85,7 @@ def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
     for client, value in enumerate([1.0, 1.0, 1.2]):
         assert guard.set_aside({client: {"logits": Size(value)}}) == {}
     assert list(guard.set_aside({0: {"logits": Size(100.0)}})) == [0]
-    assert guard.newest[0]["logits"].value == 1.0  # what was set aside is nobody's measure
+    assert guard.newest[0]["logits"] == Size(1.0, work=1)  # what was set aside is nobody's measure
     assert guard.set_aside({0: {"logits": Size(1.1)}}) == {}
 
 

@@ -179,18 +179,20 @@ def test_a_quorum_is_no_larger_than_the_clients(refusal):
 
 
 @pytest.mark.parametrize("engine", ["local", "simulation"])
-def test_where_all_nodes_are_here_all_are_heard_whatever_the_quorum(clock, engine):
+@pytest.mark.parametrize("clients", [2, 3])
+def test_where_all_nodes_are_here_all_are_heard_whatever_the_quorum(clock, engine, clients):
     """The bits of these engines do not depend on who answers first."""
     post = post_of(*honest(3))
     post.engine = engine
-    replies = []
+    replies, looks = [], []
 
     def one_by_one(numbers):
         replies.extend(Post.pull_messages(post, numbers))
-        return [replies.pop()] if replies else []
+        looks.append(1)
+        return [replies.pop()] if replies and len(looks) % 2 else []
 
     post.pull_messages = one_by_one
-    federation = started(post, clients=3, start_clients=1)
+    federation = started(post, clients=clients, start_clients=1)
     assert partitions(federation.roster) == [0, 1, 2]
 
 
@@ -242,8 +244,8 @@ def test_a_client_that_says_that_it_cannot_is_waited_for_only_where_so_many_are_
 @pytest.mark.parametrize("cause", ["it was restarted", "the number is free"])
 def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
     """After a restart; or when the one that held its number, its own old process say, is gone."""
-    answers = {9: fails("no data")} if cause == "it was restarted" else {}
-    post = post_of(*honest(2), member(1, node=9), answers=answers)
+    answers = {999: fails("no data")} if cause == "it was restarted" else {}
+    post = post_of(*honest(2), member(1, node=999), answers=answers)
     if cause == "it was restarted":
         del post.members[99]
     since = dict.fromkeys(post.members, "noon")
@@ -252,13 +254,13 @@ def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
     def later():
         answers.clear()
         if cause == "it was restarted":
-            since[9] = "one"
+            since[999] = "one"
         else:
             del since[99]
 
     clock.events[20.0] = later
     federation = started(post, clients=3, start_clients=2 if cause == "it was restarted" else 0, start_timeout=30)
-    assert [one.node for one in federation.roster] == [100, 9]
+    assert [one.node for one in federation.roster] == [100, 999]
     assert federation.notes() == []
 
 
@@ -372,6 +374,19 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
     assert liar.reason == "node 1: says that it is client 1, but its key is that of client 2 in node-keys"
     assert stranger.reason == "node 7: its key is not in node-keys"
     assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
+
+
+def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
+    """Client 2's node says as client 1 that it cannot take part; client 1 comes a little later, and is waited for."""
+    post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
+    known, late = post.roll_call, post.members.pop(6)
+    post.roll_call = lambda message: (
+        fails("client 1, roll call: no data") if message.metadata.dst_node_id == 7 else known
+    )(message)
+    clock.events[20.0] = lambda: post.members.update({6: late})
+    federation = started(post, node_keys=path, start_timeout=60)
+    assert partitions(federation.roster) == [0, 1]
+    assert 20 <= clock.now < 21
 
 
 @pytest.mark.parametrize("key", [0, 3])
