@@ -35,7 +35,7 @@ from hetfl_flwr.exchange import (
     reason,
     with_arrays,
 )
-from hetfl_flwr.guard import ROWS_FACTOR, Guard, measure, measure_rows
+from hetfl_flwr.guard import FEWEST, ROWS_FACTOR, Guard, measure, measure_rows
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
 from hetfl_flwr.node_keys import NodeKeys
 from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_record
@@ -537,7 +537,14 @@ class Federation:
             self.set_aside(result, sent, uploads)
         return result.ordered(self.roster)
 
-    def set_aside(self, result: Exchange, sent: Mapping[int, Sent], uploads: Callable[[Member], PayloadSpec]) -> None:
+    def set_aside(
+        self,
+        result: Exchange,
+        sent: Mapping[int, Sent],
+        uploads: Callable[[Member], PayloadSpec],
+        *,
+        alone: bool = False,
+    ) -> None:
         """Move training replies that are far larger than those of others from the good ones to the failures.
 
         Parameters
@@ -548,6 +555,8 @@ class Federation:
             What each node was sent.
         uploads : callable
             What each client was to upload.
+        alone : bool
+            Whether each reply is used as it comes, before those of most others are here.
         """
         came = {}
         for reply in result.replies:
@@ -556,7 +565,7 @@ class Federation:
                 member, arrays = self.roster.of(node), arrays_of(reply)
                 samples = int(content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
                 came[member.partition] = measure(arrays, uploads(member), sent[node].arrays, samples)
-        far = self.guard.set_aside(came)
+        far = self.guard.set_aside(came, others_follow=alone and len(self.roster) >= FEWEST)
         for reply in list(result.replies):
             member = self.roster.of(reply.metadata.src_node_id)
             if why := far.get(member.partition):

@@ -83,24 +83,30 @@ class Guard:
         self.factor = factor
         self.newest: dict[int, Sizes] = {}
 
-    def set_aside(self, came: Mapping[int, Sizes]) -> dict[int, str]:
+    def set_aside(self, came: Mapping[int, Sizes], *, others_follow: bool = False) -> dict[int, str]:
         """Return the clients whose uploads are far from the others', each with the reason.
 
         Parameters
         ----------
         came : mapping
             The sizes of new uploads, by client: those of a round, or the one that has come.
+        others_follow : bool
+            Whether sizes of more clients are still to come, so that it pays to take no risk: until `FEWEST` are known,
+            a size above the usual is far, too, and known from then on.
         """
         if self.factor == 0:
             return {}
         came = {client: self._counted(client, sizes) for client, sizes in came.items()}
         all_sizes = {**self.newest, **came}
         reasons: dict[int, str] = {}
+        unknown = others_follow and len(all_sizes) < FEWEST
         for name, sizes in _by_array(all_sizes):
             for client in came.keys() & sizes.keys():
-                if client not in reasons and (reason := self._far(sizes[client], list(sizes.values()))):
+                if client not in reasons and (
+                    reason := self._far(sizes[client], list(sizes.values()), unknown=unknown)
+                ):
                     reasons[client] = f"array '{name}' has {reason}"
-        self.newest |= {client: sizes for client, sizes in came.items() if client not in reasons}
+        self.newest |= {client: sizes for client, sizes in came.items() if unknown or client not in reasons}
         return dict(sorted(reasons.items()))
 
     def _counted(self, client: int, sizes: Sizes) -> Sizes:
@@ -116,7 +122,9 @@ class Guard:
             for client, sizes in newest.items()
         }
 
-    def _far(self, size: Size, sizes: list[Size]) -> str | None:
+    def _far(self, size: Size, sizes: list[Size], *, unknown: bool) -> str | None:
+        if unknown and size.value > size.usual:
+            return f"size {size.value:.3g}, more than {size.usual:g}, and too few clients are known to compare it with"
         if len(sizes) < FEWEST:
             return None
         logs = np.log([one.value for one in sizes])

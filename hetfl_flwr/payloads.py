@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -331,7 +331,7 @@ def class_logits(classes: int) -> PayloadSpec:
     return PayloadSpec(
         (
             _learnt("logits", (classes, classes)),
-            ArraySpec("counts", (classes,), "int64", minimum=0, sensitive=True),
+            ArraySpec("counts", (classes,), "int64", minimum=0, sensitive=True, usual=inf),  # no mean is weighted
         )
     )
 

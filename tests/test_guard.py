@@ -98,6 +98,20 @@ def test_what_it_knows_survives_a_checkpoint():
     assert other.newest == guard.newest
 
 
+def test_while_others_are_to_follow_what_is_unusual_is_set_aside_and_known():
+    guard = Guard(5.0)
+    said = guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True)
+    assert said == {0: "array 'logits' has size 1e+05, more than 1, and too few clients are known to compare it with"}
+    assert guard.set_aside({1: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
+    assert guard.set_aside({2: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
+    assert guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True).keys() == {0}
+    large = Guard(5.0)  # arrays of another scale lose the uploads before the third
+    for client in range(2):
+        assert large.set_aside({client: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True).keys() == {client}
+    assert large.set_aside({2: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
+    assert large.set_aside({0: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
+
+
 def test_factor_0_turns_it_off():
     assert Guard(0.0).set_aside(uploads(1.0, 1.0, 1.0, 1e9)) == {}
 
@@ -210,6 +224,26 @@ def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_f
     assert (failure["partition"], failure["stage"]) == (1, "train")
     assert "times the clients' median" in failure["reason"]
     assert failure["reason"].endswith("set aside (outlier-factor = 5)")
+
+
+def test_the_first_upload_of_an_asynchronous_run_is_not_taken_on_trust(tmp_path, run_federation):
+    """The hostile client answers first, when nobody else is known, and each time after that."""
+    config = RunConfig.from_flat(
+        {
+            "algorithm": "fedhe",
+            "models": "mlp",
+            "clients": 4,
+            "rounds": 3,
+            "output-dir": str(tmp_path),
+            "fedhe.mode": "async",
+            "client-seconds": "3,1,3,3",
+        }
+    )
+    folder = run_federation(config, Tampering(config, 1, at(1, lambda array: np.full_like(array, 1e5))))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for entry in rounds[1:]:
+        assert [failure["partition"] for failure in entry["failures"]] == [1]
+        assert all("train-loss" in entry["clients"][honest] for honest in "023")
 
 
 @pytest.mark.parametrize("factor", [0.5, -1.0])
