@@ -494,25 +494,25 @@ class RunConfig(BaseModel):
         float,
         Field(
             ge=0,
-            le=1e9,
+            le=1e30,
             description="L2 norm to which each upload of a client, or its change of weights, is cut. 0: off.",
         ),
     ] = 0.0
     noise_multiplier: Annotated[
         float,
         AfterValidator(_noise),
-        Field(ge=0, le=1e9, description="Deviation of the Gaussian noise on each upload, in clipping-norm. 0: none."),
+        Field(ge=0, le=1e30, description="Deviation of the Gaussian noise on each upload, in clipping-norm. 0: none."),
     ] = 0.0
     public_clipping_norm: Annotated[
         float,
-        Field(ge=0, le=1e9, description="L2 norm, in stored values, to which each shared public row is cut. 0: off."),
+        Field(ge=0, le=1e30, description="L2 norm, in stored values, to which each shared public row is cut. 0: off."),
     ] = 0.0
     public_noise_multiplier: Annotated[
         float,
         AfterValidator(_noise),
         Field(
             ge=0,
-            le=1e9,
+            le=1e30,
             description="Deviation of the Gaussian noise on each public row, in its clipping norm. 0: none.",
         ),
     ] = 0.0
