@@ -14,7 +14,7 @@ from hetfl_flwr.config import AUTO, one_model
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import build_bounded, parse_models
-from hetfl_flwr.payloads import Arrays, PayloadSpec, state_arrays, whole_state
+from hetfl_flwr.payloads import COUNTER_LIMIT, Arrays, PayloadSpec, state_arrays, whole_state
 from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
 
@@ -109,8 +109,8 @@ def _named(meme: str, spec: DataSpec) -> str:
 
 
 def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:
-    """Return the average of floating-point arrays, taken in float64, or the largest entries of others."""
+    """Return the average of floating-point arrays, taken in float64, or the largest entries of others, up to a bound."""
     first = arrays[0]
     if not np.issubdtype(first.dtype, np.floating):
-        return np.asarray(np.max(arrays, axis=0), first.dtype)
+        return np.asarray(np.minimum(np.max(arrays, axis=0), COUNTER_LIMIT // 2), first.dtype)
     return np.asarray(average.mean(arrays), first.dtype)

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from clients.fml import FMLClient
+from hetfl_flwr.aggregation import parse_robust
 from hetfl_flwr.algorithms import build_client, build_strategy
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import RunConfig
@@ -30,13 +31,13 @@ from hetfl_flwr.errors import ConfigError, FederationError, ModelError
 from hetfl_flwr.messages import ARRAYS, ROUND
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import from_record, state_arrays, whole_state
+from hetfl_flwr.payloads import ArraySpec, from_record, state_arrays, whole_state
 from hetfl_flwr.roster import Roster
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.training import draw_batches
 from simulations.engine import LocalGrid
 from strategies.base import Upload
-from strategies.fml import FML
+from strategies.fml import FML, _merged
 
 LINEAR, NORMED = "fixtures.models:linear", "fixtures.models:normed"
 SHARES = ["model", "body"]
@@ -155,6 +156,14 @@ def test_what_is_uploaded_is_a_copy():
 
 
 # --- the server ----------------------------------------------------------------------------------
+
+
+def test_one_client_s_counter_does_not_lock_the_others_out():
+    """The largest counter that is accepted, from one of two clients: honest ones can still count on from what follows."""
+    largest = np.asarray(2**53)
+    merged = _merged([largest, np.asarray(3)], parse_robust("none"))
+    assert int(merged) == 2**52
+    ArraySpec("counter", (), "int64", -(2**53), 2**53).check(merged + 10**6, "client 1")
 
 
 def test_the_server_takes_the_plain_mean_and_the_largest_counter():
