@@ -109,7 +109,7 @@ def _named(meme: str, spec: DataSpec) -> str:
 
 
 def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:
-    """Return the average of floating-point arrays, taken in float64, or the largest entries of others, up to a bound."""
+    """Return the average of floating-point arrays, taken in float64; of others the largest entries, up to a bound."""
     first = arrays[0]
     if not np.issubdtype(first.dtype, np.floating):
         return np.asarray(np.minimum(np.max(arrays, axis=0), COUNTER_LIMIT // 2), first.dtype)

@@ -159,11 +159,11 @@ def test_what_is_uploaded_is_a_copy():
 
 
 def test_one_client_s_counter_does_not_lock_the_others_out():
-    """The largest counter that is accepted, from one of two clients: honest ones can still count on from what follows."""
+    """The largest counter that is accepted, from one of two clients: honest ones can count on from what follows."""
     largest = np.asarray(2**53)
     merged = _merged([largest, np.asarray(3)], parse_robust("none"))
     assert int(merged) == 2**52
-    ArraySpec("counter", (), "int64", -(2**53), 2**53).check(merged + 10**6, "client 1")
+    ArraySpec("counter", (), "int64", -(2**53), 2**53).check(np.asarray(merged + 10**6), "client 1")
 
 
 def test_the_server_takes_the_plain_mean_and_the_largest_counter():
