@@ -343,7 +343,7 @@ class Federation:
             return None  # where it comes back, it is asked again
         self.roster.remove(node)
         try:
-            member = _member(reply, node)
+            member = _member(reply, node, own=engine_of(self.grid) != "deployment")
             if self._keys and member.partition != presence.partition:
                 raise FederationError(
                     f"node {node}: says that it is client {member.partition}, "
@@ -738,10 +738,15 @@ def _name_silent(nodes: Iterable[int]) -> None:
     )
 
 
-def _member(reply: Message | str, node: int) -> Member:
-    """Read a node's answer to the roll call, or raise a FederationError that says why there is none."""
+def _member(reply: Message | str, node: int, *, own: bool) -> Member:
+    """Read a node's answer to the roll call, or raise a FederationError that says why there is none.
+
+    Where all nodes are the user's `own`, what a client calls itself is enough.
+    """
     if isinstance(reply, str):
         raise FederationError(f"node {node}: {reply}")
     if reply.has_error():
-        raise FederationError(reason(reply.error, f"node {node}"))
+        prefix = f"node {node}: "
+        line = reason(reply.error, f"node {node}").removeprefix(prefix)
+        raise FederationError(line if own and line.startswith("client ") else prefix + line)
     return Member.from_reply(reply)

@@ -162,7 +162,7 @@ def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, 
     before = {path: path.read_bytes() for path in keys.folder.glob("[!.]*")}
     assert len(before) == files
     made = make_keys(keys.folder, [HOST], 1)
-    assert len(made) == 6 - files
+    assert len(made) == 7 - files
     assert {path: path.read_bytes() for path in before} == before
     assert {path.name for path in keys.folder.iterdir()} == {path.name for path in [*before, *made]}
     shake_hands(keys, keys.ca, HOST)

@@ -10,7 +10,7 @@ from hetfl_flwr import federation as federation_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.exchange import Failure
-from hetfl_flwr.federation import Federation, Origin
+from hetfl_flwr.federation import Federation, Origin, _member
 from hetfl_flwr.payloads import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
 from hetfl_flwr.roster import Member, Roster
 from hetfl_flwr.versions import installed
@@ -240,7 +240,13 @@ def test_a_node_that_fails_the_roll_call_says_why(refusal):
     post = Post([member(0)])
     post.engine, post.roll_call = "local", fails("client 0, query: no such\nmodel")
     said = refusal(FederationError, Federation(post, RunConfig(clients=1)).assemble)
-    assert said == "node 100: client 0, query: no such model"
+    assert said == "client 0, query: no such model"
+
+
+@pytest.mark.parametrize(("own", "said"), [(True, "client 0 (mlp): broke"), (False, "node 55: client 0 (mlp): broke")])
+def test_a_stranger_s_error_is_not_said_in_another_client_s_name(refusal, own, said):
+    reply = fails("client 0 (mlp): broke")(Message(RecordDict(), 55, "query"))
+    assert refusal(FederationError, _member, reply, 55, own=own) == said
 
 
 def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten():
@@ -272,16 +278,16 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
     post.roll_call = lambda message: (fails("client 1, no data") if message.metadata.dst_node_id == 99 else known)(
         message
     )
-    assert refusal(FederationError, Federation(post, RunConfig(clients=2)).assemble) == "node 99: client 1, no data"
+    assert refusal(FederationError, Federation(post, RunConfig(clients=2)).assemble) == "client 1, no data"
     federation = Federation(post, RunConfig(clients=0, round_timeout=0.05))
     federation.assemble()
     assert partitions(federation.roster) == [0]
-    assert federation.notes() == [Failure(-1, "roll call", "node 99: client 1, no data", 99)]
+    assert federation.notes() == [Failure(-1, "roll call", "client 1, no data", 99)]
     assert federation.notes() == []
     said = refusal(FederationError, Federation(post, RunConfig(clients=0, min_clients=2, round_timeout=0.05)).assemble)
-    assert said == "min-clients = 2, but there are 1 clients; node 99: client 1, no data"
+    assert said == "min-clients = 2, but there are 1 clients; client 1, no data"
     del post.members[100]
-    assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "node 99: client 1, no data"
+    assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "client 1, no data"
 
 
 def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_up(monkeypatch, caplog):
