@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
+from hetfl_flwr.config import AUTO, one_model
 from hetfl_flwr.distillation import kl_divergence
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.messages import EXAMPLES
@@ -69,7 +70,7 @@ class FMLClient(KnowledgeClient):
         self,
         node: Node,
         *,
-        meme: str = "lenet5",
+        meme: str = AUTO,
         share: Literal["model", "body"] = "model",
         alpha: float | str = 0.5,
         beta: float | str = 0.5,
@@ -125,10 +126,12 @@ class FMLClient(KnowledgeClient):
 
 
 def _built(meme: str, node: Node) -> SplitModel:
+    name = one_model(node.data.spec.kind) if meme == AUTO else meme
     try:
-        built = build_model(meme, node.data.spec, seed=node.config.seed, scope=("global",)).to(node.device)
+        built = build_model(name, node.data.spec, seed=node.config.seed, scope=("global",)).to(node.device)
     except ModelError as error:
-        raise ModelError(f"fml.meme: {error}") from None
+        fits = one_model(node.data.spec.kind)
+        raise ModelError(f"fml.meme: {error}; set fml.meme to auto, or to a model that fits, such as {fits}") from None
     return mixed(built, node.config.mixed_precision)
 
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, write_own_keys
+from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_own_keys
 from hetfl_flwr.errors import ConfigError, HetflError, place, unknown
 
-BASES = {"base"}
+BASES = {"base", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
 
 
@@ -77,8 +77,8 @@ def models_of(config: RunConfig) -> str:
         return config.models
     from hetfl_flwr.data import kind_of
 
-    models = AUTO_MODELS[kind_of(config.dataset, config.reading)]
-    return models if build_strategy(config).unlike_models else models.partition(",")[0]
+    kind = kind_of(config.dataset, config.reading)
+    return AUTO_MODELS[kind] if build_strategy(config).unlike_models else one_model(kind)
 
 
 def width_of(config: RunConfig) -> int:

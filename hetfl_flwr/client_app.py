@@ -6,27 +6,32 @@ an error reply that names client, stage and round, so that every engine shows th
 
 from collections.abc import Callable
 from functools import wraps
-from hashlib import sha256
-from logging import ERROR
+from logging import ERROR, INFO
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 from numpy.typing import NDArray
-from torch.nn import Module
 
 from hetfl_flwr import payloads
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, MEMBER, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
+from hetfl_flwr.models import trainable_count
+from hetfl_flwr.naming import Naming, data_label, public_data, shares_names
 from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, halved, to_record, weights
-from hetfl_flwr.privacy import private_rows, private_upload
+from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, fingerprint, halved, to_record
+from hetfl_flwr.privacy import private_rows, private_upload, simulated
 from hetfl_flwr.roster import Member
+from hetfl_flwr.state import FileStore
+from hetfl_flwr.versions import installed
 
 app = ClientApp()
+
+MOST_LOGGED = 100
+"""Names of classes or columns that a node's log lists."""
 
 Handler = Callable[[Message, Context], Message]
 
@@ -39,8 +44,9 @@ def _surfaced(handler: Handler) -> Handler:
         try:
             return handler(message, context)
         except (Exception, SystemExit) as error:
-            line = _where(message, context) + _reason(error)
-            log(ERROR, line, exc_info=None if isinstance(error, HetflError) else error)
+            where = _where(message, context)
+            log(ERROR, where + _reason(error), exc_info=None if isinstance(error, HetflError) else error)
+            line = where + (_reason(error) if simulated() else _outward(error))
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
 
     return surfaced
@@ -52,21 +58,27 @@ def roll_call(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     node = Node.from_context(context)
     client = build_client(node.config, node)
-    if origin := message.content.config_records.get(CONFIG):
+    if client.keeps_state and isinstance(node.store, FileStore):
+        node.store.check_writable()
+    origin = message.content.config_records.get(CONFIG) or ConfigRecord()
+    if origin:
         node.take_up(str(origin[RUN]), int(origin[ROUND]))  # type: ignore[arg-type]
-    state = node.read_state()  # refuses another run's state before round 1
+    state = node.registered_state()  # refuses another run's state before round 1
+    node.prune(str(origin.get(RUN, "")))
+    share = simulated() or shares_names(context.node_config)
+    classes, inputs = _named(node, share=share or public_data(node.config.dataset))
     member = Member(
         node=context.node_id,
         partition=node.partition,
         partitions=node.partitions,
         model=node.model_name,
-        parameters=sum(parameter.numel() for parameter in node.model.parameters() if parameter.requires_grad),
+        parameters=trainable_count(node.model),
         width=node.model.width,
         classes=node.data.spec.classes,
         shape=node.data.spec.shape,
         vocabulary=node.data.spec.vocabulary,
-        weights=_fingerprint(node.model),
-        body=_fingerprint(node.model.body),
+        weights=fingerprint(node.model),
+        body=fingerprint(node.model.body),
         dtype=node.dtype,
         train=len(node.data.train),
         public=len(node.data.public),
@@ -74,6 +86,13 @@ def roll_call(message: Message, context: Context) -> Message:
         test=len(node.data.test),
         round=-1 if not client.keeps_state else state.round if state else 0,
         holds=tuple(node.seeds.partitions()),
+        dataset=data_label(node.config.dataset, context.node_config, share=share),
+        class_digests=classes.digests,
+        class_names=classes.shown,
+        input_digests=inputs.digests,
+        input_names=inputs.shown,
+        owners=node.data.owners,
+        **installed(),
     )
     return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
 
@@ -127,8 +146,15 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: MetricRecord({**metrics, "loss": loss, EXAMPLES: examples})}), reply_to=message)
 
 
-def _fingerprint(model: Module) -> str:
-    return sha256(repr(weights(model)).encode()).hexdigest()[:16]
+def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
+    """Return the names of a client's classes and inputs; those that stay here stand in this node's log."""
+    arrays = node.data.train.arrays
+    names = arrays.class_names or tuple(map(str, range(node.data.spec.classes)))
+    if not share:
+        for what, own in (("classes", names), ("columns", arrays.input_names)):
+            shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(own[:MOST_LOGGED]))
+            log(INFO, "%s: %s: %s%s", node, what, shown or "none", ", ..." if len(own) > MOST_LOGGED else "")
+    return Naming.of(names, share=share), Naming.of(arrays.input_names, share=share)
 
 
 def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:
@@ -149,6 +175,12 @@ def _where(message: Message, context: Context) -> str:
     where = f"client {partition}, {STAGES.get(kind, kind)}"
     record = message.content.config_records.get(CONFIG) if message.has_content() else None
     return f"{where}, round {record[ROUND]!r}: " if record is not None and ROUND in record else f"{where}: "
+
+
+def _outward(error: BaseException) -> str:
+    """Return what others are told of an error: nothing of the data, and of an error that is not ours its type alone."""
+    line = " ".join(error.outward.split()) if isinstance(error, HetflError) else type(error).__name__
+    return line if line == _reason(error) else f"{line}; this node's log says more"
 
 
 def _reason(error: BaseException) -> str:

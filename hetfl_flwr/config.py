@@ -31,6 +31,8 @@ AUTO = "auto"
 AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1", "text": "lstm1,bag,lstm2"}
 """What ``models = "auto"`` stands for, by what inputs are; the first alone where clients must have one model."""
 
+BUNDLED = "digits"
+"""The data set of simulated clients for whom none is named."""
 
 MOST = 2**31 - 1
 """Largest whole number of a key that has no smaller bound of its own."""
@@ -48,6 +50,17 @@ TRACKERS = ("tensorboard", "wandb", "mlflow")
 """What ``track`` may name."""
 
 
+def one_model(kind: str) -> str:
+    """Return what ``models = "auto"`` gives clients that must have one model, by what inputs are.
+
+    Examples
+    --------
+    >>> one_model("table")
+    'mlp'
+    """
+    return AUTO_MODELS[kind].partition(",")[0]
+
+
 def _partition(text: str) -> str:
     from hetfl_flwr.data import parse_partition  # torch is not needed to say `hetfl --help`
 
@@ -59,6 +72,13 @@ def _vocabulary(text: str) -> str:
     from hetfl_flwr.data import parse_vocabulary
 
     parse_vocabulary(text)
+    return text
+
+
+def _classes(text: str) -> str:
+    from hetfl_flwr.data import parse_classes
+
+    parse_classes(text)
     return text
 
 
@@ -135,6 +155,19 @@ def _noise(multiplier: float, info: ValidationInfo) -> float:
     if multiplier > 0 and info.data.get(norm.replace("-", "_")) == 0:
         raise ConfigError(f"{key} = {multiplier:g} needs {norm} above 0: the noise's deviation is {key} times {norm}")
     return multiplier
+
+
+def _start_clients(number: int, info: ValidationInfo) -> int:
+    clients = info.data.get("clients") or number
+    if number > clients:
+        raise ConfigError(f"start-clients = {number}: more than clients = {clients}")
+    return number
+
+
+def _outlier_factor(factor: float) -> float:
+    if 0 < factor < 1:
+        raise ValueError("expected 1 or more, or 0 for no guard")
+    return factor
 
 
 def usable_path(text: str) -> Path:
@@ -222,11 +255,11 @@ class RunConfig(BaseModel):
         str,
         AfterValidator(_dataset),
         Field(
-            min_length=1,
             description="Name of `hetfl list datasets`, a Hugging Face hub id, a folder that begins with ./ or /, or "
-            "rotated- and one of images; or a comma list, dealt round-robin over the clients.",
+            "rotated- and one of images; or a comma list, dealt round-robin over the clients. Empty: digits where all "
+            "clients are simulated; in deployment each node names its own.",
         ),
-    ] = "digits"
+    ] = ""
     data_dir: Annotated[
         str,
         AfterValidator(_path),
@@ -245,6 +278,14 @@ class RunConfig(BaseModel):
     domain_column: Annotated[
         str,
         Field(description="Column of domains (a list: or one each). Empty: the catalogue's, or none."),
+    ] = ""
+    classes: Annotated[
+        str,
+        AfterValidator(_classes),
+        Field(
+            description="Comma list of the classes in order, those that the data lack among them: NAME, or NAME:LABEL "
+            "where they are called otherwise there. Empty: as the data have them."
+        ),
     ] = ""
     categorical_columns: Annotated[
         str, Field(description="Comma list of a table's columns that are categories though they hold numbers.")
@@ -342,8 +383,9 @@ class RunConfig(BaseModel):
         Field(
             ge=0,
             le=100_000,
-            description="Number of clients, none of whom may fail before round 1. 0: 10 locally; elsewhere as many as "
-            "the nodes say, less those that fail.",
+            description="Number of clients. Locally and in a simulation none of them may fail before round 1; in a "
+            "deployment the start waits for them (start-clients, start-timeout). 0: 10 locally; elsewhere as many as "
+            "most nodes say, less those that fail.",
         ),
     ] = 0
     rounds: Annotated[int, Field(ge=1, le=MOST, description="Rounds of training.")] = 50
@@ -364,8 +406,40 @@ class RunConfig(BaseModel):
     ] = 1
     round_timeout: Annotated[
         float,
-        Field(gt=0, le=1e9, description="Seconds that the server waits for a round's replies, and for nodes at first."),
+        Field(gt=0, le=1e9, description="Seconds that the server waits for a round's replies."),
     ] = 3600.0
+    start_clients: Annotated[
+        int,
+        AfterValidator(_start_clients),
+        Field(
+            ge=0,
+            description="Number of clients that suffice for a deployment to begin; with fewer after start-timeout it "
+            "ends. 0: waits for all, and begins after start-timeout with min-clients or more.",
+        ),
+    ] = 0
+    start_timeout: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Seconds that the start waits for nodes. 0: round-timeout; in a deployment 600 at most.",
+        ),
+    ] = 0.0
+    node_keys: Annotated[
+        str,
+        Field(
+            description="List of the nodes' public keys on the server of a deployment, as `hetfl keys` writes it "
+            "(node-keys.toml): a node is taken in only as the client that its key is listed for. Empty: no list."
+        ),
+    ] = ""
+    outlier_factor: Annotated[
+        float,
+        AfterValidator(_outlier_factor),
+        Field(
+            ge=0,
+            description="An upload is set aside if one of its arrays is more than this many times as large as the "
+            "median client's (and beyond three deviations). 1 or more; 0: off.",
+        ),
+    ] = 5.0
     evaluate_every: Annotated[
         int, Field(ge=1, le=MOST, description="Evaluate on the clients each so many rounds, and after the last.")
     ] = 1
@@ -484,6 +558,13 @@ class RunConfig(BaseModel):
             "with the resume.toml of its folder)."
         ),
     ] = False
+    accept_loss: Annotated[
+        bool,
+        Field(
+            description="With resume: go on though the newest checkpoint, or a client's state, is damaged: from the "
+            "newest checkpoint that is whole, or else without what is lost, which the next round's failures name."
+        ),
+    ] = False
     track: Annotated[
         str,
         AfterValidator(_trackers),
@@ -497,6 +578,14 @@ class RunConfig(BaseModel):
         AfterValidator(_path),
         Field(description="Folder for the clients' state, a subfolder a run. Empty: kept in Flower's Context."),
     ] = ""
+    state_keep: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Runs whose state a client keeps in state-dir: this one, the one that it goes on with, and the "
+            "newest others; older ones are removed when a run begins. 0: all.",
+        ),
+    ] = 20
     checkpoint_every: Annotated[
         int,
         Field(ge=0, le=MOST, description="Write a checkpoint for --resume each so many rounds. 0: only at the end."),
@@ -536,6 +625,10 @@ class RunConfig(BaseModel):
         """Return a copy in which some keys have other values."""
         return type(self).from_flat({**self.to_flat(), **values})
 
+    def with_data(self) -> "RunConfig":
+        """Return the config of a run whose clients are all simulated: with `BUNDLED` where it names no data set."""
+        return self if self.dataset else self.with_values({"dataset": BUNDLED})
+
     def options_of(self, algorithm: str) -> dict[str, Value]:
         """Return an algorithm's own keys, without its name and with underscores."""
         prefix = f"{algorithm}."
@@ -555,6 +648,7 @@ NODE_KEYS = {
     "text-column": "text-column",
     "label-column": "label-column",
     "domain-column": "domain-column",
+    "classes": "classes",
     "categorical-columns": "categorical-columns",
     "ignore-columns": "ignore-columns",
     "partition": "partition",
@@ -562,6 +656,7 @@ NODE_KEYS = {
     "threads": "threads",
     "mixed-precision": "mixed-precision",
     "state-dir": "state-dir",
+    "state-keep": "state-keep",
     "clipping-norm": "clipping-norm",
     "noise-multiplier": "noise-multiplier",
     "public-clipping-norm": "public-clipping-norm",
@@ -569,6 +664,9 @@ NODE_KEYS = {
     "noise-source": "noise-source",
 }
 """Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
+
+OWN_NODE_KEYS = ("partition-id", "num-partitions", "share-names")
+"""Keys of a ``--node-config`` alone: who a node is, and whether the names of its classes and columns may leave it."""
 
 
 def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
@@ -586,9 +684,10 @@ def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
     ConfigError
         A misspelt key, or a value that does not fit.
     """
-    for key in node_config.keys() - NODE_KEYS.keys() - {"partition-id", "num-partitions"}:
-        if get_close_matches(key, NODE_KEYS, cutoff=0.7):  # payload-precision is no misspelt mixed-precision
-            raise ConfigError(unknown("node-config key", key, NODE_KEYS))
+    known = [*NODE_KEYS, *OWN_NODE_KEYS]
+    for key in node_config.keys() - known:
+        if get_close_matches(key, known, cutoff=0.7):  # payload-precision is no misspelt mixed-precision
+            raise ConfigError(unknown("node-config key", key, known))
     own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
     return config.with_values(own) if own else config
 

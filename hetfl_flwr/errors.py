@@ -1,19 +1,57 @@
 """Errors that a user can mend: each carries one clear line that names what is wrong, and where."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import PurePath
 from traceback import extract_tb
+
+_OPEN, _CLOSE = "\x02", "\x03"  # around what stays on its node
+_PRIVATE = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}")
+_PATH = re.compile(r"(?<=')/[^']+(?=')|(?<![^\s(=])/[^\s'\"),;:]+")
+
+WITHHELD = "(not shown)"
+"""What stands in `HetflError.outward` in place of what stays on its node."""
 
 LONGEST_TEXT = 2000
 """Characters of an error that are shown; what is longer loses its middle."""
 
 
 class HetflError(Exception):
-    """Base of all errors of this project. Its text is one line, fit for standard error."""
+    """Base of all errors of this project. Its text is one line, fit for standard error.
+
+    Parameters
+    ----------
+    text : str
+        The line. Values of a data set stand in `private`.
+
+    Attributes
+    ----------
+    outward : str
+        The line as others may read it: without what is private, and with the last part of each path alone.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text.replace(_OPEN, "").replace(_CLOSE, ""))
+        self.outward = _PATH.sub(lambda path: PurePath(path[0]).name, _PRIVATE.sub(WITHHELD, text))
 
     def __str__(self) -> str:
         """Return the text as `printable` shows it, whatever was put into it."""
         return printable(super().__str__())
+
+
+def private(value: object) -> str:
+    """Mark part of an error's text, such as a label or a cell, as what others must not read.
+
+    Examples
+    --------
+    >>> error = DataError(f"row 3 of '/data/ward' has label {private('Jane Doe')}")
+    >>> print(error)
+    row 3 of '/data/ward' has label Jane Doe
+    >>> error.outward
+    "row 3 of 'ward' has label (not shown)"
+    """
+    return f"{_OPEN}{str(value).replace(_OPEN, '').replace(_CLOSE, '')}{_CLOSE}"
 
 
 class ConfigError(HetflError):
@@ -34,6 +72,10 @@ class PayloadError(HetflError):
 
 class StateError(HetflError):
     """Saved client state that belongs to something else, or cannot be read or written."""
+
+
+class DamagedError(StateError):
+    """Saved state that is not as it was written."""
 
 
 class FederationError(HetflError):

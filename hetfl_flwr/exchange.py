@@ -1,15 +1,27 @@
 """What is sent to clients and comes back: what it costs, and whether it may be used."""
 
+import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from math import isfinite
+from reprlib import Repr
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from numpy.typing import NDArray
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, STAGES
-from hetfl_flwr.payloads import PayloadSpec, payload_bytes, payload_numbers, to_record, wire_bytes
+from hetfl_flwr.payloads import (
+    Arrays,
+    PayloadSpec,
+    from_record,
+    payload_bytes,
+    payload_numbers,
+    to_record,
+    wire_bytes,
+)
 from hetfl_flwr.roster import Member, Roster
 
 FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
@@ -20,6 +32,18 @@ MOST_SAMPLES = 2**53
 
 LONGEST_REASON = 500
 """Characters of a failure's reason that are kept: what it quotes may come from the client, and be of any length."""
+
+MOST_METRICS = 100
+"""Metrics that one reply may have."""
+
+MOST_ENTRIES = 100_000
+"""Arrays and other entries that one reply may have, in all of its records."""
+
+METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+([ ./:][A-Za-z0-9_-]+)*")
+"""Names that every tracker takes, too."""
+
+LONGEST_NAME = 100
+"""Characters of a metric's name."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +124,16 @@ class Sent:
         return told if isinstance(told, int) else 0
 
     @property
+    def is_training(self) -> bool:
+        """Whether it asks for training."""
+        return self.message.metadata.message_type == MessageType.TRAIN
+
+    @property
+    def arrays(self) -> Arrays:
+        """The arrays that its client is sent."""
+        return arrays_of(self.message)
+
+    @property
     def stage(self) -> str:
         """What the message asks for, as failures call it."""
         kind = self.message.metadata.message_type
@@ -112,8 +146,10 @@ def cost(reply: Message, member: Member) -> Traffic:
     Raises
     ------
     PayloadError
-        It holds a number that no message can.
+        It holds a number that no message can, or more entries than any client has.
     """
+    if reply.has_content():
+        _check_bounds(reply.content, member)
     try:
         return Traffic(numbers_up=payload_numbers(reply), bytes_up=payload_bytes(reply), wire_up=wire_bytes(reply))
     except ValueError as error:  # from a client in this process: nothing has serialised its numbers before
@@ -121,29 +157,40 @@ def cost(reply: Message, member: Member) -> Traffic:
 
 
 def checked(
-    reply: Message, message: Message, member: Member, uploads: Callable[[Member], PayloadSpec] | None, *, half: bool
+    reply: Message,
+    message: Message,
+    member: Member,
+    uploads: Callable[[Member], PayloadSpec] | None,
+    most: int,
+    *,
+    half: bool,
 ) -> Message:
     """Return a reply, with its arrays in their declared dtypes, or raise a PayloadError that says what is wrong."""
-    for name, came, expected in (
+    if reply.has_error():  # Flower's own, such as that a node is not there any more, come from the SuperLink
+        raise PayloadError(reason(reply.error, member))
+    for name, came, asked in (
         ("node", reply.metadata.src_node_id, message.metadata.dst_node_id),
         ("run", reply.metadata.run_id, message.metadata.run_id),
     ):
-        if came != expected:
-            raise PayloadError(f"{member}: a reply of {name} {came}, expected {name} {expected}")
-    if reply.has_error():
-        raise PayloadError(reason(reply.error, member))
+        if came != asked:
+            raise PayloadError(f"{member}: a reply of {name} {came}, expected {name} {asked}")
     content = reply.content
     if content.config_records:
         raise PayloadError(f"{member}: config records {', '.join(content.config_records)}, expected none")
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
-    _check_metrics(dict(content.metric_records[METRICS]), member)
+    _check_metrics(dict(content.metric_records[METRICS]), member, most)
     if uploads is None:
         return reply
     if list(content.array_records) != [ARRAYS]:
         raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
     arrays = uploads(member).decode(content.array_records[ARRAYS], str(member), half=half)
     return with_arrays(reply, to_record(arrays)) if half else reply
+
+
+def arrays_of(message: Message) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a message that this process has written or checked; none where it has none."""
+    return from_record(message.content.array_records.get(ARRAYS) or ArrayRecord())
 
 
 def with_arrays(message: Message, arrays: ArrayRecord) -> Message:
@@ -154,22 +201,71 @@ def with_arrays(message: Message, arrays: ArrayRecord) -> Message:
 
 
 def reason(error: Error, who: object) -> str:
-    """Return in a line why there is no answer, and from whom."""
+    """Return in a line why there is no answer, and from whom.
+
+    What the client calls itself is repeated only where it is what the server knows it as.
+    """
     line = one_line(error.reason or f"error {error.code} without a reason")
-    return line if line.startswith("client ") else f"{who}: {line}"
+    known = isinstance(who, Member) and line.startswith(f"client {who.partition}, ")
+    return line if known else f"{who}: {line}"
 
 
-def _check_metrics(metrics: Mapping[str, object], member: Member) -> None:
+def _check_bounds(content: RecordDict, member: Member) -> None:
+    """Refuse a reply of too many entries before any of them is looked at."""
+    metrics = sum(map(len, content.metric_records.values()))
+    if metrics > MOST_METRICS:
+        raise PayloadError(f"{member}: {metrics} metrics, expected at most {MOST_METRICS}")
+    entries = len(content) + sum(map(len, content.values()))
+    if entries > MOST_ENTRIES:
+        raise PayloadError(f"{member}: {entries} entries, expected at most {MOST_ENTRIES}")
+
+
+def _check_metrics(metrics: Mapping[str, object], member: Member, most: int) -> None:
     for name, value in metrics.items():
+        if len(name) > LONGEST_NAME or not METRIC_NAME.fullmatch(name):
+            raise PayloadError(
+                f"{member}: a metric is called {brief(name)}, expected at most {LONGEST_NAME} ASCII letters, digits, "
+                "'_' and '-', with single ' ', '.', '/' or ':' between them"
+            )
         if not isinstance(value, int | float) or not isfinite(value):
-            raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a finite number")
+            raise PayloadError(f"{member}: metric '{name}' is {brief(value)}, expected a finite number")
         if name in FRACTIONS and not 0 <= value <= 1:
             raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a fraction from 0 to 1")
     examples = metrics.get(EXAMPLES)
     if not isinstance(examples, int) or not 0 <= examples <= MOST_SAMPLES:
-        raise PayloadError(f"{member}: metric '{EXAMPLES}' is {examples!r}, expected a number of samples")
+        raise PayloadError(f"{member}: metric '{EXAMPLES}' is {brief(examples)}, expected a number of samples")
+    if examples > most:
+        raise PayloadError(
+            f"{member}: metric '{EXAMPLES}' is {examples}, expected at most {most} of the samples it is registered with"
+        )
+
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+
+
+def brief(value: object) -> str:
+    r"""Return the beginning of how a value is written in Python, on one line.
+
+    Examples
+    --------
+    >>> brief([1] * 1000), brief("a\\nb")
+    ('[1, 1, 1, 1, 1, 1, ...]', "'a\\\\nb'")
+    """
+    return _REPR.repr(value)
 
 
 def one_line(text: str) -> str:
-    """Return the beginning of a text that may be a client's as one line of printable characters."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_REASON]).split())
+    r"""Return the beginning of a text that may be a client's as one line; what cannot be printed is escaped.
+
+    Examples
+    --------
+    >>> one_line("no such file:\n  a \x1b[31mb")
+    'no such file: a \\x1b[31mb'
+    """
+    line = " ".join(text[:LONGEST_REASON].split())
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in line)[:LONGEST_REASON]
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from logging import INFO, WARNING
 from math import ceil, inf
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -19,21 +21,66 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import FederationError, PayloadError
-from hetfl_flwr.exchange import Exchange, Failure, Sent, Traffic, checked, cost, one_line, reason, with_arrays
-from hetfl_flwr.messages import ARRAYS, CONFIG, LABELLED, POOL, ROUND, RUN, SEEDS
+from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.exchange import (
+    MOST_SAMPLES,
+    Exchange,
+    Failure,
+    Sent,
+    Traffic,
+    arrays_of,
+    checked,
+    cost,
+    one_line,
+    reason,
+    with_arrays,
+)
+from hetfl_flwr.guard import FEWEST, ROWS_FACTOR, Guard, measure, measure_rows
+from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
+from hetfl_flwr.node_keys import NodeKeys
 from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_record
 from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.start import FIRST_REPORT, Start
+from hetfl_flwr.uploads import Uploads
+from hetfl_flwr.versions import installed
+
+Check = Callable[[Roster], object]
+"""Raises FederationError for a roster that an algorithm cannot work with."""
 
 BUSY = "still busy with an earlier message"
 """Why a node was sent nothing: it has not answered what it was sent before."""
+
+UNLISTED = "its key is not in node-keys"
+"""Why a node was not asked who it is."""
 
 SILENCE = 60.0
 """Seconds after which nodes that have not answered the roll call are named in the log."""
 
 DEPLOYMENT_POLL = 0.5
 """Seconds between two looks for replies, for a Grid that does not say its own interval."""
+
+
+def engine_of(grid: Grid) -> str:
+    """Return what runs the clients behind a Grid: ``local``, ``simulation`` or ``deployment``."""
+    known = {"InMemoryGrid": "simulation", "HttpGrid": "deployment"}
+    return getattr(grid, "engine", known.get(type(grid).__name__, "deployment"))
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A node that is here.
+
+    Parameters
+    ----------
+    since : str
+        Since when, where the Grid knows it.
+    partition : int
+        The client that its key is listed for in ``node-keys``. -1: none, or there is no list.
+    """
+
+    since: str
+    partition: int
 
 
 @dataclass(frozen=True)
@@ -66,6 +113,8 @@ class Federation:
         The run.
     origin : Origin, optional
         The run that this one goes on with.
+    uploads : Uploads, optional
+        Where uploads are counted.
 
     Attributes
     ----------
@@ -73,60 +122,176 @@ class Federation:
         Who is here.
     trained : dict of int to int
         The round in which each client has trained last, by partition.
+    guard, rows_guard : Guard
+        What the sizes of uploads, and of public rows, are held against.
+
+    Raises
+    ------
+    ConfigError
+        ``node-keys`` without a deployment, or a list that cannot be read.
     """
 
-    def __init__(self, grid: Grid, config: RunConfig, origin: Origin | None = None) -> None:
+    def __init__(
+        self, grid: Grid, config: RunConfig, origin: Origin | None = None, uploads: Uploads | None = None
+    ) -> None:
         self.grid = grid
         self.config = config
         self.roster = Roster()
         self.trained = dict(origin.trained) if origin else {}
+        self.uploads = Uploads() if uploads is None else uploads
         self._origin = origin
         self._noted: list[Failure] = []
         self._since: dict[int, str] = {}
         self._holds: dict[int, set[int]] = {}
         self._late: dict[str, int] = {}
+        self._keys = NodeKeys(Path(config.node_keys).expanduser()) if config.node_keys else None
+        if self._keys and engine_of(grid) != "deployment":
+            raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
+        self.guard = Guard(config.outlier_factor)
+        self.rows_guard = Guard(ROWS_FACTOR if config.outlier_factor else 0.0)
         self.poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
 
-    def assemble(self) -> None:
+    def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and call the roll.
 
-        With ``clients`` set, each client that cannot take part is an error; without, it is left out where others can.
+        In the local engine and the simulation all clients are the user's, and one that cannot take part is an error,
+        unless there is no ``clients`` and others can. In a deployment such a one is left out by name.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Raises FederationError for a roster that the algorithm cannot work with. In a deployment, those who do not
+            get on with a majority of the others are left out by name.
 
         Raises
         ------
         FederationError
-            Too few nodes within ``round-timeout``, or clients that cannot take part: names them and why.
+            Too few nodes within ``start-timeout``, or clients that cannot take part: names them and why.
         """
-        deadline = time.monotonic() + self.config.round_timeout
-        seen, refused = -1, dict[int, Failure]()
-        while True:
-            present = {node: since for node, since in self._present().items() if node not in refused}
-            self.roster.keep(present.keys())
-            refused |= self._call_roll(present)
-            if refused and (self.config.clients or not len(self.roster)):
-                raise FederationError(next(iter(refused.values())).reason)
-            announced = max((member.partitions for member in self.roster), default=1)
-            wanted = self.config.clients or announced
-            if len(self.roster) + len(refused) >= wanted or time.monotonic() > deadline:
-                break
-            if len(self.roster) != seen:
-                seen = len(self.roster)
-                log(INFO, "waiting for nodes: %d of %d are here", seen, wanted)
-            time.sleep(max(self.poll, 0.1))
-        if len(self.roster) < self.config.min_clients:
-            reasons = "".join(f"; {failure.reason}" for failure in refused.values())
-            raise FederationError(
-                f"min-clients = {self.config.min_clients}, but there are {len(self.roster)} clients{reasons}"
-            )
-        self._noted += refused.values()
+        start = Start(self.config, self.roster, fixed=engine_of(self.grid) != "deployment")
+        calls = self._wait(start)
+        self._late |= calls  # who has not answered yet is asked again when it has
+        self._noted += [failure for _, failure in sorted(start.refused.items())]
+        start.check_enough()
+        if check is not None:
+            self._settle(check, start)
+        for member, announced in start.disagreeing():
+            self._note(member, f"says that there are {member.partitions} clients, most say {announced}")
+        self._name_versions(self.roster)
         self._check_origin()
+
+    def _wait(self, start: Start) -> dict[str, int]:
+        """Take in nodes as they come and answer until the run may begin; return the calls that are not answered."""
+        began = time.monotonic()
+        deadline, silence, report, pause = began + start.seconds, began + SILENCE, began, FIRST_REPORT
+        calls: dict[str, int] = {}
+        while True:
+            present = self._present()
+            self._forget_gone(present, calls, start)
+            self._call(present, calls, start)
+            self._hear(present, calls, start, deadline)
+            start.check_refused()
+            now = time.monotonic()
+            if now > silence and calls:
+                silence = inf
+                _name_silent(calls.values())
+            if start.may_begin(len(calls)) or now > deadline:
+                break
+            if now >= report:
+                log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(len(calls)), deadline - now)
+                report, pause = now + pause, 2 * pause
+            time.sleep(max(self.poll, 0.1))
+        if not start.may_begin(len(calls)):
+            log(WARNING, "waited %g s for nodes: %s", start.seconds, start.missing())
+            for node in calls.values():
+                reason = f"node {node}: no reply within {start.seconds:g} s"
+                start.refused[node] = Failure(present[node].partition, "roll call", reason, node)
+        return calls
+
+    def _forget_gone(self, present: Mapping[int, Presence], calls: dict[str, int], start: Start) -> None:
+        """Forget who has left. Their numbers are free again: who was refused, perhaps for one of these, is asked again.
+
+        A node that was refused and is not here any more counts no more.
+        """
+        here = len(self.roster)
+        self.roster.keep(present.keys())
+        for message in [message for message, node in calls.items() if node not in present]:
+            del calls[message]
+        gone = start.refused.keys() - present.keys() if len(self.roster) == here else list(start.refused)
+        for node in gone:
+            del start.refused[node]
+
+    def _call(self, present: Mapping[int, Presence], calls: dict[str, int], start: Start) -> None:
+        """Ask nodes that are new, or have restarted since they were asked, who they are."""
+        waiting = set(calls.values())
+        asked = {*start.refused, *(member.node for member in self.roster)}
+        messages = []
+        for node, presence in sorted(present.items()):
+            if node in waiting or (node in asked and self._since.get(node) == presence.since):
+                continue
+            start.refused.pop(node, None)
+            self._since[node] = presence.since
+            if self._is_listed(presence):
+                messages.append(self._roll_call(node))
+            else:
+                start.refuse(Failure(-1, "roll call", f"node {node}: {UNLISTED}", node))
+        if messages:
+            self.grid.push_messages(messages)
+        calls |= {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+
+    def _hear(self, present: Mapping[int, Presence], calls: dict[str, int], start: Start, deadline: float) -> None:
+        """Take in those whose answers have come."""
+        while calls and (replies := list(self.grid.pull_messages(calls.keys()))):
+            came = {calls.pop(reply.metadata.reply_to_message_id, -1): reply for reply in replies}
+            for node, reply in sorted((node, reply) for node, reply in came.items() if node in present):
+                failure = self._registered(node, reply, present[node], None)
+                if failure is not None:
+                    start.refuse(failure)
+            if time.monotonic() > deadline:
+                break
+
+    def _settle(self, check: Check, start: Start) -> None:
+        """Set aside, in a deployment, those with whom the algorithm cannot work beside most of the others.
+
+        Raises
+        ------
+        FederationError
+            It cannot work with those who are here, nor with enough of them that are a majority.
+        """
+        try:
+            check(self.roster)
+        except FederationError:
+            majority = [] if start.fixed else self.roster.majority(check)
+            if len(majority) < start.fewest:
+                raise
+            nodes = {member.node for member in majority}
+            for member in [member for member in self.roster if member.node not in nodes]:
+                self.roster.remove(member.node)
+                try:
+                    check(Roster([*majority, member]))
+                except FederationError as error:
+                    self._note(member, f"left out, for most clients agree without it: {error}")
+                    log(WARNING, "not taken in: %s", self._noted[-1].reason)
+                else:
+                    self.roster.add(member)
+                    majority.append(member)
 
     def notes(self) -> list[Failure]:
         """Return what has been noticed about clients since the last call."""
         noted, self._noted = self._noted, []
         return noted
 
-    def welcome(self, check: Callable[[Roster], None] | None = None) -> list[Failure]:
+    def note(self, losses: Iterable[tuple[int, str]]) -> None:
+        """Have it among the notes what was lost when the run went on, and whose it was; -1: not one client's."""
+        nodes = {member.partition: member.node for member in self.roster}
+        self._noted += [Failure(partition, "resume", told, nodes.get(partition, 0)) for partition, told in losses]
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether no further round is to begin."""
+        return bool(getattr(self.grid, "stop_requested", False))
+
+    def welcome(self, check: Check | None = None) -> list[Failure]:
         """Forget nodes that left, call the roll of new and restarted ones, and return what was noticed.
 
         Parameters
@@ -140,43 +305,65 @@ class Federation:
         for member in list(self.roster):
             if member.node not in present:
                 self._forget(member.node)
+        before = {member.node for member in self.roster}
         failures = self._call_roll(present, check)
+        self._name_versions(member for member in self.roster if member.node not in before)
         return [*self.notes(), *sorted(failures.values(), key=lambda failure: failure.reason)]
 
-    def _present(self) -> dict[int, str]:
-        """Return the nodes that are here, and where the Grid knows it, since when."""
-        if hasattr(self.grid, "get_nodes"):
-            return {node.node_id: node.last_activated_at for node in self.grid.get_nodes()}
-        return dict.fromkeys(self.grid.get_node_ids(), "")
+    def _present(self) -> dict[int, Presence]:
+        """Return the nodes that are here."""
+        if not hasattr(self.grid, "get_nodes"):
+            return dict.fromkeys(self.grid.get_node_ids(), Presence("", -1))
+        return {
+            node.node_id: Presence(node.last_activated_at, self._keys.number(node.public_key) if self._keys else -1)
+            for node in self.grid.get_nodes()
+        }
 
-    def _call_roll(
-        self, present: Mapping[int, str], check: Callable[[Roster], None] | None = None
-    ) -> dict[int, Failure]:
+    def _call_roll(self, present: Mapping[int, Presence], check: Check | None = None) -> dict[int, Failure]:
         """Ask each node that is new, or has restarted since it was asked, who it is; return those not taken in."""
-        wanted = [node for node in sorted(present) if node not in self.roster or self._since.get(node) != present[node]]
-        calls = [Message(self._roll_call(), node, MessageType.QUERY) for node in wanted]
-        failures = {}
-        answers = dict(self._answers(calls, silence=SILENCE))
-        for node, reply in ((node, answers[node]) for node in wanted):
-            if reply == BUSY and node in self.roster:
-                continue  # restarted, and what it was sent before is not given up yet
-            if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
-                self._forget(node)
-                continue  # where it comes back, it is asked again
-            self.roster.remove(node)
-            try:
-                self._take_in(_member(reply, node), check)
-                self._since[node] = present[node]
-            except FederationError as error:
-                failures[node] = Failure(-1, "roll call", str(error), node)
-        return failures
+        wanted = [
+            node for node in sorted(present) if node not in self.roster or self._since.get(node) != present[node].since
+        ]
+        known = [node for node in wanted if self._is_listed(present[node])]
+        answers: dict[int, Message | str] = dict.fromkeys(wanted, UNLISTED)
+        answers |= dict(self._answers([self._roll_call(node) for node in known], silence=SILENCE))
+        failures = (self._registered(node, answers[node], present[node], check) for node in wanted)
+        return {failure.node: failure for failure in failures if failure is not None}
 
-    def _roll_call(self) -> RecordDict:
-        if self._origin is None:
-            return RecordDict()
-        return RecordDict({CONFIG: ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})})
+    def _is_listed(self, presence: Presence) -> bool:
+        """Say whether a node may be asked who it is: its key is in ``node-keys``, or there is no such list."""
+        return self._keys is None or presence.partition >= 0
 
-    def _take_in(self, member: Member, check: Callable[[Roster], None] | None) -> None:
+    def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Failure | None:
+        """Take in a node that has answered the roll call, or return why not."""
+        if reply == BUSY and node in self.roster:
+            return None  # restarted, and what it was sent before is not given up yet
+        if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+            self._forget(node)
+            return None  # where it comes back, it is asked again
+        self.roster.remove(node)
+        try:
+            member = _member(reply, node, own=engine_of(self.grid) != "deployment")
+            if self._keys and member.partition != presence.partition:
+                raise FederationError(
+                    f"node {node}: says that it is client {member.partition}, "
+                    f"but its key is that of client {presence.partition} in node-keys"
+                )
+            self._take_in(member, check)
+        except FederationError as error:
+            return Failure(presence.partition, "roll call", str(error), node)
+        self._since[node] = presence.since
+        return None
+
+    def _roll_call(self, node: int) -> Message:
+        content = RecordDict()
+        if self._origin is not None:
+            content[CONFIG] = ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})
+        message = Message(content, node, MessageType.QUERY)
+        message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
+        return message
+
+    def _take_in(self, member: Member, check: Check | None) -> None:
         self.roster.add(member)
         try:
             if check is not None:
@@ -199,6 +386,19 @@ class Federation:
         if node in self.roster:
             self._note(self.roster.of(node), "its node has left")
             self.roster.remove(node)
+
+    def _name_versions(self, members: Iterable[Member]) -> None:
+        """Name in one line who runs other versions of what bits depend on than the server does."""
+        here = installed()
+        others = [
+            f"{member} has {' and '.join(odd)}"
+            for member in members
+            if (odd := [f"{name} {value}" for name, value in member.versions.items() if value != here[name]])
+        ]
+        if others:
+            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+            ours = ", ".join(f"{name} {value}" for name, value in here.items())
+            log(WARNING, "versions differ, and bits may: the server has %s; %s%s", ours, "; ".join(others[:5]), more)
 
     def _note(self, member: Member, what: str) -> None:
         self._noted.append(Failure(member.partition, "roll call", f"{member}: {what}", member.node))
@@ -246,9 +446,13 @@ class Federation:
             return seeds(member.public, member.spec, member.dtype, labelled=sharing.labelled)
 
         collected = self.exchange(calls, declared)
-        for reply in collected.replies:
-            member = self.roster.of(reply.metadata.src_node_id)
-            self.roster.seeds[member.partition] = from_record(reply.content.array_records[ARRAYS])
+        came = {self.roster.of(reply.metadata.src_node_id): arrays_of(reply) for reply in collected.replies}
+        far = self.rows_guard.set_aside({one.partition: measure_rows(rows["inputs"]) for one, rows in came.items()})
+        for member, arrays in came.items():
+            if why := far.get(member.partition):
+                collected.failures.append(Failure(member.partition, STAGES[SEEDS], f"{member}: {why}", member.node))
+            else:
+                self.roster.seeds[member.partition] = arrays
         self.roster.seeds = dict(sorted(self.roster.seeds.items()))
         result.add(collected)
 
@@ -303,7 +507,12 @@ class Federation:
         """Return the Grid as it looks to a strategy that asks it for nodes: just these."""
         return GridView(self.grid, [member.node for member in members])
 
-    def exchange(self, messages: Iterable[Message], uploads: Callable[[Member], PayloadSpec] | None = None) -> Exchange:
+    def exchange(
+        self,
+        messages: Iterable[Message],
+        uploads: Callable[[Member], PayloadSpec] | None = None,
+        samples: Callable[[Member], int] | None = None,
+    ) -> Exchange:
         """Send messages, wait for the replies, and set aside those that cannot be used.
 
         Parameters
@@ -312,6 +521,8 @@ class Federation:
             At most one a node.
         uploads : callable, optional
             What each client is to upload. None: no arrays are looked at.
+        samples : callable, optional
+            The largest ``num-examples`` that each client may say, by its registered rows. None: any.
         """
         result = Exchange()
         sent = {
@@ -321,8 +532,46 @@ class Federation:
             )
         }
         for node, reply in self._answers([one.message for one in sent.values()]):
-            self.judge(reply, sent[node], result, uploads)
+            self.judge(reply, sent[node], result, uploads, samples)
+        if uploads is not None:
+            self.set_aside(result, sent, uploads)
         return result.ordered(self.roster)
+
+    def set_aside(
+        self,
+        result: Exchange,
+        sent: Mapping[int, Sent],
+        uploads: Callable[[Member], PayloadSpec],
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Move training replies that are far larger than those of others from the good ones to the failures.
+
+        Parameters
+        ----------
+        result : Exchange
+            Replies that have been judged.
+        sent : mapping of int to Sent
+            What each node was sent.
+        uploads : callable
+            What each client was to upload.
+        alone : bool
+            Whether each reply is used as it comes, before those of most others are here.
+        """
+        came = {}
+        for reply in result.replies:
+            node, content = reply.metadata.src_node_id, reply.content
+            if sent[node].is_training:
+                member, arrays = self.roster.of(node), arrays_of(reply)
+                samples = int(content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
+                came[member.partition] = measure(arrays, uploads(member), sent[node].arrays, samples)
+        far = self.guard.set_aside(came, others_follow=alone and len(self.roster) >= FEWEST)
+        for reply in list(result.replies):
+            member = self.roster.of(reply.metadata.src_node_id)
+            if why := far.get(member.partition):
+                result.replies.remove(reply)
+                line = f"{member}: {why}: set aside (outlier-factor = {self.guard.factor:g})"
+                result.failures.append(Failure(member.partition, sent[member.node].stage, line, member.node))
 
     def as_sent(self, messages: Iterable[Message]) -> list[Message]:
         """Return messages as they travel: in half precision, if so configured; what many share is halved once."""
@@ -344,6 +593,7 @@ class Federation:
         sent: Sent,
         result: Exchange,
         uploads: Callable[[Member], PayloadSpec] | None = None,
+        samples: Callable[[Member], int] | None = None,
     ) -> bool:
         """Count a reply's cost, and put it with the good ones or the failures. A text says why there is none.
 
@@ -353,6 +603,7 @@ class Federation:
             Whether it may be used.
         """
         member = self.roster.of(sent.node)
+        self._count_back(reply, sent, member)
         if reply != BUSY:
             result.traffic.setdefault(member.partition, Traffic()).add(sent.traffic)
         if isinstance(reply, str):
@@ -360,14 +611,30 @@ class Federation:
             return False
         try:
             result.traffic[member.partition].add(cost(reply, member))
-            reply = checked(reply, sent.message, member, uploads, half=self.config.half)
+            if sent.message.metadata.message_type == MessageType.EVALUATE:
+                samples = attrgetter("rows")
+            most = samples(member) if samples else MOST_SAMPLES
+            reply = checked(reply, sent.message, member, uploads, most, half=self.config.half)
         except PayloadError as error:
             result.failures.append(Failure(member.partition, sent.stage, one_line(str(error)), member.node))
             return False
-        if sent.message.metadata.message_type == MessageType.TRAIN:
+        if sent.is_training:
             self.trained[member.partition] = sent.round
         result.replies.append(reply)
         return True
+
+    def push(self, messages: Sequence[Message]) -> None:
+        """Send messages; each that asks a client to train is answered by an upload."""
+        asked = [one.metadata.dst_node_id for one in messages if one.metadata.message_type == MessageType.TRAIN]
+        self.uploads.asked(self.roster.of(node).partition for node in asked)
+        self.grid.push_messages(messages)
+
+    def _count_back(self, reply: Message | str, sent: Sent, member: Member) -> None:
+        """Count no upload where the client says that it has come to an error instead."""
+        if isinstance(reply, str) or not (sent.is_training and reply.has_error()):
+            return
+        if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+            self.uploads.refused(member.partition)
 
     def give_up(self, sent: Sent, result: Exchange) -> None:
         """Count a message as not answered in time; its node is busy until the late reply is in."""
@@ -391,7 +658,7 @@ class Federation:
         for message in free:
             message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
         if free:
-            self.grid.push_messages(free)
+            self.push(free)
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
         deadline, patience = (time.monotonic() + seconds for seconds in (self.config.round_timeout, silence))
         while waiting:
@@ -403,13 +670,7 @@ class Federation:
                 break
             if waiting and time.monotonic() > patience:
                 patience = inf
-                log(
-                    WARNING,
-                    "no answer to the roll call within %g s from node %s: it is loading its data, or is to be started "
-                    "again if its log says nothing new",
-                    silence,
-                    ", ".join(map(str, sorted(waiting.values()))),
-                )
+                _name_silent(waiting.values())
             if waiting and self.poll:
                 time.sleep(self.poll)
         self._late |= waiting
@@ -467,10 +728,25 @@ class GridView(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-def _member(reply: Message | str, node: int) -> Member:
-    """Read a node's answer to the roll call, or raise a FederationError that says why there is none."""
+def _name_silent(nodes: Iterable[int]) -> None:
+    log(
+        WARNING,
+        "no answer to the roll call within %g s from node %s: it is loading its data, or is to be started "
+        "again if its log says nothing new",
+        SILENCE,
+        ", ".join(map(str, sorted(nodes))),
+    )
+
+
+def _member(reply: Message | str, node: int, *, own: bool) -> Member:
+    """Read a node's answer to the roll call, or raise a FederationError that says why there is none.
+
+    Where all nodes are the user's `own`, what a client calls itself is enough.
+    """
     if isinstance(reply, str):
         raise FederationError(f"node {node}: {reply}")
     if reply.has_error():
-        raise FederationError(reason(reply.error, f"node {node}"))
+        prefix = f"node {node}: "
+        line = reason(reply.error, f"node {node}").removeprefix(prefix)
+        raise FederationError(line if own and line.startswith("client ") else prefix + line)
     return Member.from_reply(reply)

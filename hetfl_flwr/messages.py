@@ -1,6 +1,8 @@
 """What messages between the server and its clients are made of: names that both ends know."""
 
-from flwr.app import MessageType
+from flwr.app import Message, MessageType
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
 
 ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-examples", "server-round"
 """Names of records and keys in messages: those of Flower's own strategies."""
@@ -19,3 +21,20 @@ SEEDS, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
 
 STAGES = {MessageType.QUERY: "roll call", SEEDS: "sharing of seeds", POOL: "sharing of seeds"}
 """How errors call what a message asks for, where its type says too little."""
+
+
+def packed(message: Message) -> bytes:
+    """Serialise a message.
+
+    Raises
+    ------
+    ValueError
+        It holds a number that no message can.
+    """
+    written: bytes = message_to_proto(message).SerializeToString()
+    return written
+
+
+def unpacked(written: bytes) -> Message:
+    """Read what `packed` has written."""
+    return message_from_proto(ProtoMessage.FromString(written))

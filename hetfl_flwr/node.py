@@ -1,24 +1,31 @@
 """What a client half works with on its node: run config, data, model and state store."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context
+from flwr.supercore import log
+from safetensors.torch import load, save
 from torch import nn
 
 from hetfl_flwr.algorithms import models_of, width_of
 from hetfl_flwr.allocation import keep_freed_memory
-from hetfl_flwr.config import RunConfig, Value, for_node, to_toml
-from hetfl_flwr.data import ClientData, DataSpec, load_client_data
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
+from hetfl_flwr.data import ClientData, DataSpec, Samples, load_client_data
+from hetfl_flwr.data.samples import Arrays as Rows
+from hetfl_flwr.errors import ConfigError, DamagedError
 from hetfl_flwr.lockstep import LARGEST_GROUP, current, stackable
 from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, deal, mixed
 from hetfl_flwr.payloads import Arrays
 from hetfl_flwr.pool import Pool, SeedStore
+from hetfl_flwr.privacy import simulated
+from hetfl_flwr.sealed import BLANK, check_seal, seal
 from hetfl_flwr.state import (
     ClientState,
     ContextStore,
@@ -28,6 +35,7 @@ from hetfl_flwr.state import (
     Stamp,
     StateStore,
     decode,
+    prune,
     replace_file,
 )
 from hetfl_flwr.threads import check_threads
@@ -81,6 +89,12 @@ class Node:
         resident = _resident_model(**parts)
         return cls(model=resident or _new_model(**parts), restored=resident is not None, **parts)
 
+    @classmethod
+    def without_data(cls, context: Context, data: ClientData) -> "Node":
+        """Build the node's surroundings around data that say what inputs are and hold none: see `unpack_inputs`."""
+        parts = _made(context, data)
+        return cls(model=_new_model(**parts), **parts)
+
     @property
     def device(self) -> torch.device:
         """Where the model lies."""
@@ -119,9 +133,12 @@ class Node:
     def write_state(self, state: ClientState) -> None:
         """Save what must survive until the next round; in a state folder, with what it takes to read it back."""
         if self.config.state_dir:
-            path = kept_config(run_folder(self.config, self.stamp.run), self.partition)
+            folder = run_folder(self.config, self.stamp.run)
+            path, inputs = kept_config(folder, self.partition), kept_inputs(folder, self.partition)
             if not path.exists():
                 replace_file(path, to_toml(self.config.with_values({"clients": self.partitions}).to_flat()).encode())
+            if not inputs.exists():
+                replace_file(inputs, pack_inputs(self.data))
         self.store.save(state, self.stamp)
 
     def take_up(self, run: str, round: int) -> None:
@@ -136,16 +153,55 @@ class Node:
 
         Raises
         ------
+        DamagedError
+            The state is damaged, and without ``accept-loss``.
         StateError
-            The state is damaged, or another model's or algorithm's.
+            It is another model's or algorithm's.
         """
         if not self.config.state_dir or self.store.read() is not None:
             return
         before, stamp = run_store(self.config, run, self.partition), replace(self.stamp, run=run)
         for blob in (before.read(), before.kept()):
-            if blob is not None and (state := decode(blob, stamp, f"{self}: {before.where}")).round <= round:
+            state = self._intact(blob, stamp, before.where)
+            if state is not None and state.round <= round:
                 self.write_state(state)
                 return
+
+    def registered_state(self) -> ClientState | None:
+        """Return what was saved last, as `read_state`; with ``accept-loss``, a damaged one is what was kept, or none.
+
+        Raises
+        ------
+        DamagedError
+            The state is damaged, and without ``accept-loss``.
+        StateError
+            It is another run's, model's or algorithm's.
+        """
+        state = self._intact(self.store.read(), self.stamp, self.store.where)
+        if state is None and self.store.read() is not None:
+            state = self._intact(self.store.kept(), self.stamp, self.store.where)
+            self.store.forget()
+            if state is not None:
+                self.write_state(state)
+        return state
+
+    def _intact(self, blob: bytes | None, stamp: Stamp, where: str) -> ClientState | None:
+        try:
+            return None if blob is None else decode(blob, stamp, f"{self}: {where}")
+        except DamagedError as error:
+            means = f"{error}: it would go on from an older state or its initial weights"
+            if not self.config.accept_loss:
+                raise DamagedError(f"{means}, which accept-loss = true allows") from None
+            log(WARNING, "%s, and this was accepted", means)
+            return None
+
+    def prune(self, origin: str = "") -> None:
+        """Remove this client's state of old runs from its state folder, as ``state-keep`` says, but not of `origin`."""
+        if self.config.state_dir:
+            needed = {self.stamp.run, origin} - {""}
+            removed = prune(Path(self.config.state_dir), self.partition, self.config.state_keep, needed)
+            if removed:
+                log(INFO, "state of old runs removed, as state-keep says: %s", ", ".join(removed))
 
     def __str__(self) -> str:
         """Return how messages call it."""
@@ -161,14 +217,14 @@ def _surroundings(context: Context) -> dict[str, Any]:
     return context.surroundings
 
 
-def _made(context: Context) -> dict[str, Any]:
+def _made(context: Context, data: ClientData | None = None) -> dict[str, Any]:
     partition, partitions = _identity(context.node_config)
-    config = for_node(RunConfig.from_flat(context.run_config), context.node_config)
+    config = _with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config))
     if not isinstance(context, ResidentContext):  # `hetfl run` counts the threads of all its workers
         check_threads(config.threads)
     torch.set_num_threads(config.threads)
     keep_freed_memory()
-    data = client_data(config, partition, partitions).to(_device(config.device))
+    data = (data or client_data(config, partition, partitions)).to(_device(config.device))
     models = models_of(config)
     if config.pretrained and "model" not in context.node_config:
         check_pretrained(models)
@@ -292,6 +348,60 @@ def kept_config(folder: Path, partition: int) -> Path:
     return folder / f"client-{partition}.toml"
 
 
+def kept_inputs(folder: Path, partition: int) -> Path:
+    """Return the file beside a client's state that says what its model takes, which its data need not be there for."""
+    return folder / f"client-{partition}.inputs.safetensors"
+
+
+def pack_inputs(data: ClientData) -> bytes:
+    """Write what a client's inputs are, and how they are scaled; none of them."""
+    arrays = data.train.arrays
+    told = {
+        "shape": arrays.spec.shape,
+        "classes": arrays.spec.classes,
+        "vocabulary": arrays.spec.vocabulary,
+        "peak": None if isinstance(arrays.peak, torch.Tensor) else arrays.peak,
+        "class names": arrays.class_names,
+        "input names": arrays.input_names,
+    }
+    tensors = {"centre": arrays.centre, "inputs": arrays.inputs[:0]}
+    if isinstance(arrays.peak, torch.Tensor):
+        tensors["peak"] = arrays.peak
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    return seal(save(plain, {"inputs": json.dumps({"digest": BLANK, **told})}))
+
+
+def unpack_inputs(path: Path) -> ClientData:
+    """Return data without samples from what `pack_inputs` has written.
+
+    Raises
+    ------
+    DamagedError
+        It is not as it was written.
+    """
+    try:
+        blob = path.read_bytes()
+        check_seal(blob)
+    except (OSError, DamagedError) as error:
+        raise DamagedError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    size = int.from_bytes(blob[:8], "little")
+    told = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["inputs"])
+    tensors = load(blob)
+    spec = DataSpec(tuple(told["shape"]), told["classes"], told["vocabulary"])
+    arrays = Rows(
+        spec,
+        tensors["inputs"],
+        torch.zeros(0, dtype=torch.int64),
+        train_rows=0,
+        peak=tensors["peak"] if told["peak"] is None else told["peak"],
+        centre=tensors["centre"],
+        class_names=tuple(told["class names"]),
+        input_names=tuple(told["input names"]),
+    )
+    none = Samples(arrays, torch.zeros(0, dtype=torch.int64))
+    return ClientData(spec, none, none, none)
+
+
 def _check_trainable(model: nn.Module, name: str, samples: int, partition: int) -> None:
     """Refuse one training sample where batch norm would have to take its deviation."""
     if samples == 1 and any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
@@ -299,6 +409,16 @@ def _check_trainable(model: nn.Module, name: str, samples: int, partition: int) 
             f"client {partition} has one training sample, and batch norm in its model '{name}' needs two: use fewer "
             "clients, a more even partition or a model without batch norm"
         )
+
+
+def _with_data(config: RunConfig) -> RunConfig:
+    """Return the config with a data set; a node on a machine of its own trains on none that nobody has named."""
+    if config.dataset or simulated():
+        return config.with_data()
+    raise ConfigError(
+        "this node has no data set: set dataset in its --node-config, or in the run config for all nodes, such as "
+        f"dataset = '{BUNDLED}'"
+    )
 
 
 def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:

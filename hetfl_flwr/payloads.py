@@ -7,10 +7,11 @@ clients, R alignment samples.
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from io import BytesIO
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,12 @@ LEARNT_LIMIT = 1e6
 
 STATISTIC_LIMIT = 1e18
 """Running statistics of a larger magnitude are nobody's: the squares of those up to here fit into float32."""
+
+TRAINED_SIZE = 10.0
+"""Root mean square that logits and representations of trained models reach; those of new ones stay below 1."""
+
+COUNTER_LIMIT = 2**53
+"""Integer buffers, such as counters of steps, of a larger magnitude are nobody's: float64 holds all up to here."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,12 @@ class ArraySpec:
     sensitive : bool
         Of integers: whether they are counted from private data. Clipping and noise apply to them as to all
         floating-point numbers, and where there is clipping only whether there are any leaves the client: 1 or 0.
+    update : bool
+        Whether it is what became of the array of that name and shape that the server has sent, such as weights: then
+        the size of the change counts for `hetfl_flwr.guard.Guard`, not its own.
+    usual : float
+        Size that honest clients may reach when others are far below it, because their models or their progress differ:
+        up to there `hetfl_flwr.guard.Guard` lets any pass. Of an update there is none.
     """
 
     name: str
@@ -98,6 +111,15 @@ class ArraySpec:
     sums_to_one: bool = False
     nonzero: bool = False
     sensitive: bool = False
+    update: bool = field(default=False, compare=False, repr=False)
+    usual: float = field(default=1.0, compare=False, repr=False)
+
+    @property
+    def is_amount(self) -> bool:
+        """Whether it holds amounts, whose size says something: no probabilities, numbers of rows or yes and no."""
+        kind = np.dtype(self.dtype).kind
+        whole = kind in "iu" and self.maximum in (None, COUNTER_LIMIT)
+        return whole or (kind == "f" and not self.sums_to_one and self.maximum != 1)
 
     def halved(self) -> "ArraySpec":
         """Return how this array travels in half precision: float32 as float16, any other as it is."""
@@ -309,7 +331,7 @@ def class_logits(classes: int) -> PayloadSpec:
     return PayloadSpec(
         (
             _learnt("logits", (classes, classes)),
-            ArraySpec("counts", (classes,), "int64", minimum=0, sensitive=True),
+            ArraySpec("counts", (classes,), "int64", minimum=0, sensitive=True, usual=inf),  # no mean is weighted
         )
     )
 
@@ -362,15 +384,15 @@ def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
 
 def representations(rows: int | Dim, width: int) -> PayloadSpec:
     """Representations of R samples by a body: (R, D), not all zero."""
-    return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True),))
+    return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True, usual=TRAINED_SIZE),))
 
 
 def linear_head(classes: int, width: int) -> PayloadSpec:
     """Declare a linear head: weight (C, D) and bias (C,), no entry of a magnitude above `LEARNT_LIMIT`."""
     return PayloadSpec(
         (
-            _learnt("weight", (classes, width)),
-            _learnt("bias", (classes,)),
+            replace(_learnt("weight", (classes, width)), usual=0.0),
+            replace(_learnt("bias", (classes,)), usual=0.0),
         )
     )
 
@@ -401,8 +423,14 @@ def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
 
 def _entry(name: str, tensor: torch.Tensor, most: float) -> ArraySpec:
     smallest = 0.0 if name.endswith("running_var") else -most
-    least, largest = (smallest, most) if tensor.is_floating_point() else (None, None)
-    return ArraySpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), least, largest)
+    kind = str(tensor.dtype).removeprefix("torch.")
+    least, largest = (smallest, most) if tensor.is_floating_point() else _integers(kind)
+    return ArraySpec(name, tuple(tensor.shape), kind, least, largest, update=True)
+
+
+def _integers(dtype: str) -> tuple[float | None, float | None]:
+    """Return the bounds of an integer buffer; narrow dtypes and truth values need none."""
+    return (-COUNTER_LIMIT, COUNTER_LIMIT) if dtype == "int64" else (None, None)
 
 
 def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
@@ -446,6 +474,11 @@ def weights(model: torch.nn.Module) -> PayloadSpec:
     """
     state = model.state_dict()
     return PayloadSpec(tuple(spec for name, spec in _entries(model).items() if state[name].is_floating_point()))
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """Return the fingerprint of a model's `weights`: equal for models whose weights can be averaged."""
+    return sha256(repr(weights(model)).encode()).hexdigest()[:16]
 
 
 def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:

@@ -211,6 +211,10 @@ def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sens
     return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, most))  # type: ignore[no-untyped-call]
 
 
+SOURCES = {"seed": "the run's seed, which whoever knows it can subtract", "system": "the operating system's entropy"}
+"""What noise is drawn from, in words, by `noise_source`."""
+
+
 def guarantee(noise_multiplier: float, uploads: int) -> str:
     """Say what a noise multiplier guarantees.
 
@@ -223,14 +227,36 @@ def guarantee(noise_multiplier: float, uploads: int) -> str:
     return f"a client has {said}-differential privacy after {uploads} upload{'s' * (uploads != 1)}"
 
 
+def caveats(source: str) -> str:
+    """Say what a guarantee rests on, and what it does not cover.
+
+    Examples
+    --------
+    >>> caveats("system")
+    "noise from the operating system's entropy, by the run config (nodes may have own keys); metrics not covered"
+    """
+    return f"noise from {SOURCES[source]}, by the run config (nodes may have own keys); metrics not covered"
+
+
+def noise_source(chosen: str, engine: str) -> str:
+    """Return what ``noise-source`` means in an engine, as far as nodes have no key of their own: seed or system.
+
+    Examples
+    --------
+    >>> noise_source("auto", "local"), noise_source("auto", "deployment")
+    ('seed', 'system')
+    """
+    return chosen if chosen != "auto" else "system" if engine == "deployment" else "seed"
+
+
 def _noise(config: RunConfig, *scope: int | str) -> np.random.Generator:
     """Return what noise is drawn from: the operating system's entropy, or the run's seed."""
-    if config.noise_source == "system" or (config.noise_source == "auto" and not _simulated()):
+    if config.noise_source == "system" or (config.noise_source == "auto" and not simulated()):
         return np.random.default_rng()
     return generator(config.seed, *scope, "noise")
 
 
-def _simulated() -> bool:
+def simulated() -> bool:
     """Say whether this process is known to run simulated clients: the local engine's, or an actor of Ray."""
     ray = sys.modules.get("ray")
     return TaskIdentity._node_id == SUPERLINK_NODE_ID or (ray is not None and bool(ray.is_initialized()))

@@ -1,28 +1,46 @@
 """One run on disk: config, rounds, summary, clients and the server's knowledge."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
+from pydantic import TypeAdapter
 
 from hetfl_flwr.algorithms import for_flower
-from hetfl_flwr.checkpoint import KNOWLEDGE_FILE, Checkpoint, pack
+from hetfl_flwr.checkpoint import (
+    CHANGEABLE,
+    CHECKPOINTS,
+    KNOWLEDGE_FILE,
+    Checkpoint,
+    Choice,
+    UnderWay,
+    checkpoints,
+    config_digest,
+    pack,
+)
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.exchange import Traffic
 from hetfl_flwr.federation import Federation
+from hetfl_flwr.lock import FolderLock
 from hetfl_flwr.messages import EXAMPLES, METRICS
 from hetfl_flwr.metrics import mean, weighted_mean
+from hetfl_flwr.naming import OWN
+from hetfl_flwr.notices import warn
 from hetfl_flwr.payloads import from_record, to_record
+from hetfl_flwr.privacy import epsilon, noise_source
 from hetfl_flwr.roster import Member
 from hetfl_flwr.rounds import Played
 from hetfl_flwr.state import replace_file
+from hetfl_flwr.uploads import Uploads
+from hetfl_flwr.versions import installed
 
 CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "config.toml",
@@ -31,12 +49,9 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "summary.json",
     "clients.json",
 )
-
-BITS = ("hetfl", "flwr", "torch")
-"""Packages on whose versions a run's bits depend."""
-
-CHANGEABLE = ("rounds", "checkpoint-every", "track", "resume", "output-dir")
-"""Config keys that may differ when a run goes on."""
+UPLOADS_FILE = "uploads.log"
+"""Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
+alike: their noise was drawn from entropy."""
 
 
 @dataclass
@@ -68,6 +83,9 @@ class Round:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
 
+_ROUND = TypeAdapter(Round)
+
+
 class Results:
     """What a run has reached so far, in memory and in its folder.
 
@@ -79,14 +97,23 @@ class Results:
         The run. With ``resume`` the folder must hold a checkpoint, else it must hold no run.
     engine : str
         ``local``, ``simulation`` or ``deployment``.
+    run : int
+        The run's id.
+
+    Attributes
+    ----------
+    uploads : Uploads
+        How many uploads each client has made.
+    noise : str or None
+        What noise on uploads is drawn from, ``seed`` or ``system``; None without noise.
 
     Raises
     ------
     RunFolderError
-        The folder cannot be written, holds another run, or has nothing to resume.
+        The folder cannot be written, is being written by another process, holds another run, or has nothing to resume.
     """
 
-    def __init__(self, folder: Path, config: RunConfig, engine: str) -> None:
+    def __init__(self, folder: Path, config: RunConfig, engine: str, run: int) -> None:
         self.folder = folder
         self.config = config
         self.engine = engine
@@ -95,23 +122,52 @@ class Results:
         self._latest: dict[int, dict[str, float]] = {}
         self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
-        holds_run = (folder / ROUNDS_FILE).exists() and (folder / ROUNDS_FILE).stat().st_size > 0
-        if holds_run and not config.resume:
-            raise RunFolderError(f"{folder} already holds a run: go on with it by --resume, or name another folder")
+        self.noise = noise_source(config.noise_source, engine) if config.noise_multiplier > 0 else None
+        lasting = config.noise_multiplier > 0 and (self.noise == "system" or engine != "local")
+        self.uploads = Uploads(folder / UPLOADS_FILE if lasting else None)
         if config.resume:
-            if not holds_run:
-                raise RunFolderError(f"{folder} holds no run to resume")
-            check_unchanged(folder, config)
-        written = folder / CONFIG_FILE, folder / RESUME_FILE, folder / ROUNDS_FILE, folder, *folder.parents
+            _check_holds_run(folder)
+        written = *(folder / name for name in (CONFIG_FILE, RESUME_FILE, ROUNDS_FILE)), folder, *folder.parents
         self._made = [path for path in written if not path.exists()]
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-            kept = config.with_values({"resume": False, "output-dir": ""})
+        self._lock = FolderLock(folder, run)
+        try:
+            self._check_free()
+            self._begin()
+        except BaseException:
+            self.release()
+            raise
+
+    def _check_free(self) -> None:
+        """Refuse to begin where a run is, or to go on with another one."""
+        folder, config = self.folder, self.config
+        if config.resume:
+            _check_holds_run(folder)
+            check_unchanged(folder, config)
+        elif _holds_run(folder):
+            raise RunFolderError(f"{folder} already holds a run: go on with it by --resume, or name another folder")
+        elif found := checkpoints(folder):
+            raise RunFolderError(
+                f"{found[0]} is of an earlier run, whose {ROUNDS_FILE} is gone: delete {folder / CHECKPOINTS} to begin "
+                "anew, or name another folder"
+            )
+
+    def _begin(self) -> None:
+        folder, config = self.folder, self.config
+        with self._writing():
+            kept = config.with_values({"resume": False, "accept-loss": False, "output-dir": ""})
             replace_file(folder / CONFIG_FILE, to_toml(kept.to_flat()).encode())
-            if engine != "local":  # `flwr run` takes values or a file, not both
-                going_on = config.with_values({"resume": True, "output-dir": str(folder)})
+            if self.engine != "local":  # `flwr run` takes values or a file, not both
+                going_on = kept.with_values({"resume": True, "output-dir": str(folder)})
                 replace_file(folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
+            if not config.resume:
+                (folder / UPLOADS_FILE).unlink(missing_ok=True)
             (folder / ROUNDS_FILE).touch()
+
+    def release(self) -> None:
+        """Let other processes write the folder."""
+        self._lock.release()
 
     def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
         """Write a round down."""
@@ -158,32 +214,68 @@ class Results:
         key = name.replace("_", "-")
         return {client: values[key] for client, values in self._latest.items() if key in values}
 
-    def checkpoint(self, round: int, arrays: ArrayRecord, run: int, federation: Federation) -> None:
+    def checkpoint(
+        self, round: int, arrays: ArrayRecord, run: int, federation: Federation, under_way: UnderWay
+    ) -> None:
         """Write what ``resume`` needs, and summary, clients and knowledge so far."""
-        traffic = {client: asdict(traffic) for client, traffic in self._traffic.items()}
+        counts = {
+            "traffic": {client: asdict(traffic) for client, traffic in self._traffic.items()},
+            "latest": self._latest,
+            "samples": self._samples,
+            "uploads": self.uploads.counts,
+            "sizes": federation.guard.newest,
+        }
+        digest, trained = config_digest(self.config), federation.trained
+        checkpoint = Checkpoint(round, run, digest, counts, trained, from_record(arrays), under_way)
         with self._writing():
-            Checkpoint(round, run, traffic, federation.trained, from_record(arrays)).write(self.folder, federation.grid)
+            with (self.folder / ROUNDS_FILE).open("a") as file:
+                os.fsync(file.fileno())  # no checkpoint is ahead of the rounds that led to it
+            checkpoint.write(self.folder, federation.grid)
         self.finish(arrays)
 
-    def resume(self, checkpoint: Checkpoint, federation: Federation) -> tuple[int, ArrayRecord]:
+    def resume(self, choice: Choice, federation: Federation) -> tuple[int, ArrayRecord]:
         """Go back to a checkpoint and return its round and knowledge; rounds written after it are dropped."""
-        checkpoint.load_clients(self.folder, federation.grid)
-        federation.trained = dict(checkpoint.trained)
+        checkpoint = choice.checkpoint
+        checkpoint.load_clients(self.folder, federation.grid, choice.lost)
+        federation.trained = {k: round for k, round in checkpoint.trained.items() if k not in choice.lost}
+        federation.note(choice.losses)
         self._members = {member.partition: member for member in federation.roster}
-        self._traffic = {client: Traffic(**counts) for client, counts in checkpoint.traffic.items()}
-        for line in (self.folder / ROUNDS_FILE).read_text().splitlines():
-            try:
-                entry = Round(**json.loads(line))
-            except (ValueError, TypeError):
-                break  # the line that was being written when the run was killed
-            if entry.round <= checkpoint.round:
-                self.rounds.append(entry)
-        kept = "".join(json.dumps(asdict(entry)) + "\n" for entry in self.rounds)
+        counts: dict[str, dict[int, Any]] = {
+            name: {int(client): value for client, value in counted.items()}
+            for name, counted in checkpoint.counts.items()
+        }
+        self._traffic = {client: Traffic(**traffic) for client, traffic in counts["traffic"].items()}
+        self._latest, self._samples = counts["latest"], counts["samples"]
+        self.uploads.go_on(counts["uploads"])
+        federation.guard.go_on(counts["sizes"])
+        lines = [(line, entry) for line, entry in self._entries() if entry.round <= checkpoint.round]
+        self.rounds = [entry for _, entry in lines]
         with self._writing():
-            replace_file(self.folder / ROUNDS_FILE, kept.encode())
-        if self.rounds and self.rounds[-1].clock is not None:
-            federation.grid.clock = self.rounds[-1].clock  # type: ignore[attr-defined]
+            replace_file(self.folder / ROUNDS_FILE, b"".join(line + b"\n" for line, _ in lines))
+            for folder in checkpoints(self.folder):  # damaged, and given up
+                if int(folder.name.removeprefix("round-")) > checkpoint.round:
+                    shutil.rmtree(folder)
+        for _, told in choice.losses:
+            warn(told)
         return checkpoint.round, to_record(checkpoint.arrays)
+
+    @property
+    def dataset(self) -> str:
+        """What the clients call their data: the run config's word where all have that, else theirs, each once."""
+        said = dict.fromkeys(member.dataset for _, member in sorted(self._members.items()))
+        return ", ".join(said) or self.config.dataset
+
+    def _entries(self) -> Iterator[tuple[bytes, Round]]:
+        """Read the rounds that are written down; a damaged line is lost, which is said, and none else."""
+        path = self.folder / ROUNDS_FILE
+        *lines, tail = path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield line, _entry(line)
+            except (ValueError, TypeError):
+                warn(f"{path}, line {number} is damaged and left out")
+        with suppress(ValueError, TypeError):  # the line that was being written when the run was killed
+            yield tail, _entry(tail)
 
     def finish(self, arrays: ArrayRecord) -> None:
         """Write summary, clients and the server's knowledge."""
@@ -194,6 +286,7 @@ class Results:
 
     def discard(self) -> None:
         """Take back the files and folders made for a run that has reached nothing; the name is free again."""
+        self.release()
         if not self.rounds and not self.config.resume:
             for path in self._made:
                 with suppress(OSError):  # not empty: what others have put there stays
@@ -206,7 +299,7 @@ class Results:
         validated = [entry.validation_accuracy for entry in self.rounds if entry.validation_accuracy is not None]
         return {
             "algorithm": self.config.algorithm,
-            "dataset": self.config.dataset,
+            "dataset": self.dataset,
             "clients": len(self._members),
             "rounds": self._reached,
             "seed": self.config.seed,
@@ -224,8 +317,14 @@ class Results:
             "wire_down": sum(entry.wire_down for entry in self.rounds),
             "seconds": round_seconds(sum(entry.seconds for entry in self.rounds)),
             "failures": sum(len(entry.failures) for entry in self.rounds),
-            "versions": {package: version(package) for package in BITS},
+            "epsilon": self.epsilon(max(self.uploads.counts.values(), default=0)),
+            "noise_source": self.noise,
+            "versions": installed(),
         }
+
+    def epsilon(self, uploads: int) -> float | None:
+        """Return the epsilon of a client after so many uploads, by the run config; None without noise."""
+        return epsilon(self.config.noise_multiplier, uploads) if self.noise else None
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -250,6 +349,8 @@ class Results:
             {
                 "partition": client,
                 "model": member.model,
+                "dataset": member.dataset,
+                "owners": member.owners or None,
                 "parameters": member.parameters,
                 "train": member.train,
                 "validation": member.validation,
@@ -258,6 +359,9 @@ class Results:
                 "accuracy": after.get(client),
                 "bytes_up": self._traffic.get(client, Traffic()).bytes_up,
                 "bytes_down": self._traffic.get(client, Traffic()).bytes_down,
+                "versions": member.versions,
+                "uploads": self.uploads.counts.get(client, 0),
+                "epsilon": self.epsilon(self.uploads.counts.get(client, 0)),
             }
             for client, member in sorted(self._members.items())
         ]
@@ -268,7 +372,7 @@ def new_folder(config: RunConfig) -> Path:
     if config.output_dir:
         return Path(config.output_dir).expanduser().resolve()
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    what = f"{config.algorithm}-{config.dataset.replace('/', '-')}".encode()[:150].decode(errors="ignore")
+    what = f"{config.algorithm}-{(config.dataset or OWN).replace('/', '-')}".encode()[:150].decode(errors="ignore")
     name = f"{what}-seed{config.seed}-{moment}"
     parent, tries = Path.cwd() / "runs", 1
     while (parent / (name if tries == 1 else f"{name}-{tries}")).exists():
@@ -302,8 +406,24 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
         if key not in CHANGEABLE and before.get(key) != value:
             raise ConfigError(
                 f"{folder} was run with {key} = {before.get(key)!r}, not {value!r}: "
-                "only rounds, checkpoint-every and track may change on resume"
+                "only rounds, checkpoint-every, track, node-keys, accept-loss and how to start may change on resume"
             )
+
+
+def _holds_run(folder: Path) -> bool:
+    return (folder / ROUNDS_FILE).exists() and (folder / ROUNDS_FILE).stat().st_size > 0
+
+
+def _check_holds_run(folder: Path) -> None:
+    if not _holds_run(folder):
+        raise RunFolderError(f"{folder} holds no run to resume")
+
+
+def _entry(line: bytes) -> Round:
+    """Read a line of ``rounds.jsonl``, or raise a ValueError or a TypeError."""
+    values = json.loads(line)
+    _ROUND.validate_python(values)
+    return Round(**values)
 
 
 def round_seconds(seconds: float) -> float:

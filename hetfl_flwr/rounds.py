@@ -3,16 +3,18 @@
 import time
 from collections import deque
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 
+from hetfl_flwr.checkpoint import Held, KeepsClients, UnderWay
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
-from hetfl_flwr.exchange import Exchange, Failure, Sent
+from hetfl_flwr.exchange import Exchange, Failure, Sent, Traffic
 from hetfl_flwr.federation import Federation
-from hetfl_flwr.messages import EXAMPLES, METRICS
+from hetfl_flwr.messages import EXAMPLES, METRICS, packed, unpacked
 from hetfl_flwr.roster import Member
 
 
@@ -45,11 +47,20 @@ class Rounds(Protocol):
     def start(self, arrays: ArrayRecord) -> Played:
         """Share seeds if the algorithm needs them, and evaluate everyone before any training: round 0."""
 
-    def resume(self) -> None:
-        """Bring clients back to where they were before a round, at no cost to the run's bytes."""
+    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
+        """Bring everyone back to where they were at a checkpoint, at no cost to the run's bytes."""
+
+    def under_way(self) -> UnderWay:
+        """Return what `resume` needs besides the server's knowledge and the clients' states."""
 
     def play(self, number: int, arrays: ArrayRecord) -> Played:
-        """Run one round. With too few good replies the knowledge stays as it was."""
+        """Run one round. With too few good replies the knowledge stays as it was.
+
+        Raises
+        ------
+        Interrupted
+            A stop was requested: no round is begun.
+        """
 
 
 class SyncRounds:
@@ -66,22 +77,31 @@ class SyncRounds:
         noted, shared = self._federation.notes(), self._federation.share(self._sharing)
         return Played(arrays, shared, evaluate(self._strategy, self._federation, 0, arrays), noted)
 
-    def resume(self) -> None:
+    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
         """Share seeds again: they were counted when the run began."""
         self._federation.share(self._sharing)
+        if isinstance(self._federation.grid, KeepsClients):
+            self._federation.grid.take_up(Held(under_way.numbers["engine"], {}))
+
+    def under_way(self) -> UnderWay:
+        """Return where the engine stands: between rounds, nothing is under way."""
+        grid = self._federation.grid
+        return UnderWay({"engine": grid.hold().numbers}) if isinstance(grid, KeepsClients) else UnderWay()
 
     def play(self, number: int, arrays: ArrayRecord) -> Played:
         """Run one round."""
         federation, strategy = self._federation, self._strategy
-        played = Played(arrays)
+        if federation.stop_requested:
+            raise Interrupted
+        played = Played(arrays, left_out=federation.notes())
         if number > 1:
-            played.left_out = federation.welcome(getattr(strategy, "check", None))
+            played.left_out += federation.welcome(getattr(strategy, "check", None))
             played.trained.add(federation.share(self._sharing))
         drawn = federation.holding(federation.draw(number), self._sharing)
         if not drawn:
             return played  # Flower's own strategies would wait for a node for ever
         messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
-        trained = federation.exchange(messages, strategy.upload_spec)
+        trained = federation.exchange(messages, strategy.upload_spec, strategy.most_samples)
         played.trained.add(trained)
         played.trained.replies = trained.replies
         if len(trained.replies) < self._config.min_clients:
@@ -101,6 +121,10 @@ class AsyncRounds:
     than is still wanted; what is under way is waited for, and everyone is evaluated.
 
     Clients are told the number of their message in place of the round: each is another, also in a run that is resumed.
+
+    Where the engine keeps the clients, what is under way at a checkpoint is part of it, and a run that goes on is the
+    same as one that was never stopped. Elsewhere messages under way are lost with the server, and clients that have
+    answered them are ahead of it.
     """
 
     def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
@@ -118,36 +142,75 @@ class AsyncRounds:
         self._sent = 0
         self._wanted, self._last = 0, False
         self._to_evaluate: set[int] = set()
-        self._stopping = False
 
     def start(self, arrays: ArrayRecord) -> Played:
         """Evaluate everyone before any training."""
         noted = self._federation.notes()
         return Played(arrays, evaluated=evaluate(self._strategy, self._federation, 0, arrays), left_out=noted)
 
-    def resume(self) -> None:
-        """Do nothing: no seeds are shared."""
+    def under_way(self) -> UnderWay:
+        """Return the messages that clients have been sent, the replies that have come, and where the engine stands."""
+        partition = {member.node: member.partition for member in self._federation.roster}
+        numbers: dict[str, Any] = {
+            "sent": self._sent,
+            "to evaluate": sorted(partition[node] for node in self._to_evaluate if node in partition),
+        }
+        grid = self._federation.grid
+        if not isinstance(grid, KeepsClients):
+            return UnderWay(numbers)
+        held = grid.hold()
+        came = {reply.metadata.reply_to_message_id: reply for reply in self._came}
+        numbers |= {
+            "engine": held.numbers,
+            "waiting": {message: asdict(sent.traffic) for message, (sent, _) in self._waiting.items()},
+            "came": list(came),
+        }
+        messages = {f"message.{message}": packed(sent.message) for message, (sent, _) in self._waiting.items()}
+        for message, reply in {**held.replies, **came}.items():
+            if message in self._waiting:
+                messages[f"reply.{message}"] = _packed_reply(reply, self._waiting[message][0])
+        return UnderWay(numbers, messages)
+
+    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
+        """Take up what was under way; where the engine does not keep it, number messages beyond all that came."""
+        federation, numbers = self._federation, under_way.numbers
+        self._sent = numbers["sent"]
+        # a strategy knows what it has sent last
+        self._strategy.configure_train(self._sent, arrays, ConfigRecord(), federation.view([]))
+        if not isinstance(federation.grid, KeepsClients):
+            self._sent = max([self._sent, *(member.round for member in federation.roster)]) + len(federation.roster)
+            return
+        messages = {name: unpacked(written) for name, written in under_way.messages.items()}
+        replies = {
+            name.removeprefix("reply."): message for name, message in messages.items() if name.startswith("reply.")
+        }
+        self._to_evaluate = {member.node for member in federation.roster if member.partition in numbers["to evaluate"]}
+        deadline = time.monotonic() + self._config.round_timeout
+        self._waiting = {
+            message: (Sent(messages[f"message.{message}"], Traffic(**traffic)), deadline)
+            for message, traffic in numbers["waiting"].items()
+        }
+        self._came.extend(replies[message] for message in numbers["came"])
+        federation.grid.take_up(Held(numbers["engine"], replies))
 
     def play(self, number: int, arrays: ArrayRecord) -> Played:
         """Take in as many uploads as there are clients, each answered at once."""
         federation = self._federation
-        played = Played(arrays, carry=True)
+        if federation.stop_requested:
+            raise Interrupted
+        played = Played(arrays, carry=True, left_out=federation.notes())
         if number > 1:
-            played.left_out = federation.welcome(self._strategy.check)
+            played.left_out += federation.welcome(self._strategy.check)
             self._forget_gone()
         members = list(federation.roster)
         self._wanted, self._last = len(members), number == self._config.rounds
-        if number > 1 and self._sent == 0:
-            self._sent = (number + 1) * len(members)  # the run that this one goes on with may have come as far
         if is_due(number, self._config) and not self._last:
             self._to_evaluate = {member.node for member in members}
         busy = federation.busy() | {sent.node for sent, _ in self._waiting.values()}
         for member in members:
             if member.node not in busy:
                 self._ask(member, number, played)
-        if self._stopping and not self._waiting:
-            raise Interrupted
-        while self._waiting and (self._last or self._stopping or len(played.trained.replies) < self._wanted):
+        while self._waiting and (self._last or len(played.trained.replies) < self._wanted):
             self._take(number, played)
         if self._last and len(played.trained.replies) >= self._config.min_clients:
             played.evaluated = evaluate(self._strategy, federation, number, played.arrays)
@@ -169,14 +232,23 @@ class AsyncRounds:
         sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
         if sent is None:
             return  # a second reply to one message
-        if not _is_training(sent):
+        if not sent.is_training:
             federation.judge(reply, sent, played.evaluated)
-        elif not federation.judge(reply, sent, played.trained, strategy.upload_spec):
+        elif not (replies := self._judged(reply, sent, played)):
             return  # asked again in the next round, lest one that fails at once uses the rounds up
-        elif taken := with_samples([reply]):
+        elif taken := with_samples(replies):
             learnt, _ = strategy.aggregate_train(number, taken)
             played.arrays = played.arrays if learnt is None else learnt
         self._ask(federation.roster.of(sent.node), number, played)
+
+    def _judged(self, reply: Message, sent: Sent, played: Played) -> list[Message]:
+        """Return the reply, as it may be used, or nothing."""
+        alone, strategy = Exchange(), self._strategy
+        self._federation.judge(reply, sent, alone, strategy.upload_spec, strategy.most_samples)
+        self._federation.set_aside(alone, {sent.node: sent}, strategy.upload_spec, alone=True)
+        played.trained.add(alone)
+        played.trained.replies += alone.replies
+        return alone.replies
 
     def _ask(self, member: Member, number: int, played: Played) -> None:
         """Send a client that has nothing to do its next message: to evaluate where that is due, else to train."""
@@ -185,20 +257,17 @@ class AsyncRounds:
             self._to_evaluate.discard(member.node)
             self._push(strategy.configure_evaluate(number, played.arrays, ConfigRecord(), view))
             return
-        under_way = sum(_is_training(sent) for sent, _ in self._waiting.values())
-        if self._stopping or (self._last and len(played.trained.replies) + under_way >= self._wanted):
+        under_way = sum(sent.is_training for sent, _ in self._waiting.values())
+        if self._last and len(played.trained.replies) + under_way >= self._wanted:
             return
         self._sent += 1
-        try:
-            self._push(strategy.configure_train(self._sent, played.arrays, ConfigRecord(), view))
-        except Interrupted:
-            self._stopping = True
+        self._push(strategy.configure_train(self._sent, played.arrays, ConfigRecord(), view))
 
     def _push(self, messages: Any) -> None:
         for message in self._federation.as_sent(messages):
             message.metadata.ttl = max(message.metadata.ttl, self._config.round_timeout)
             sent = Sent.of(message)
-            self._federation.grid.push_messages([message])
+            self._federation.push([message])
             self._waiting[message.metadata.message_id] = sent, time.monotonic() + self._config.round_timeout
 
     def _give_up(self, played: Played) -> None:
@@ -207,7 +276,7 @@ class AsyncRounds:
         for message, (sent, deadline) in list(self._waiting.items()):
             if message not in came and time.monotonic() > deadline:
                 del self._waiting[message]
-                self._federation.give_up(sent, played.trained if _is_training(sent) else played.evaluated)
+                self._federation.give_up(sent, played.trained if sent.is_training else played.evaluated)
 
     def _forget_gone(self) -> None:
         self._waiting = {
@@ -217,8 +286,11 @@ class AsyncRounds:
         }
 
 
-def _is_training(sent: Sent) -> bool:
-    return sent.message.metadata.message_type == MessageType.TRAIN
+def _packed_reply(reply: Message, sent: Sent) -> bytes:
+    try:
+        return packed(reply)
+    except ValueError as error:  # a number that no message can hold, of a client in this process
+        return packed(Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=sent.message))
 
 
 def evaluate(strategy: Any, federation: Federation, number: int, arrays: ArrayRecord) -> Exchange:

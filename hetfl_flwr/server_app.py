@@ -2,20 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
-from logging import ERROR, INFO
+from logging import ERROR, INFO, LogRecord
 from time import perf_counter
+from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
+from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.algorithms import build_strategy, resolve
-from hetfl_flwr.checkpoint import Checkpoint, KeepsClients
+from hetfl_flwr.checkpoint import Choice, KeepsClients, choose
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
-from hetfl_flwr.federation import Federation, Origin
+from hetfl_flwr.federation import Federation, Origin, engine_of
 from hetfl_flwr.messages import NEWEST
-from hetfl_flwr.privacy import guarantee
+from hetfl_flwr.privacy import caveats, guarantee
 from hetfl_flwr.progress import Watch
 from hetfl_flwr.results import Results, Round, new_folder
 from hetfl_flwr.rounds import AsyncRounds, Played, Rounds, SyncRounds
@@ -28,30 +30,43 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run a federation from the run config to the run folder."""
     try:
-        config = resolve(RunConfig.from_flat(context.run_config))
+        engine = engine_of(grid)
+        config = RunConfig.from_flat(context.run_config)
+        config = resolve(config if engine == "deployment" else config.with_data())
         strategy = build_strategy(config)
         check_trackers(config)
-        asynchronous = getattr(strategy, "asynchronous", False)
-        results = Results(new_folder(config), config, _engine(grid))
+        results = Results(new_folder(config), config, engine, context.run_id)
         try:
-            checkpoint = Checkpoint.read(results.folder) if config.resume else None
-            federation = Federation(grid, config, _origin(checkpoint, grid, newest=asynchronous))
-            federation.assemble()
-            done, arrays = 0, strategy.prepare(federation.roster, config)
-            if checkpoint:
-                done, arrays = results.resume(checkpoint, federation)
-            rounds = (AsyncRounds if asynchronous else SyncRounds)(config, strategy, federation)
-            tracking = Tracking(results)
-        except BaseException:
-            results.discard()
-            raise
-        strategy.summary()
-        if config.noise_multiplier > 0:
-            log(INFO, "\t├── privacy: %s", guarantee(config.noise_multiplier, config.rounds))
-        _federate(config, rounds, federation, results, tracking, context.run_id, done, arrays)
+            _run(grid, config, strategy, results, context.run_id)
+        finally:
+            results.release()
     except HetflError as error:
         log(ERROR, "%s", error)
+        FLOWER_LOGGER.addFilter(_without_traceback)
         raise
+
+
+def _run(grid: Grid, config: RunConfig, strategy: Any, results: Results, run: int) -> None:
+    asynchronous = getattr(strategy, "asynchronous", False)
+    try:
+        choice = choose(results.folder, config) if config.resume else None
+        federation = Federation(grid, config, _origin(choice, grid, newest=asynchronous), results.uploads)
+        federation.assemble(getattr(strategy, "check", None))
+        done, arrays = 0, strategy.prepare(federation.roster, config)
+        if choice:
+            done, arrays = results.resume(choice, federation)
+        rounds = (AsyncRounds if asynchronous else SyncRounds)(config, strategy, federation)
+        tracking = Tracking(results)
+        if choice:
+            rounds.resume(arrays, choice.checkpoint.under_way)
+    except BaseException:
+        results.discard()
+        raise
+    strategy.summary()
+    if results.noise:
+        told = guarantee(config.noise_multiplier, config.rounds), caveats(results.noise)
+        log(INFO, "\t├── privacy: %s, one a round; %s", *told)
+    _federate(config, rounds, federation, results, tracking, run, done, arrays)
 
 
 def _federate(
@@ -64,31 +79,35 @@ def _federate(
     done: int,
     arrays: ArrayRecord,
 ) -> None:
-    with Watch(config.rounds, f"{config.algorithm} on {config.dataset}") as watch, tracking:
+    def checkpoint() -> None:
+        results.checkpoint(done, arrays, run, federation, rounds.under_way())
+
+    with Watch(config.rounds, f"{config.algorithm} on {results.dataset}") as watch, tracking:
         try:
-            if results.rounds:
-                rounds.resume()
-            else:
+            if not results.rounds and not config.resume:
                 entry, _ = _timed(0, lambda: rounds.start(arrays), federation, results)
                 watch.show(entry)
                 tracking.show(entry)
                 if config.checkpoint_every:
-                    results.checkpoint(done, arrays, run, federation)
+                    checkpoint()
             while done < config.rounds:
                 entry, arrays = _timed(done + 1, partial(rounds.play, done + 1, arrays), federation, results)
                 done += 1
                 watch.show(entry)
                 tracking.show(entry)
                 if done == config.rounds or (config.checkpoint_every and done % config.checkpoint_every == 0):
-                    results.checkpoint(done, arrays, run, federation)
+                    checkpoint()
         except Interrupted:
-            results.checkpoint(done, arrays, run, federation)
+            checkpoint()
             raise
         finally:
             results.finish(arrays)
     for client in results.clients():
-        log(INFO, "client %s", " ".join(f"{key}={value}" for key, value in client.items()))
+        log(INFO, "client %s", " ".join(f"{key}={value}" for key, value in client.items() if key != "versions"))
     summary = results.summary()
+    if results.noise:
+        most = max(results.uploads.counts.values(), default=0)
+        log(INFO, "privacy: %s; %s", guarantee(config.noise_multiplier, most), caveats(results.noise))
     log(
         INFO, "accuracy=%s bytes_up=%d bytes_down=%d", *(summary[key] for key in ("accuracy", "bytes_up", "bytes_down"))
     )
@@ -117,13 +136,19 @@ def _timed(
     return entry, played.arrays
 
 
-def _origin(checkpoint: Checkpoint | None, grid: Grid, *, newest: bool) -> Origin | None:
-    """Return what clients on other machines must know to go on; a Grid that keeps the clients brings them back."""
-    if checkpoint is None or isinstance(grid, KeepsClients):
+def _origin(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | None:
+    """Return what clients on other machines must know to go on; a Grid that keeps the clients brings them back.
+
+    They keep what they had at the newest checkpoint: where the server goes back to an older one, they do not.
+    """
+    if choice is None or isinstance(grid, KeepsClients):
         return None
-    return Origin(checkpoint.run, NEWEST if newest else checkpoint.round, checkpoint.trained)
+    checkpoint = choice.checkpoint
+    return Origin(checkpoint.run, NEWEST if newest or choice.losses else checkpoint.round, checkpoint.trained)
 
 
-def _engine(grid: Grid) -> str:
-    known = {"InMemoryGrid": "simulation", "HttpGrid": "deployment"}
-    return getattr(grid, "engine", known.get(type(grid).__name__, "deployment"))
+def _without_traceback(record: LogRecord) -> bool:
+    """Take the traceback from what Flower logs of an error of ours, whose one line says it all."""
+    if record.exc_info and isinstance(record.exc_info[1], HetflError):
+        record.exc_info = None
+    return True

@@ -7,10 +7,13 @@ clients.
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 import torch
@@ -18,9 +21,10 @@ from flwr.app import ConfigRecord, Context
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from hetfl_flwr.errors import StateError
+from hetfl_flwr.errors import DamagedError, StateError
+from hetfl_flwr.sealed import BLANK, check_seal, digest_in, is_sealed, seal
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the blob's layout; raised when older files can no longer be read."""
 
 RECORD = "hetfl-state"
@@ -58,30 +62,35 @@ class ClientState:
 
 
 def encode(state: ClientState, stamp: Stamp) -> bytes:
-    """Write state and stamp as one safetensors blob."""
-    described = {"stamp": asdict(stamp), "numbers": state.numbers, "round": state.round, "names": list(state.tensors)}
-    metadata = {"state": json.dumps(described)}
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, metadata)
+    """Write state, stamp and a digest of all of it as one safetensors blob."""
+    own = {"stamp": asdict(stamp), "numbers": state.numbers, "round": state.round, "names": list(state.tensors)}
+    metadata = {"state": json.dumps({"digest": BLANK, **own})}
+    return seal(save({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, metadata))
 
 
 def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
-    """Read a blob after checking its stamp.
+    """Read a blob after checking its digest and its stamp.
 
     Raises
     ------
+    DamagedError
+        The blob is not as it was written.
     StateError
-        The blob is damaged, or belongs to another run, algorithm, model, client or schema: names which, found and
-        expected.
+        It belongs to another run, algorithm, model, client or schema: names which, found and expected.
     """
     try:
         size = int.from_bytes(blob[:8], "little")
         written = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["state"])
         found: Mapping[str, object] = dict(written["stamp"])
+        if is_sealed(blob) or found.get("schema") == SCHEMA:
+            check_seal(blob)
         numbers, round = dict(written["numbers"]), int(written["round"])
         loaded = load(blob)
         tensors = {name: loaded[name] for name in written.get("names", loaded)}  # safetensors has an order of its own
+    except DamagedError as error:
+        raise DamagedError(f"{where}: damaged state ({error})") from None
     except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise StateError(f"{where}: damaged state ({type(error).__name__})") from None
+        raise DamagedError(f"{where}: damaged state ({type(error).__name__})") from None
     _check(found, stamp, where)
     return ClientState(tensors, numbers, round)
 
@@ -318,17 +327,23 @@ class FileStore(BlobStore):
         except OSError as error:
             raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
 
-    def give(self, path: Path) -> None:
-        """Write the content, if there is any, to a file that is not there yet; or give it a second name, for nothing.
+    def give(self, path: Path) -> str | None:
+        """Write the content to a file that is not there yet; or give it a second name, for nothing.
 
         What is written here later is another file, and changes nothing there.
+
+        Returns
+        -------
+        str or None
+            The digest that the content names; None where there is no content.
         """
         if not self._path.exists():
-            return
+            return None
         try:
             path.hardlink_to(self._path)
         except OSError:  # another disk, or one without second names
             path.write_bytes(self._path.read_bytes())
+        return digest_in(path)
 
     def keep(self) -> None:
         """Give the file a second name, in one step; a copy where the disk knows no second names."""
@@ -349,6 +364,21 @@ class FileStore(BlobStore):
         """Return what was kept, or None."""
         return self._content(self._kept)
 
+    def check_writable(self) -> None:
+        """Raise StateError where nothing could be written; nothing is left of the attempt."""
+        folder = self._path.parent
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder) as file:
+                file.write(b"?")
+        except OSError as error:
+            raise StateError(f"state-dir {folder.parent} cannot be written: {error.strerror}") from None
+        finally:
+            for path in made:
+                with suppress(OSError):
+                    path.rmdir()
+
     def forget(self) -> None:
         """Remove the files."""
         try:
@@ -364,6 +394,36 @@ class FileStore(BlobStore):
             return None
         except OSError as error:
             raise StateError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def prune(state_dir: Path, partition: int, keep: int, needed: Collection[str]) -> list[str]:
+    """Remove a client's files of old runs from a state folder, and return which runs these were.
+
+    Parameters
+    ----------
+    state_dir : Path
+        Folder of the runs' folders, ``run-ID``.
+    partition : int
+        Whose; the files of other clients stay.
+    keep : int
+        How many runs stay, those in which the client has saved last; 0: all.
+    needed : collection of str
+        Ids of runs that stay in any case; they count among these.
+    """
+    own = re.compile(rf"client-{partition}\.(checkpoint\.safetensors|inputs\.safetensors|safetensors|toml)")
+    found: dict[str, list[Path]] = {}
+    for folder in state_dir.glob("run-*"):
+        if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:
+            found[folder.name.removeprefix("run-")] = files
+    newest = sorted(found, key=lambda run: max(path.stat().st_mtime_ns for path in found[run]), reverse=True)
+    stay = {*needed, *[run for run in newest if run not in needed][: max(keep - len(set(needed)), 0)]}
+    removed = [run for run in newest if run not in stay] if keep else []
+    for run in removed:
+        for path in found[run]:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # other clients' files are there
+            (state_dir / f"run-{run}").rmdir()
+    return removed
 
 
 def replace_file(path: Path, content: bytes) -> None:

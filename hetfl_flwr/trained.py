@@ -6,14 +6,15 @@ from flwr.app import Context, RecordDict
 
 from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig, Value, read_toml
+from hetfl_flwr.data import ClientData
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.node import Node, kept_config
+from hetfl_flwr.node import Node, kept_config, kept_inputs, unpack_inputs
 from hetfl_flwr.payloads import load_model_arrays, weights
 from hetfl_flwr.results import CONFIG_FILE, config_of
 from hetfl_flwr.state import FileStore, decode
 
 
-def load_client(folder: Path | str, partition: int) -> Node:
+def load_client(folder: Path | str, partition: int, *, data: bool = True) -> Node:
     """Return a client with its trained model and its data.
 
     Parameters
@@ -24,6 +25,8 @@ def load_client(folder: Path | str, partition: int) -> Node:
         which the client has trained last, or the one named: ``STATE_DIR/run-ID``.
     partition : int
         Which client.
+    data : bool
+        Whether its data are read. False: where a state-dir says what the model's inputs are, there is no sample.
 
     Returns
     -------
@@ -39,7 +42,7 @@ def load_client(folder: Path | str, partition: int) -> Node:
     """
     folder = Path(folder)
     if not (folder / CONFIG_FILE).exists():
-        return _from_state(folder, partition)
+        return _from_state(folder, partition, data=data)
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
     if not 0 <= partition < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {partition}")
@@ -56,23 +59,29 @@ def load_client(folder: Path | str, partition: int) -> Node:
     return node
 
 
-def _from_state(folder: Path, partition: int) -> Node:
+def _from_state(folder: Path, partition: int, *, data: bool) -> Node:
     states = [Path(FileStore(path, partition).where) for path in (folder, *folder.glob("run-*"))]
     found = [path for path in states if path.exists() and kept_config(path.parent, partition).exists()]
     if not found:
         raise RunFolderError(f"{folder} is no run folder (no {CONFIG_FILE}) and no state-dir with client {partition}")
     path = max(found, key=lambda path: path.stat().st_mtime)
     config = RunConfig.from_flat(read_toml(kept_config(path.parent, partition)))
-    node = _node(config, partition, int(path.resolve().parent.name.removeprefix("run-")))
+    inputs, run = kept_inputs(path.parent, partition), int(path.resolve().parent.name.removeprefix("run-"))
+    node = _node(config, partition, run, unpack_inputs(inputs) if inputs.exists() and not data else None)
     if not _load(node, path):
         raise RunFolderError(f"{path}: client {partition} keeps no model of its own under {config.algorithm}")
     return node
 
 
-def _node(config: RunConfig, partition: int, run: int) -> Node:
+def _node(config: RunConfig, partition: int, run: int, data: ClientData | None = None) -> Node:
     """Return a client with the initial weights."""
     own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
-    node = Node.from_context(Context(run, 0, own, RecordDict(), config.with_values({"state-dir": ""}).to_flat()))
+    if data is None:
+        context = Context(run, 0, own, RecordDict(), config.with_values({"state-dir": ""}).to_flat())
+        node = Node.from_context(context)
+    else:  # nor the files that its pretrained weights came from
+        flat = config.with_values({"state-dir": "", "pretrained": ""}).to_flat()
+        node = Node.without_data(Context(run, 0, own, RecordDict(), flat), data)
     node.model.eval()
     return node
 

@@ -76,7 +76,7 @@ def run(
     from hetfl_flwr.results import new_folder
 
     chosen = {**config_keys(settings, keys), "algorithm": algorithm}
-    folder = str(new_folder(RunConfig.from_flat(chosen)) if out is None else out)
+    folder = str(new_folder(RunConfig.from_flat(chosen).with_data()) if out is None else out)
     chosen["output-dir"] = folder
     try:
         return Result(run_locally(chosen, resume=resume, workers=workers, verbose=False, progress=progress))
@@ -265,7 +265,10 @@ def compare(results: Iterable[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, index=pd.Index([result.folder.name for result in runs], name="run"))
 
 
-FIGURES = ("accuracy", "global_accuracy", "acc", "bwt", "fwt", "bytes_up", "bytes_down", "seconds", "failures")
+FIGURES = (
+    *("accuracy", "global_accuracy", "acc", "bwt", "fwt"),
+    *("bytes_up", "bytes_down", "seconds", "failures", "epsilon"),
+)
 """What `compare` tells of a run."""
 
 
@@ -290,7 +293,7 @@ def export(folder: Path | str, partition: int, path: Path | str) -> Path:
     from simulations.exports import export_node
 
     with process_as_it_was(log=False, bars=False):
-        return export_node(load_client(folder, partition), Path(path))
+        return export_node(load_client(folder, partition, data=False), Path(path))
 
 
 def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> dict[str, Value]:

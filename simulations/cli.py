@@ -97,6 +97,14 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="With --resume: go on though the newest checkpoint or a client's state in it is damaged: from the one "
+            "before, or, where that is damaged as well, without what is lost.",
+        ),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and tracebacks of clients.")] = False,
 ) -> None:
     """Run a federation on this machine.
@@ -114,6 +122,7 @@ def run(
         rounds=rounds,
         seed=seed,
         output_dir=None if out is None else str(out),
+        accept_loss=accept_loss or None,
     )
     if sweep:
         _sweep(chosen, sweep, workers)

@@ -22,8 +22,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from hetfl_flwr.checkpoint import Held
 from hetfl_flwr.config import RunConfig, Value, simulated_seconds
-from hetfl_flwr.errors import Interrupted
 from hetfl_flwr.node import run_store
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.state import FileStore
@@ -127,16 +127,8 @@ class LocalGrid(Grid):
         return list(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Queue messages for their clients.
-
-        Raises
-        ------
-        Interrupted
-            A stop was requested and this would begin another round.
-        """
+        """Queue messages for their clients."""
         pushed = list(messages)
-        if self.stop_requested and any(message.metadata.message_type == MessageType.TRAIN for message in pushed):
-            raise Interrupted
         for message in pushed:
             self._sent += 1
             # as long as the ids of Flower's simulation
@@ -182,24 +174,44 @@ class LocalGrid(Grid):
             waiting -= {reply.metadata.reply_to_message_id for reply in replies}
         return replies
 
-    def save_clients(self, folder: Path) -> None:
+    def save_clients(self, folder: Path) -> dict[int, str]:
         """Write every client's state; what has not changed since it was written last costs a file's name."""
+        self._settle()
         self._host.tell("flush")
-        for partition in range(len(self._nodes)):
-            self._store(partition).give(folder / f"client-{partition}")
+        digests = {k: self._store(k).give(folder / f"client-{k}") for k in range(len(self._nodes))}
+        return {partition: digest for partition, digest in digests.items() if digest is not None}
 
-    def load_clients(self, folder: Path) -> None:
-        """Take up the state of each client that has one; what the others have saved since is forgotten."""
+    def load_clients(self, folder: Path, partitions: Set[int]) -> None:
+        """Take up the state of each of these clients; what the others have saved since is forgotten."""
         for partition in range(len(self._nodes)):
-            path, store = folder / f"client-{partition}", self._store(partition)
-            if path.exists():
-                store.write(path.read_bytes())
+            store = self._store(partition)
+            if partition in partitions:
+                store.write((folder / f"client-{partition}").read_bytes())
             else:
                 store.forget()
         self._host.tell("drop")
         for remains in self._scratch.parent.glob(f"{SCRATCH}{self._run}-*"):  # of a process that was killed
             if remains != self._scratch:
                 shutil.rmtree(remains, ignore_errors=True)
+
+    def hold(self) -> Held:
+        """Let clients that have something to do finish it, and return what is under way, which stays so.
+
+        Nobody hears of a reply before its time, so that this changes no bit.
+        """
+        self._settle()
+        numbers = {"clock": self.clock, "sent": self._sent, "due": sorted(self._due)}
+        return Held(numbers, {message: self._replies[message] for _, _, message in self._due})
+
+    def take_up(self, held: Held) -> None:
+        """Go on where `hold` was."""
+        self.clock, self._sent = held.numbers["clock"], held.numbers["sent"]
+        self._due = [(when, number, message) for when, number, message in held.numbers["due"]]
+        self._replies = dict(held.replies)
+
+    def _settle(self) -> None:
+        while (reply := self._host.receive()) is not None:
+            self._replies[reply.metadata.reply_to_message_id] = reply
 
     def _store(self, partition: int) -> FileStore:
         if self._config.state_dir:

@@ -22,7 +22,7 @@ from rich.table import Table
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from simulations.charts import FRAME, SMALL, SmallChart, in_bytes, over_bytes, over_rounds, percent, small_charts
-from simulations.report import NOTHING, compare_table, shared_terms, unequal_terms
+from simulations.report import NOTHING, compare_table, privacy, shared_terms, unequal_terms
 from simulations.runs import ClientRecord, Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     scores = [score for score in shown["accuracy_per_client"] if score is not None]
     spread = f"± {percent(pstdev(scores))} over clients, " if scores else ""
     each = [
-        ("Accuracy", shown["accuracy"], f"{spread}best round {percent(best_accuracy(run))}"),
+        ("Accuracy", shown["accuracy"], f"{spread}best on test {percent(best_accuracy(run))}"),
         ("Global model", shown["global_accuracy"], "its accuracy"),
         ("ACC", shown["acc"], "accuracy over all domains"),
         ("BWT", shown["bwt"], "on the clients' own domains"),
@@ -205,6 +205,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Clients": shown["clients"],
         "Seed": shown["seed"],
         "Engine": shown["engine"],
+        "Privacy": privacy(run),
         "Made with": ", ".join(map(" ".join, shown.get("versions", {}).items())) or None,
         "Run folder": run.name,
     }
@@ -376,7 +377,10 @@ def _split(run: Run) -> Split | str:
     if not clients:
         return f"{run.name}: no client is known yet"
     try:
-        split = load_split(resolve(RunConfig.from_flat({**run.config, "clients": clients})))
+        config = RunConfig.from_flat({**run.config, "clients": clients})
+        if not config.dataset:
+            return f"{run.name}: its nodes had data of their own"
+        split = load_split(resolve(config))
     except HetflError as error:
         return f"{run.name}: {error}"
     trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}

@@ -38,7 +38,8 @@ def run_locally(
     chosen : mapping
         Config keys; those that are not there have their defaults.
     resume : bool
-        Go on with the run in ``output-dir`` from its last checkpoint; of the other keys only ``rounds`` may differ.
+        Go on with the run in ``output-dir`` from its last checkpoint; of the other keys only `CHANGEABLE` ones may
+        differ.
     workers : int
         Worker processes, 1 or more; the results are the same bits for any number.
     verbose : bool
@@ -135,6 +136,7 @@ def resolved(config: RunConfig) -> RunConfig:
     from hetfl_flwr.data import absolute
     from hetfl_flwr.results import new_folder
 
+    config = config.with_data()
     found: dict[str, Value] = {
         "dataset": absolute(config.dataset),
         "output-dir": str(new_folder(config)),
@@ -147,8 +149,8 @@ def resolved(config: RunConfig) -> RunConfig:
 
 
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
-    """Return the config of the run to go on with, and its id. Only ``rounds`` may differ."""
-    from hetfl_flwr.checkpoint import Checkpoint
+    """Return the config of the run to go on with, and its id."""
+    from hetfl_flwr.checkpoint import choose
     from hetfl_flwr.results import check_unchanged, config_of
 
     if "output-dir" not in chosen:
@@ -156,7 +158,7 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
     asked = config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
     check_unchanged(folder, resolved(asked))
-    checkpoint = Checkpoint.read(folder)
+    checkpoint = choose(folder, resolved(asked)).checkpoint
     if asked.rounds < checkpoint.round:
         raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
     return asked, checkpoint.run

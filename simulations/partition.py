@@ -102,6 +102,7 @@ def load_split(config: RunConfig) -> Split:
     HetflError
         If the data cannot be read, or shared out as asked.
     """
+    config = config.with_data()
     names = _domain_names(config)
     clients = [client_data(config, partition, config.clients) for partition in range(config.clients)]
     domains = [[data for data in clients if data.domain == index] for index in {data.domain for data in clients}]

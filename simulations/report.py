@@ -28,6 +28,10 @@ from simulations.runs import (
 T = TypeVar("T")
 NOTHING = "-"
 BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
+EPSILON_NOTE = (
+    "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
+    "noise came from."
+)
 SHOWN_FAILURES = 10
 UNEQUAL_KEYS = (
     "partition",
@@ -86,7 +90,7 @@ def summary_table(run: Run) -> Table:
         "seed": str(shown["seed"]),
         "engine": shown["engine"],
         "accuracy %": _accuracy([shown]),
-        "best round %": _percent(best_accuracy(run)),
+        "best test %": _percent(best_accuracy(run)),
         "ACC / BWT / FWT %": _domains(shown),
         "global accuracy %": None if shown["global_accuracy"] is None else _percent(shown["global_accuracy"]),
         "payload up": _bytes(shown["bytes_up"]),
@@ -95,7 +99,7 @@ def summary_table(run: Run) -> Table:
         "wire down": _bytes(shown["wire_down"]),
         "seconds": _seconds(shown["seconds"]),
         "failures": _count(shown["failures"]),
-        "privacy": _privacy(run),
+        "privacy": privacy(run),
     }
     table = _frame(run.name, [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"])
     table.show_header = False
@@ -148,24 +152,28 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         "± seeds %": lambda group: _over_seeds(group.values(lambda run: run["accuracy"])),
         "ACC / BWT / FWT %": lambda group: _mean_domains(group) or NOTHING,
         "global %": lambda group: _percent(_mean(group.values(lambda run: run["global_accuracy"]))),
-        "best %": lambda group: _percent(_mean(best_accuracy(run) for run in group.runs)),
+        "best test %": lambda group: _percent(_mean(best_accuracy(run) for run in group.runs)),
         "payload": lambda group: _bytes(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
         "wire": lambda group: _bytes(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
         to_goal: lambda group: _reached(group, goal, bytes_to, _bytes),
         to_goal.replace("payload", "clock"): lambda group: _reached(group, goal, clock_to, _seconds),
         "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
         "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
+        "epsilon": lambda group: _epsilon(group.values(lambda run: run.get("epsilon"))),
     }
     if all(len(group.runs) == 1 for group in groups):
         del columns["± seeds %"]
     if all(figures(run)["global_accuracy"] is None for run in runs):
         del columns["global %"]
+    if all(figures(run).get("epsilon") is None for run in runs):
+        del columns["epsilon"]
     if all(figures(run)["fwt"] is None for run in runs):
         del columns["ACC / BWT / FWT %"]
     if all(record.get("clock") is None for run in runs for record in run.rounds):
         del columns[to_goal.replace("payload", "clock")]
     notes = [
         unequal_terms(groups),
+        f"Epsilon: {EPSILON_NOTE}" if "epsilon" in columns else None,
         f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",
     ]
     return _table(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=notes)
@@ -248,13 +256,22 @@ def _over_seeds(accuracies: Sequence[float | None]) -> str:
     return _percent(stdev(known)) if len(known) > 1 else NOTHING
 
 
-def _privacy(run: Run) -> str | None:
+def privacy(run: Run) -> str | None:
+    """Say what the noise on uploads guarantees the client that has sent most, and on what terms; None without noise."""
     noise = float(run.config.get("noise-multiplier", 0.0))
     if noise == 0:
         return None
-    from hetfl_flwr.privacy import guarantee  # torch is not needed to compare runs
+    from hetfl_flwr.privacy import caveats, guarantee  # torch is not needed to compare runs
 
-    return guarantee(noise, figures(run)["rounds"])
+    shown = figures(run)
+    uploads = max((client.get("uploads") or 0 for client in run.clients), default=0) or shown["rounds"]
+    source = shown.get("noise_source")
+    return guarantee(noise, uploads) + (f"; {caveats(source)}" if source else "")
+
+
+def _epsilon(values: Iterable[float | None]) -> str:
+    known = _known(values)
+    return f"{max(known):.3g}" if known else NOTHING
 
 
 def _domains(summary: Summary) -> str | None:

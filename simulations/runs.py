@@ -18,6 +18,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.notices import warn
 
 T = TypeVar("T")
 INCIDENTAL = {
@@ -25,10 +26,12 @@ INCIDENTAL = {
     "data-dir",
     "output-dir",
     "state-dir",
+    "state-keep",
     "device",
     "threads",
     "checkpoint-every",
     "resume",
+    "accept-loss",
     "round-timeout",
     "track",
 }
@@ -85,6 +88,8 @@ class ClientRecord(TypedDict):
     accuracy: float | None
     bytes_up: int | None
     bytes_down: int | None
+    uploads: NotRequired[int | None]
+    epsilon: NotRequired[float | None]
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -109,6 +114,8 @@ class Summary(TypedDict):
     wire_down: int
     seconds: float
     failures: int
+    epsilon: NotRequired[float | None]
+    noise_source: NotRequired[str | None]
     versions: NotRequired[dict[str, str]]
 
 
@@ -181,12 +188,13 @@ def load_run(folder: Path) -> Run:
     ----------
     folder : Path
         A folder with ``config.toml`` and, as far as the run got, ``rounds.jsonl``, ``clients.json`` and
-        ``summary.json``. A last line of ``rounds.jsonl`` that a kill cut short is left out.
+        ``summary.json``. A damaged line of ``rounds.jsonl`` is left out, with a warning on standard error; a last one
+        that a kill cut short, without.
 
     Raises
     ------
     RunFolderError
-        One line, for a folder that is missing or holds no run, or for a broken file (with its line).
+        One line, for a folder that is missing or holds no run, or for a broken file.
     """
     config = _load_config(folder)
     rounds = _load_rounds(folder / "rounds.jsonl")
@@ -218,23 +226,24 @@ def _load_config(folder: Path) -> dict[str, Value]:
 
 def _load_rounds(path: Path) -> list[RoundRecord]:
     *lines, tail = _read(path).split(b"\n")
-    rounds = [_parse_round(path, number, line) for number, line in enumerate(lines, start=1)]
+    parsed = {number: _parse_round(path, number, line) for number, line in enumerate(lines, start=1)}
+    found = {number: record for number, record in parsed.items() if record is not None}
     if tail:
         with suppress(ValidationError):
-            rounds.append(_ROUND.validate_json(tail))
-    numbers = [record["round"] for record in rounds]
-    for line_number, (before, number) in enumerate(pairwise(numbers), start=2):
-        if number <= before:
-            _broken(f"{path}, line {line_number}: round {number} after round {before}", "delete that line")
-    return rounds
+            found[len(parsed) + 1] = _ROUND.validate_json(tail)
+    for (_, before), (number, record) in pairwise(found.items()):
+        if record["round"] <= before["round"]:
+            _broken(f"{path}, line {number}: round {record['round']} after round {before['round']}", "delete that line")
+    return list(found.values())
 
 
-def _parse_round(path: Path, number: int, line: bytes) -> RoundRecord:
+def _parse_round(path: Path, number: int, line: bytes) -> RoundRecord | None:
     try:
         return _ROUND.validate_json(line)
     except ValidationError as error:
         reason = _first(error).replace("line 1 column", "column")
-        _broken(f"{path}, line {number}: {reason}", "mend or delete that line")
+        warn(" ".join(f"{path}, line {number} is damaged and left out: {reason}".split()))
+        return None
 
 
 def _load_json(path: Path, kind: TypeAdapter[T]) -> T | None:

@@ -12,12 +12,11 @@ from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr.errors import FederationError, HetflError
 from hetfl_flwr.lockstep import LARGEST_GROUP
+from hetfl_flwr.messages import packed, unpacked
 from simulations.hosted import FIRST_NODE, Clients, Hosted
 
 AHEAD = 2
@@ -109,15 +108,15 @@ class Workers:
         if not waiting:
             return None
         worker = self._pipes.index(wait(waiting)[0])  # type: ignore[arg-type]
-        packed = self._reply(worker)
+        written = self._reply(worker)
         self._feed(worker)
-        return _unpacked(packed)
+        return unpacked(written)
 
     def tell(self, what: str) -> None:
         """Let every worker call a method of its `Clients`, after what is under way."""
         for worker, under_way in enumerate(self._under_way):
             while under_way:
-                self._settled.append(_unpacked(self._reply(worker)))
+                self._settled.append(unpacked(self._reply(worker)))
         everyone = range(len(self._pipes))
         for worker in everyone:
             self._tell(worker, (what, ()))
@@ -160,17 +159,17 @@ class Workers:
         """Send a worker its next message, if there is one and room for it."""
         if self._queues[worker] and len(self._under_way[worker]) < AHEAD:
             message = self._queues[worker].popleft()
-            self._tell(worker, _packed(message))
+            self._tell(worker, packed(message))
             self._under_way[worker].append(message)
 
     def _reply(self, worker: int) -> bytes:
         """Take in a worker's next reply, and how long it took."""
-        packed: bytes
-        packed, seconds = self._received(worker)
+        written: bytes
+        written, seconds = self._received(worker)
         message = self._under_way[worker].popleft().metadata
         if message.message_type == MessageType.TRAIN:  # the least of them all: a machine may be busy with other things
             self._seconds[message.dst_node_id] = min(seconds, self._seconds.get(message.dst_node_id, seconds))
-        return packed
+        return written
 
     def _tell(self, worker: int, what: object) -> None:
         try:
@@ -221,15 +220,6 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
     return chosen
 
 
-def _packed(message: Message) -> bytes:
-    packed: bytes = message_to_proto(message).SerializeToString()
-    return packed
-
-
-def _unpacked(packed: bytes) -> Message:
-    return message_from_proto(ProtoMessage.FromString(packed))
-
-
 def _work(pipe: Connection, those: Hosted) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, those.run, SUPERLINK_NODE_ID
@@ -252,8 +242,8 @@ def _answer(clients: Clients, received: bytes | tuple[str, tuple[Any, ...]]) -> 
     """Return a client's packed reply and the seconds it took; or call a method of `Clients`."""
     if isinstance(received, bytes):
         started = perf_counter()
-        reply = clients.answer(_unpacked(received))
-        return _packed(reply), perf_counter() - started
+        reply = clients.answer(unpacked(received))
+        return packed(reply), perf_counter() - started
     command, arguments = received
     getattr(clients, command)(*arguments)
     return ()

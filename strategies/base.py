@@ -14,6 +14,7 @@ from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.exchange import MOST_SAMPLES
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, to_record
 from hetfl_flwr.roster import Member, Roster, Sharing
@@ -84,6 +85,10 @@ class KnowledgeStrategy(Strategy, ABC):
     @abstractmethod
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Return what a client is to send."""
+
+    def most_samples(self, member: Member) -> int:
+        """Return the largest ``num-examples`` that a client may say: by default any, as nothing is weighted by it."""
+        return MOST_SAMPLES
 
     @abstractmethod
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from hetfl_flwr.aggregation import Average, parse_robust
+from hetfl_flwr.bounds import check_size
 from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head
 from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
@@ -72,6 +73,8 @@ class CHFL(KnowledgeStrategy):
             return
         super().check(roster)
         roster.check_same_width("chfl", self.width)
+        first = next(iter(roster))
+        check_size(f"chfl: the head of {first}", first.classes, first.width)
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no head."""

@@ -1,19 +1,12 @@
-"""FedAvg, server half: Flower's own strategy.
+"""FedAvg, server half: Flower's own strategies.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
 
-from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
-
-from hetfl_flwr.algorithms import for_unlike_models
-from hetfl_flwr.config import RunConfig
-from hetfl_flwr.models import SplitModel, build_model
-from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
-from hetfl_flwr.roster import Member, Roster
+from strategies.weights import WeightStrategy
 
 
-class FedAvg(FlowerFedAvg):
+class FedAvg(WeightStrategy):
     """Averages the clients' weights by their numbers of samples. One model for all.
 
     A round is one exchange, whatever the clients' ``exchange-every``.
@@ -22,43 +15,19 @@ class FedAvg(FlowerFedAvg):
            When the clients are evaluated they are sent the global model once more, which is counted as evaluation.
     Needs  one model
     State  the global model.
+
+    Parameters
+    ----------
+    robust : {"none", "median", "trimmed:SHARE"}
+        How wrong weights are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et
+        al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), as in `hetfl_flwr.aggregation.parse_robust`, each client
+        with the same weight, whatever its number of samples. "none": the mean by numbers of samples.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
     """
 
-    unlike_models = False
-
-    def __init__(self) -> None:
-        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-
-    def check(self, roster: Roster) -> None:
-        """Refuse unlike models.
-
-        Raises
-        ------
-        FederationError
-            Names the clients that differ and the algorithms for unlike models.
-        """
-        roster.check_same_weights("fedavg", for_unlike_models())
-
-    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
-        """Check the federation; draw the global model's initial weights."""
-        self.check(roster)
-        model = first_model(roster, config)
-        self._uploads = weights(model)
-        return to_record(model_arrays(model))
-
-    def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect weights like the global model's."""
-        return self._uploads
-
-
-def first_model(roster: Roster, config: RunConfig) -> SplitModel:
-    """Return the global model before round 1, of the clients' one kind."""
-    first = next(iter(roster))
-    return build_model(
-        first.model,
-        first.spec,
-        seed=config.seed,
-        scope=("global",),
-        width=config.width,
-        pretrained=config.pretrained,
-    )
+    def __init__(self, *, robust: str = "none") -> None:
+        super().__init__("fedavg", robust)

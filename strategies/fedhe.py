@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.aggregation import parse_robust
+from hetfl_flwr.bounds import check_size
 from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
 from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
@@ -64,6 +65,17 @@ class FedHe(KnowledgeStrategy):
         self.robust = parse_robust(robust)
         if self.asynchronous and store == "all" and self.robust.form != "none":
             raise ValueError(f"robust = '{robust}' compares clients, so mode = 'async' needs store = 'latest' with it")
+
+    def check(self, roster: Roster) -> None:
+        """Refuse unlike numbers of classes, or one whose C x C logits the server cannot keep.
+
+        Raises
+        ------
+        FederationError
+            One line that names who differs, or how many classes there are.
+        """
+        classes = roster.classes
+        check_size(f"fedhe: logits of {classes} classes", classes, classes)
 
     def initial(self, roster: Roster) -> Arrays:
         """Know nothing of any class: the cold start."""

@@ -25,12 +25,13 @@ from hetfl_flwr.alignment import (
     thin_factor_of_kernel,
 )
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.global_model import global_model
 from hetfl_flwr.messages import ARRAYS, EXAMPLES, METRICS
 from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
 from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.training import most_samples
 from strategies.base import KnowledgeStrategy, Upload
-from strategies.fedavg import first_model
 
 
 class FedHeNN(KnowledgeStrategy):
@@ -122,7 +123,7 @@ class FedHeNN(KnowledgeStrategy):
         """Know no kernel; or draw the global model's initial weights."""
         if self.unlike_models:
             return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
-        model = first_model(roster, self.config)
+        model = global_model(roster, self.config)
         self._weights = weights(model)
         return model_arrays(model)
 
@@ -141,6 +142,12 @@ class FedHeNN(KnowledgeStrategy):
         if not self.unlike_models:
             return self._weights
         return representations(min(self.rad_size, sum(map(len, self._pool.values()))), member.width)
+
+    def most_samples(self, member: Member) -> int:
+        """Return the samples that a client's local work comes to at most, where its weights are weighted by them."""
+        if self.mode == "heterogeneous":
+            return super().most_samples(member)
+        return most_samples(self.config, member.train)
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Average the kernels over the set that was asked for, as a factor; or the weights."""

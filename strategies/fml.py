@@ -4,17 +4,17 @@ Shen et al., "Federated Mutual Learning", 2020 (arXiv 2006.16765).
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.aggregation import Average, parse_robust
+from hetfl_flwr.config import AUTO, one_model
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.models import build_model, parse_models
-from hetfl_flwr.payloads import Arrays, PayloadSpec, state_arrays, whole_state
+from hetfl_flwr.models import build_bounded, parse_models
+from hetfl_flwr.payloads import COUNTER_LIMIT, Arrays, PayloadSpec, state_arrays, whole_state
 from hetfl_flwr.roster import Member, Roster
 from strategies.base import KnowledgeStrategy, Upload
 
@@ -36,8 +36,9 @@ class FML(KnowledgeStrategy):
     Parameters
     ----------
     meme : str
-        Name of one model, as in ``models``; it must fit every client's data. Its embedding width is its own, whatever
-        the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
+        Name of one model, as in ``models``; it must fit every client's data. "auto": what ``models = "auto"`` gives
+        clients of one model: LeNet-5 for images, a perceptron for tables, an LSTM for texts. Its embedding width is its
+        own, whatever the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
     share : {"model", "body"}
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
         body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
@@ -56,10 +57,8 @@ class FML(KnowledgeStrategy):
         The meme is not one model.
     """
 
-    def __init__(
-        self, *, meme: str = "lenet5", share: Literal["model", "body"] = "model", robust: str = "none"
-    ) -> None:
-        if len(parse_models(meme)) != 1:
+    def __init__(self, *, meme: str = AUTO, share: Literal["model", "body"] = "model", robust: str = "none") -> None:
+        if meme != AUTO and len(parse_models(meme)) != 1:
             raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")
         self.meme = meme
         self.share = share
@@ -83,8 +82,10 @@ class FML(KnowledgeStrategy):
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights."""
         first = next(iter(roster))
-        meme = build_model(self.meme, first.spec, seed=self.config.seed, scope=("global",))
-        return state_arrays(meme if self.share == "model" else meme.body)
+        meme = build_bounded(_named(self.meme, first.spec), first.spec, seed=self.config.seed, scope=("global",))
+        shared = meme if self.share == "model" else meme.body
+        self._uploads = whole_state(shared)
+        return state_arrays(shared)
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Send the global model."""
@@ -96,22 +97,20 @@ class FML(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect a meme, or its body."""
-        return _declared(self.meme, member.spec, self.share)
+        return self._uploads
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
         return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in knowledge}
 
 
-@cache
-def _declared(meme: str, spec: DataSpec, share: str) -> PayloadSpec:
-    model = build_model(meme, spec, seed=0)
-    return whole_state(model if share == "model" else model.body)
+def _named(meme: str, spec: DataSpec) -> str:
+    return one_model(spec.kind) if meme == AUTO else meme
 
 
 def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:
-    """Return the average of floating-point arrays, taken in float64, or the largest entries of others."""
+    """Return the average of floating-point arrays, taken in float64; of others the largest entries, up to a bound."""
     first = arrays[0]
     if not np.issubdtype(first.dtype, np.floating):
-        return np.asarray(np.max(arrays, axis=0), first.dtype)
+        return np.asarray(np.minimum(np.max(arrays, axis=0), COUNTER_LIMIT // 2), first.dtype)
     return np.asarray(average.mean(arrays), first.dtype)

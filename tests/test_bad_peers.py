@@ -64,8 +64,8 @@ def small(name: str, **keys: Any) -> RunConfig:
 class Trained:
     """A federation after the training of round 1: what was sent, and what honest clients have answered."""
 
-    def __init__(self, name: str) -> None:
-        config = small(name)
+    def __init__(self, name: str, **keys: Any) -> None:
+        config = small(name, **keys)
         self.federation = Federation(LocalGrid(config.to_flat(), config.clients, run=7), config)
         self.federation.assemble()
         self.strategy = build_strategy(config)
@@ -74,14 +74,15 @@ class Trained:
         view = self.federation.view(list(self.federation.roster))
         messages = self.strategy.configure_train(1, arrays, ConfigRecord(), view)
         self.sent = [Sent.of(message) for message in sorted(messages, key=lambda one: one.metadata.dst_node_id)]
-        self.honest = self.federation.exchange([one.message for one in self.sent], self.strategy.upload_spec).replies
+        exchanged = [one.message for one in self.sent]
+        self.honest = self.federation.exchange(exchanged, self.strategy.upload_spec, self.strategy.most_samples).replies
         self.spec = self.strategy.upload_spec(self.federation.roster.of(self.sent[1].node))
 
     def judged(self, answer: Message) -> Exchange:
         """Judge an answer of client 1 between those of the others."""
         result = Exchange()
         for sent, reply in zip(self.sent, [self.honest[0], answer, self.honest[2]], strict=True):
-            self.federation.judge(reply, sent, result, self.strategy.upload_spec)
+            self.federation.judge(reply, sent, result, self.strategy.upload_spec, self.strategy.most_samples)
         return result
 
     def answer(self, content: RecordDict) -> Message:
@@ -132,6 +133,33 @@ def test_every_case_of_the_corpus_can_happen():
 def test_a_good_upload_is_taken(name):
     federation = trained(name)
     assert len(federation.judged(federation.answer(federation.honest[1].content)).replies) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("fedavg", {}),
+        ("fedavg", {"fedavg.exchange-every": 4}),
+        ("fedprox", {"local-batches": 0, "local-epochs": 2}),
+        ("fedrep", {"fedrep.head-epochs": 3}),
+        ("fedhenn", {"fedhenn.mode": "homogeneous", "models": "mlp"}),
+    ],
+)
+def test_a_client_weighs_no_more_than_its_registered_rows(name, keys):
+    """One sample more than the local work comes to is refused; what it comes to is what honest clients say."""
+    federation = Trained(name, **keys)
+    member = federation.federation.roster.of(federation.sent[1].node)
+    most = federation.strategy.most_samples(member)
+    said = federation.honest[1].content.metric_records[METRICS]["num-examples"]
+    assert said <= most <= said * 9 / 8  # a batch of 8 may have a ninth sample
+    for claimed, taken in ((most, 3), (most + 1, 2), (2**53, 2)):
+        metrics = MetricRecord({**federation.honest[1].content.metric_records[METRICS], "num-examples": claimed})
+        answer = federation.answer(RecordDict({**federation.honest[1].content, METRICS: metrics}))
+        result = federation.judged(answer)
+        assert len(result.replies) == taken
+        assert all(
+            f"expected at most {most} of the samples it is registered with" in one.reason for one in result.failures
+        )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 from hetfl_flwr.algorithms import find, names
 from simulations.testing import AlgorithmContract
 from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
 
 
 class TestEveryAlgorithm(AlgorithmContract):
@@ -45,3 +46,20 @@ class TestEveryAlgorithm(AlgorithmContract):
             left = {node: context.state for node, context in contexts.items()}
         assert (later / "knowledge.safetensors").read_bytes() == (fresh / "knowledge.safetensors").read_bytes()
         assert [entry["clients"] for entry in entries(later)] == [entry["clients"] for entry in entries(fresh)]
+
+
+class TestWeightsAveragedRobustly(AlgorithmContract):
+    """Each algorithm's own key counts for it alone."""
+
+    keys = {  # noqa: RUF012
+        "models": NORMED,
+        "fedavg.robust": "median",
+        "fedprox.robust": "trimmed:0.4",
+        "fedrep.robust": "median",
+        "fedhenn.mode": "homogeneous",
+        "fedhenn.robust": "trimmed:0.4",
+    }
+
+    @pytest.fixture(params=["fedavg", "fedprox", "fedrep", "fedhenn"])
+    def name(self, request):
+        return request.param

@@ -118,7 +118,7 @@ class TestRefused:
         ).save_to_disk(tmp_path / "zoo/pets")
         keys = {"label_column": "sick", "domain_column": "", "num_partitions": 1}
         said = refusal(DataError, load, tmp_path, **keys)
-        assert said.endswith("has no column 'ward\tor floor' in its split 'test': name it in ignore-columns")
+        assert said.endswith(r"has no column 'ward\tor floor' in its split 'test': name it in ignore-columns")
         assert load(tmp_path, ignore_columns="ward or floor", **keys).spec == DataSpec((1,), 2)
 
     def test_a_row_without_a_domain(self, tmp_path, refusal):

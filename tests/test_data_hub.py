@@ -164,18 +164,21 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
         (
             [0.0, 1.5],
             Value("float64"),
-            "column 'label' of {place} holds double in split 'train': set label-column to {ok}",
+            "column 'label' of {place} holds double, 2 different numbers in 2 rows (this looks like regression; only "
+            "single-label classification is learnt here) in split 'train': set label-column to {ok}",
         ),
         (
             [[0, 1], [1, 0]],
             List(INTEGERS),
-            "column 'label' of {place} holds list<item: int64> in split 'train': set label-column to {ok}",
+            "column 'label' of {place} holds list<item: int64>, several labels a row (only single-label classification "
+            "is learnt here) in split 'train': set label-column to {ok}",
         ),
         ([0, None], INTEGERS, "row 1 of split 'train' of {place} has no label: fill it in, or leave the row out"),
         (
             [7, 7],
             INTEGERS,
-            "column 'label' of {place} has one value only, 7: set label-column to one that holds two or more classes",
+            "column 'label' of {place} has one value only, 7: set label-column to one that holds two or more classes, "
+            "or declare them in classes",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.common.config import parse_config_args
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -26,6 +27,7 @@ from httpx import HTTPStatusError
 
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.node_keys import read_node_keys
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 from simulations.deployment.keys import Keys, make_keys
 from simulations.deployment.rehearsal import SETTLED, check, write_digits
@@ -101,7 +103,7 @@ def test_private_halves_are_their_owners_alone(tmp_path: Path) -> None:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in made}
     private = dict.fromkeys(("ca.key", "server.key", "node-0"), 0o600)
-    assert modes == {**private, **dict.fromkeys(("ca.crt", "server.crt", "node-0.pub"), 0o644)}
+    assert modes == {**private, **dict.fromkeys(("ca.crt", "server.crt", "node-0.pub", "node-keys.toml"), 0o644)}
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
 
 
@@ -109,10 +111,26 @@ def test_nodes_are_added_and_nothing_is_overwritten(keys: Keys) -> None:
     """Private halves that have gone to where they belong are not made anew."""
     for moved in (keys.ca_key, keys.server_key, keys.node(0)):
         moved.unlink()
-    before = {path: path.read_bytes() for path in keys.folder.iterdir()}
+    before = {path: path.read_bytes() for path in keys.folder.iterdir() if path != keys.list}
     made = make_keys(keys.folder, [HOST], 3)
-    assert made == [keys.node(2), keys.node_public(2)]
+    assert made == [keys.node(2), keys.node_public(2), keys.list]
     assert {path: path.read_bytes() for path in keys.folder.iterdir() if path not in made} == before
+
+
+def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(keys: Keys) -> None:
+    """A key of another machine, added by hand, stays; one that was moved away is replaced by the new one."""
+    before = read_node_keys(keys.list)
+    assert before == {number: " ".join(keys.node_public(number).read_text().split()[:2]) for number in range(2)}
+    make_keys(keys.folder.with_name("elsewhere"), [HOST], 1)
+    foreign = read_node_keys(keys.folder.with_name("elsewhere") / keys.list.name)[0]
+    keys.list.write_bytes(keys.list.read_bytes() + f'7 = "{foreign} by hand"\n'.encode())
+    for path in (keys.node(1), keys.node_public(1)):
+        path.unlink()
+    assert keys.list in make_keys(keys.folder, [HOST], 2)
+    after = read_node_keys(keys.list)
+    assert (after[0], after[7]) == (before[0], f"{foreign} by hand")
+    assert after[1] not in before.values()
+    assert make_keys(keys.folder, [HOST], 2) == []
 
 
 def test_a_server_certificate_that_was_moved_away_is_made_anew_by_the_same_authority(keys: Keys) -> None:
@@ -144,7 +162,7 @@ def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, 
     before = {path: path.read_bytes() for path in keys.folder.glob("[!.]*")}
     assert len(before) == files
     made = make_keys(keys.folder, [HOST], 1)
-    assert len(made) == 6 - files
+    assert len(made) == 7 - files
     assert {path: path.read_bytes() for path in before} == before
     assert {path.name for path in keys.folder.iterdir()} == {path.name for path in [*before, *made]}
     shake_hands(keys, keys.ca, HOST)
@@ -166,8 +184,10 @@ def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, 
         (lambda keys: keys.folder.chmod(0o777), [HOST], "keys has mode 0777, so others may .*: chmod 700 it"),
         (lambda keys: [keys.server.unlink(), keys.ca_key.unlink()], [HOST], "ca.key: No such file"),
         (lambda keys: keys.ca.write_text("no"), [HOST], "ca.crt is no certificate in PEM format"),
+        (lambda keys: keys.list.write_text("no"), [HOST], "node-keys.toml: no list of node keys: "),
+        (lambda keys: keys.node_public(1).write_text("no"), [HOST], "node-1.pub is no public key in OpenSSH's format"),
     ],
-    ids=["port", "other host", "no key", "open to all", "no authority", "no certificate"],
+    ids=["port", "other host", "no key", "open to all", "no authority", "no certificate", "no list", "no public key"],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(
     keys: Keys,
@@ -222,7 +242,7 @@ def hetfl(folder: Path, *arguments: object) -> Ended:
 
 def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
     arguments = ("keys", "--host", HOST, "--out", "keys", "--nodes")
-    names = "ca.key, ca.crt, server.key, server.crt, node-0, node-0.pub"
+    names = "ca.key, ca.crt, server.key, server.crt, node-0, node-0.pub, node-keys.toml"
     assert hetfl(tmp_path, *arguments, 1) == (0, f"new in keys: {names}\n")
     assert hetfl(tmp_path, *arguments, 1) == (0, "new in keys: nothing, all were there\n")
 
@@ -328,6 +348,27 @@ def test_a_node_that_claims_anothers_key_is_refused(secured: Flower) -> None:
         client.ActivateNode(request)
 
 
+@pytest.mark.slow
+def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path: Path) -> None:
+    """Node 2 says that it is client 1. The run begins without it, and does not wait for client 2."""
+    make_keys(tmp_path / "keys", [], 3)
+    keys, run = Keys(tmp_path / "keys"), tmp_path / "run"
+    with flower(tmp_path / "flower", keys) as started:
+        started.superlink()
+        for number in range(3):
+            started.register(number)
+        claim = '--node-config=partition-id=1 num-partitions=3 partition="iid"'
+        started.node("liar", f"--root-certificates={keys.ca}", f"--auth-supernode-private-key={keys.node(2)}", claim)
+        for number in range(2):
+            started.supernode(number, 3)
+        settings = {"algorithm": "local", "dataset": "digits", "rounds": 1, "models": "mlp", "round-timeout": 100}
+        said = started.run({**settings, "node-keys": str(keys.list), "output-dir": str(run)})
+    assert "says that it is client 1, but its key is that of client 2 in node-keys" in said
+    assert [client["partition"] for client in json.loads((run / "clients.json").read_text())] == [0, 1]
+    [failure] = json.loads((run / "rounds.jsonl").read_text().splitlines()[0])["failures"]
+    assert (failure["partition"], failure["stage"]) == (2, "roll call")
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
     """An empty folder for a rehearsal. What one that fails its test leaves running is ended all the same."""
@@ -351,7 +392,8 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(here: Path) ->
     assert samples == [899, 898]
     for number in range(2):
         states = (here / "all" / f"node-{number}" / "state").glob("run-*/*.safetensors")
-        assert [path.name for path in states] == [f"client-{number}.safetensors"]
+        kept = [f"client-{number}.inputs.safetensors", f"client-{number}.safetensors"]
+        assert sorted(path.name for path in states) == kept
     assert [path.name for path in here.iterdir()] == ["all"]
 
 
@@ -363,6 +405,7 @@ def test_a_rehearsal_that_fails_says_why_and_leaves_nothing_running(here: Path) 
     reason = "hetfl: the run failed: fedavg averages weights, so all clients need the same model"
     assert ended.log.splitlines()[-1].startswith(reason)
     assert ended.log.endswith(f"; logs: {here / 'all' / 'flower'}\n")
+    assert "Traceback" not in (here / "all" / "flower" / "run.log").read_text()
 
 
 @pytest.mark.slow
@@ -427,6 +470,24 @@ def test_flower_knows_all_options_that_units_and_guides_name(program: str) -> No
 def test_each_setting_of_a_unit_has_an_example_and_each_example_a_use(unit: str, file: str) -> None:
     text = (DEPLOYMENT / "systemd" / unit).read_text()
     assert set(re.findall(r"\$\{(\w+)\}", text)) == settings(DEPLOYMENT / "systemd" / file).keys()
+
+
+@pytest.mark.parametrize("path", units(), ids=lambda path: path.name)
+def test_what_a_unit_writes_lies_where_it_may_write(path: Path) -> None:
+    """All else is read-only (ProtectSystem, ProtectHome): Flower's files and the decoded data sets, too."""
+    unit = path.read_text()
+    [state] = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
+    homes = dict(re.findall(r"^Environment=(FLWR_HOME|HF_HOME)=(.+)$", unit, re.MULTILINE))
+    assert set(homes) == {"FLWR_HOME", "HF_HOME"}
+    assert all(folder.startswith(f"%S/{state}/") for folder in homes.values())
+
+
+def test_the_gate_lets_the_largest_piece_of_an_array_pass_and_stores_nothing() -> None:
+    gate = (DEPLOYMENT / "nginx.conf").read_text()
+    [megabytes] = re.findall(r"^\s*client_max_body_size (\d+)m;$", gate, re.MULTILINE)
+    assert FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 2**20 < int(megabytes) * 2**20 <= 2**26
+    for line in ("proxy_http_version 1.1;", "proxy_request_buffering off;", "proxy_max_temp_file_size 0;"):
+        assert line in gate
 
 
 def test_the_example_of_a_nodes_settings_is_one_that_a_node_takes() -> None:

@@ -21,9 +21,11 @@ CLIENTS = 4
 MODELS = ("mlp", "lenet5", "fedhe:5")
 
 FEDHE: dict[str, Value] = {"algorithm": "fedhe", "models": ",".join(MODELS), "rounds": 3, "batch-size": 20}
+FEDHE["dataset"] = "digits"  # in deployment it must be said
 PRIVATE: dict[str, Value] = {"payload-precision": "half", "clipping-norm": 20.0, "noise-multiplier": 0.01}
 DRAWN: dict[str, Value] = {**FEDHE, **PRIVATE, "fraction": 0.5, "partition": "dirichlet:0.5", "seed": 3}
 FEDAVG: dict[str, Value] = {"algorithm": "fedavg", "models": "mlp", "rounds": 2, "batch-size": 20}
+FEDAVG["dataset"] = "digits"
 
 PAYLOAD = ("round", "accuracy", "global_accuracy", "bytes_up", "bytes_down", "clients", "failures")
 """Keys of a round that are equal in every engine. ``clients`` holds each client's accuracy, loss and training loss."""

@@ -12,7 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, ModelError
+from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.trained import load_client
 from simulations import export
@@ -141,3 +141,25 @@ def test_what_cannot_be_written_is_one_line(trained, tmp_path, refusal, monkeypa
     assert "pip install 'hetfl[onnx]'" in refusal(ConfigError, export_node, node, tmp_path / "model.onnx")
     object.__setattr__(node, "model", SplitModel(picky(node.data.spec), nn.Linear(10, 10)))
     assert "torch.export cannot take 'mlp'" in refusal(ModelError, export_node, node, tmp_path / "model.pt2")
+
+
+def test_a_node_s_state_is_exported_without_its_data(make_config, run_federation, tmp_path, monkeypatch):
+    """The table with gaps is gone after the run: names, classes and scaling lie beside the state."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.csv").write_text(TABLE_WITH_GAPS)
+    keys = {"dataset": str(data), "label_column": "label", "models": "mlp", "rounds": 1, "checkpoint_every": 1}
+    run_federation(make_config(**keys, state_dir=str(tmp_path / "state")))
+    whole = read(export_node(load_client(tmp_path / "state", 0), tmp_path / "whole.pt2"))
+    rows = load_client(tmp_path / "state", 0).data.test
+    inputs = rows.arrays.inputs[rows.rows]
+
+    def gone(**_):
+        raise DataError("gone")
+
+    monkeypatch.setattr("hetfl_flwr.node.load_client_data", gone)
+    alone = read(export(tmp_path / "state", 0, tmp_path / "alone.pt2"))
+    assert alone[1] == whole[1]
+    assert torch.equal(alone[0](inputs), whole[0](inputs))
+    with pytest.raises(DataError, match="gone"):
+        load_client(tmp_path / "state", 0)

@@ -10,9 +10,10 @@ from hetfl_flwr import federation as federation_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.exchange import Failure
-from hetfl_flwr.federation import Federation, Origin
+from hetfl_flwr.federation import Federation, Origin, _member
 from hetfl_flwr.payloads import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
 from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.versions import installed
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.int64))}
@@ -22,7 +23,7 @@ def member(partition, node=None, **fields):
     defaults = {
         "node": 100 - partition if node is None else node,  # node ids run against the partitions
         "partition": partition,
-        "partitions": 3,
+        "partitions": max(3, partition + 1),
         "model": "mlp",
         "parameters": 10,
         "width": 4,
@@ -38,6 +39,13 @@ def member(partition, node=None, **fields):
         "test": 2,
         "round": -1,
         "holds": (),
+        "dataset": "digits",
+        "class_digests": (),
+        "class_names": (),
+        "input_digests": (),
+        "input_names": (),
+        "owners": 0,
+        **installed(),
     }
     return Member(**(defaults | fields))
 
@@ -138,19 +146,61 @@ def test_the_answer_to_the_roll_call_comes_back_as_it_was():
     [
         RecordDict(),
         RecordDict({"member": ConfigRecord({"partition": 1})}),
-        RecordDict({"member": ConfigRecord({**member(1).to_record(), "partition": "first"})}),
-        RecordDict({"member": ConfigRecord({**member(1).to_record(), "shape": 3})}),
     ],
-    ids=["no record", "fields missing", "no number", "no shape"],
+    ids=["no record", "fields missing"],
 )
 def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
     federation = Federation(Post([member(0)]), RunConfig(clients=2))
+    federation.grid.engine = "local"
     federation.grid.members[55] = content
     assert refusal(FederationError, federation.assemble).startswith("node 55: not an answer to this roll call")
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"partition": "first"}, "partition is no valid partition of a client: input should be a valid integer"),
+        ({"partition": -1}, "partition is no valid partition of a client: input should be greater than or equal to 0"),
+        ({"partition": 2**31}, "partition is no valid partition of a client: input should be less than 1000000"),
+        ({"partition": 3}, "partition = 3 of 3 partitions"),
+        ({"partitions": 2**40}, "partitions is no valid partitions of a client: input should be less than"),
+        ({"partitions": 0}, "partitions is no valid partitions of a client: input should be greater than"),
+        ({"model": "mlp\nclient 0 (mlp): broke"}, "model is no valid model of a client: expected printable characters"),
+        ({"model": "\x1b[31m"}, "model is no valid model of a client: expected printable characters"),
+        ({"model": "m" * 201}, "model is no valid model of a client: string should have at most 200 characters"),
+        ({"model": ""}, "model is no valid model of a client: value should have at least 1 item"),
+        ({"weights": "w" * 201}, "weights is no valid weights of a client: string should have at most"),
+        ({"parameters": -1}, "parameters is no valid parameters of a client: input should be greater"),
+        ({"width": 2**40}, "width is no valid width of a client: input should be less than"),
+        ({"classes": 10**6}, "classes is no valid classes of a client: input should be less than"),
+        ({"classes": True}, "classes is no valid classes of a client: input should be a valid integer"),
+        ({"shape": 3}, "shape is no valid shape of a client: input should be a valid tuple"),
+        ({"shape": [1, 300_000, 300_000]}, "shape is no valid shape of a client: expected at most 268435456 numbers"),
+        ({"shape": [-1]}, "shape is no valid shape of a client: input should be greater than"),
+        ({"shape": [1] * 9}, "shape is no valid shape of a client: tuple should have at most 8 items"),
+        ({"dtype": "object"}, "dtype is no valid dtype of a client: string should match pattern"),
+        ({"train": 2**62}, "train is no valid train of a client: input should be less than"),
+        ({"test": -1}, "test is no valid test of a client: input should be greater than"),
+        ({"public": 6}, "public = 6 of train = 5 samples"),
+        ({"round": -2}, "round is no valid round of a client: input should be greater than"),
+        ({"torch": "2.8\nclient 0"}, "torch is no valid torch of a client: expected printable characters"),
+        ({"holds": [0, -5]}, "holds is no valid holds of a client: input should be greater than"),
+    ],
+)
+def test_what_a_node_says_of_itself_is_checked(refusal, fields, said):
+    """Whatever a stranger says, the refusal is one short line that repeats none of it."""
+    federation = Federation(Post([]), RunConfig(clients=2))
+    federation.grid.engine = "local"
+    federation.grid.members[55] = RecordDict({"member": ConfigRecord({**member(1).to_record(), **fields})})
+    line = refusal(FederationError, federation.assemble)
+    assert line.startswith(f"node 55: {said}")
+    assert line.isprintable()
+    assert len(line) < 200
+
+
 def test_two_nodes_that_claim_one_partition_are_both_named(refusal):
     federation = Federation(Post([member(1, node=8), member(1, node=9)]), RunConfig(clients=2))
+    federation.grid.engine = "local"
     said = refusal(FederationError, federation.assemble)
     assert said == "partition-id 1 is claimed by two nodes, 8 and 9"
 
@@ -188,9 +238,15 @@ def test_more_clients_are_demanded_than_there_can_be(refusal):
 
 def test_a_node_that_fails_the_roll_call_says_why(refusal):
     post = Post([member(0)])
-    post.roll_call = fails("client 0, query: no such\nmodel")
+    post.engine, post.roll_call = "local", fails("client 0, query: no such\nmodel")
     said = refusal(FederationError, Federation(post, RunConfig(clients=1)).assemble)
     assert said == "client 0, query: no such model"
+
+
+@pytest.mark.parametrize(("own", "said"), [(True, "client 0 (mlp): broke"), (False, "node 55: client 0 (mlp): broke")])
+def test_a_stranger_s_error_is_not_said_in_another_client_s_name(refusal, own, said):
+    reply = fails("client 0 (mlp): broke")(Message(RecordDict(), 55, "query"))
+    assert refusal(FederationError, _member, reply, 55, own=own) == said
 
 
 def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten():
@@ -214,9 +270,10 @@ def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again():
 
 
 def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refusal):
-    """With a number each client is wanted, and the first that fails ends the run before round 1. A client that fails
-    alone ends it, too: the mistake is everybody's."""
+    """In a simulation, too, where with a number each client is wanted, and the first that fails ends the run before
+    round 1. A client that fails alone ends it, too: the mistake is everybody's."""
     post = Post([member(0), member(1)])
+    post.engine = "simulation"
     known = post.roll_call
     post.roll_call = lambda message: (fails("client 1, no data") if message.metadata.dst_node_id == 99 else known)(
         message
@@ -243,7 +300,7 @@ def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_u
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    (said,) = [record.getMessage() for record in caplog.records if "roll call" in record.getMessage()]
     assert "no answer to the roll call within 0.01 s from node 99:" in said
     assert "started again" in said
 

@@ -159,7 +159,7 @@ def test_messages_carry_mu_as_flower_s_own_clients_expect_it(make_config, make_f
 def test_building_with_mu_0_warns_of_nothing(monkeypatch):
     """A strategy is built more than once a run."""
     monkeypatch.setattr("flwr.serverapp.strategy.fedprox.log", lambda *said: pytest.fail(str(said)))
-    assert FedProx(mu=0.0).proximal_mu == 0.0
+    assert FedProx(mu=0.0).mu == 0.0
 
 
 def test_unlike_models_are_refused(refusal):

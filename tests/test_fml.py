@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from clients.fml import FMLClient
+from hetfl_flwr.aggregation import parse_robust
 from hetfl_flwr.algorithms import build_client, build_strategy
 from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import RunConfig
@@ -30,13 +31,13 @@ from hetfl_flwr.errors import ConfigError, FederationError, ModelError
 from hetfl_flwr.messages import ARRAYS, ROUND
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import from_record, state_arrays, whole_state
+from hetfl_flwr.payloads import ArraySpec, from_record, state_arrays, whole_state
 from hetfl_flwr.roster import Roster
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.training import draw_batches
 from simulations.engine import LocalGrid
 from strategies.base import Upload
-from strategies.fml import FML
+from strategies.fml import FML, _merged
 
 LINEAR, NORMED = "fixtures.models:linear", "fixtures.models:normed"
 SHARES = ["model", "body"]
@@ -155,6 +156,14 @@ def test_what_is_uploaded_is_a_copy():
 
 
 # --- the server ----------------------------------------------------------------------------------
+
+
+def test_one_client_s_counter_does_not_lock_the_others_out():
+    """The largest counter that is accepted, from one of two clients: honest ones can count on from what follows."""
+    largest = np.asarray(2**53)
+    merged = _merged([largest, np.asarray(3)], parse_robust("none"))
+    assert int(merged) == 2**52
+    ArraySpec("counter", (), "int64", -(2**53), 2**53).check(np.asarray(merged + 10**6), "client 1")
 
 
 def test_the_server_takes_the_plain_mean_and_the_largest_counter():
@@ -500,10 +509,21 @@ def test_a_meme_that_is_no_model_or_several_is_refused(make_config, refusal):
 
 
 def test_a_meme_that_does_not_fit_the_data_is_refused_before_round_1(make_config, run_federation, refusal):
-    config = make_config(algorithm="fml", dataset="breast-cancer", models="mlp")
+    config = make_config(algorithm="fml", dataset="breast-cancer", models="mlp", **{"fml.meme": "lenet5"})
     said = refusal(FederationError, run_federation, config)
     assert "fml.meme: model 'lenet5' for data of shape (30,) and 2 classes: " in said
-    run_federation(config.with_values({"fml.meme": "mlp", "rounds": 1}))
+    assert said.endswith("; set fml.meme to auto, or to a model that fits, such as mlp")
+
+
+@pytest.mark.parametrize(("dataset", "models", "meme"), [("breast-cancer", "mlp", "mlp"), ("digits", "mlp", "lenet5")])
+def test_the_meme_is_of_the_kind_of_data_and_the_same_bits_as_by_name(
+    make_config, run_federation, dataset, models, meme
+):
+    keys = {"algorithm": "fml", "dataset": dataset, "models": models, "rounds": 1}
+    by_kind = make_config(**keys)
+    by_name = by_kind.with_values({"fml.meme": meme, "output-dir": f"{by_kind.output_dir}-named"})
+    left, right = (run_federation(config) / "knowledge.safetensors" for config in (by_kind, by_name))
+    assert left.read_bytes() == right.read_bytes()
 
 
 @pytest.mark.parametrize("share", SHARES)

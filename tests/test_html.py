@@ -90,8 +90,8 @@ def test_one_run(tmp_path: Path) -> None:
         "Accuracy over rounds. mean over clients: from 10.0 % to 80.0 %.",
         "Accuracy over payload. fedhe: from 50.0 % to 80.0 %.",
     ]
-    assert page.column("Settings that differ from the defaults", "key") == ["rounds", "output-dir"]
-    assert {"algorithm", "dataset", "partition"} <= set(page.column("Settings as by default", "key"))
+    assert page.column("Settings that differ from the defaults", "key") == ["dataset", "rounds", "output-dir"]
+    assert {"algorithm", "partition"} <= set(page.column("Settings as by default", "key"))
 
 
 def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_mistakes_are_one_line(tmp_path: Path, refusal: Any) -> None:
     assert "no run to compare" in refusal(RunFolderError, write_report, [], tmp_path / "r.html")
     folder = make(tmp_path / "run")
     assert "cannot be written" in refusal(RunFolderError, write_report, [folder], folder)
-    (folder / "rounds.jsonl").write_text("{}\n")
-    assert "rounds.jsonl, line 1" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
+    (folder / "summary.json").write_text("{}\n")
+    assert "summary.json" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
 
 
 # --- in a browser --------------------------------------------------------------------------------

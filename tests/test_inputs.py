@@ -69,6 +69,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "home" / "projects" / f"{number}.txt").touch()
     (folder / "table").mkdir()
     (folder / "table" / "rows.csv").write_bytes(b"\xff\xfe\x00,b\n1")
+    os.mkfifo(folder / "table" / "pipe.csv")
     (folder / "run").mkdir()
     (folder / "run" / "config.toml").write_text("algorithm = 3\n")
     (folder / "leaves.py").write_text("import sys\nsys.exit(3)\n")

@@ -12,9 +12,10 @@ from torch import nn
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError
-from hetfl_flwr.models import build_model, check_pretrained
+from hetfl_flwr.global_model import global_model
+from hetfl_flwr.models import build_model, check_pretrained, trainable_count
+from hetfl_flwr.payloads import fingerprint
 from hetfl_flwr.seeding import seeded
-from strategies.fedavg import first_model
 
 NAME = "mobilenet_v3_small"
 COLOUR = DataSpec(shape=(3, 64, 64), classes=7)
@@ -208,5 +209,8 @@ def test_the_run_config_s_key_reaches_the_models_of_a_node(refusal, make_config,
 
 def test_a_global_model_begins_with_them_as_well(make_config, folder, own):
     config = make_config(algorithm="fedavg", models=NAME, pretrained=folder)
-    first = first_model(roster(2, model=NAME, shape=COLOUR.shape, classes=COLOUR.classes), config)
+    built = build_model(NAME, COLOUR, seed=0)
+    registered = {"weights": fingerprint(built), "parameters": trainable_count(built)}
+    clients = roster(2, model=NAME, shape=COLOUR.shape, classes=COLOUR.classes, **registered)
+    first = global_model(clients, config)
     assert torch.equal(first.body.features[0][0].weight, own.features[0][0].weight)

@@ -50,7 +50,7 @@ def shown(split):
 
 
 def test_the_counts_are_those_of_what_each_client_trains_with():
-    config = RunConfig(clients=3, partition="dirichlet:0.5", halved_fraction=0.4, seed=4)
+    config = RunConfig(dataset="digits", clients=3, partition="dirichlet:0.5", halved_fraction=0.4, seed=4)
     split = load_split(config)
     for number, part in enumerate(split.shares):
         data = client_data(config, number, 3)

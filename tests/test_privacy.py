@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from html import unescape
 from math import exp, inf, sqrt
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.grids import Tampering
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.differential_privacy import compute_clip_model_update
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
@@ -25,7 +27,7 @@ from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.federation import Federation
-from hetfl_flwr.messages import ARRAYS
+from hetfl_flwr.messages import ARRAYS, METRICS
 from hetfl_flwr.payloads import (
     EMPTY,
     HALF_LIMIT,
@@ -43,9 +45,18 @@ from hetfl_flwr.payloads import (
     to_record,
     weights,
 )
-from hetfl_flwr.privacy import GaussianMechanism, epsilon, guarantee, onto_simplex, private_rows, private_upload
+from hetfl_flwr.privacy import (
+    GaussianMechanism,
+    caveats,
+    epsilon,
+    guarantee,
+    onto_simplex,
+    private_rows,
+    private_upload,
+)
 from simulations.engine import LocalGrid
-from simulations.report import summary_table
+from simulations.html import report_page
+from simulations.report import compare_table, summary_table
 from simulations.runs import load_run
 
 ALGORITHMS = names()
@@ -436,7 +447,7 @@ def test_the_summary_says_what_is_guaranteed_where_there_is_noise(small, run_fed
     folders = [run_federation(small("fedhe", "off")), run_federation(small("fedhe", "on", **NOISE))]
     tables = [summary_table(load_run(folder)) for folder in folders]
     off, on = (dict(zip(*(map(str, column.cells) for column in table.columns), strict=True)) for table in tables)
-    assert on["privacy"] == guarantee(0.5, 2)
+    assert on["privacy"] == f"{guarantee(0.5, 2)}; {caveats('seed')}"
     assert "privacy" not in off
 
 
@@ -459,3 +470,95 @@ def test_an_upload_in_another_precision_is_left_out_by_name(small, run_federatio
         [failure] = entry["failures"]
         assert failure["partition"] == 1
         assert "float16" in failure["reason"] or "bytes, expected" in failure["reason"]
+
+
+# --- whose uploads count -------------------------------------------------------------------------
+
+
+def told(folder: Path) -> tuple[dict[str, Any], list[int], list[float]]:
+    """Return a run's summary, and each client's uploads and epsilon."""
+    clients = json.loads((folder / "clients.json").read_text())
+    summary = json.loads((folder / "summary.json").read_text())
+    return summary, [client["uploads"] for client in clients], [client["epsilon"] for client in clients]
+
+
+def test_epsilon_counts_the_uploads_of_each_client_in_an_asynchronous_run(small, run_federation):
+    """Ten rounds of three clients are 30 uploads, of which client 2, twenty times slower, makes one."""
+    keys = {"fedhe.mode": "async", "rounds": 10, "clients": 3, "client_seconds": "1,1,20"}
+    folder = run_federation(small("fedhe", "run", **NOISE, **keys))
+    summary, uploads, epsilons = told(folder)
+    assert sum(uploads) == 30
+    assert uploads[2] == 1
+    assert max(uploads) > 13
+    assert epsilons == [epsilon(0.5, count) for count in uploads]
+    assert summary["epsilon"] == max(epsilons) > epsilon(0.5, 10)
+    assert summary["noise_source"] == "seed"
+
+
+def test_epsilon_counts_fewer_uploads_where_only_some_clients_are_drawn(small, run_federation):
+    folder = run_federation(small("fedhe", "run", **NOISE, fraction=0.3, rounds=4, clients=3))
+    summary, uploads, epsilons = told(folder)
+    assert sum(uploads) == 4
+    assert epsilons == [epsilon(0.5, count) for count in uploads]
+    assert summary["epsilon"] == epsilon(0.5, max(uploads))
+
+
+def test_an_upload_that_is_rejected_counts_and_one_that_an_error_came_instead_of_does_not(small, run_federation):
+    def spoilt(reply: Message) -> Message:
+        reply.content = RecordDict({METRICS: reply.content.metric_records[METRICS]})
+        return reply
+
+    def failed(reply: Message) -> Message:
+        error = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "client 1: broke"), reply_to=reply)
+        error.metadata.__dict__.update(reply.metadata.__dict__)
+        return error
+
+    for change, expected in ((spoilt, [2, 2]), (failed, [2, 0])):
+        config = small("fedhe", change.__name__, **NOISE, clients=2, rounds=2)
+        folder = run_federation(config, Tampering(config, 1, change))
+        assert sum(len(entry["failures"]) for entry in rounds(folder)) == 2
+        assert told(folder)[1] == expected
+
+
+@pytest.mark.parametrize(("source", "expected"), [("seed", [4, 4]), ("system", [6, 6])])
+def test_an_upload_that_is_made_again_counts_again_unless_it_is_the_same_bits(small, run_federation, source, expected):
+    """The run dies in round 4, its checkpoint is that of round 2: rounds 3 and 4 of four are done again."""
+
+    class Dying(LocalGrid):
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            replies = super().pull_messages(message_ids)
+            path = Path(self._config.output_dir) / "rounds.jsonl"
+            if path.exists() and path.read_bytes().count(b"\n") == 4:
+                raise SystemExit
+            return replies
+
+    config = small("fedhe", "run", **NOISE, noise_source=source, rounds=4, clients=2, checkpoint_every=2)
+    with pytest.raises(SystemExit), Dying(config.to_flat(), 2, 7) as grid:
+        run_federation(config, grid)
+    folder = run_federation(config.with_values({"resume": True}))
+    summary, uploads, _ = told(folder)
+    assert uploads == expected
+    assert summary["noise_source"] == source
+    assert (folder / "uploads.log").exists() == (source == "system")
+
+
+def test_without_noise_no_epsilon_is_told(small, run_federation):
+    summary, uploads, epsilons = told(run_federation(small("fedhe", "run")))
+    assert (summary["epsilon"], summary["noise_source"]) == (None, None)
+    assert min(uploads) > 0
+    assert set(epsilons) == {None}
+
+
+def test_the_report_and_the_comparison_tell_epsilon_and_what_it_rests_on(small, run_federation):
+    keys = {"fedhe.mode": "async", "rounds": 6, "clients": 3, "client_seconds": "1,1,20"}
+    folder = run_federation(small("fedhe", "run", **NOISE, **keys))
+    summary, uploads, _ = told(folder)
+    run, other = load_run(folder), load_run(run_federation(small("fedhe", "off")))
+    page = report_page([run])
+    line = f"{guarantee(0.5, max(uploads))}; {caveats('seed')}"
+    assert line in unescape(page)
+    columns = {
+        str(column.header): [str(cell) for cell in column.cells] for column in compare_table([run, other]).columns
+    }
+    assert columns["epsilon"] == [f"{summary['epsilon']:.3g}", "-"]
+    assert "epsilon" not in [str(column.header) for column in compare_table([other]).columns]

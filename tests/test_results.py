@@ -36,6 +36,8 @@ SUMMARY = [
     "wire_down",
     "seconds",
     "failures",
+    "epsilon",
+    "noise_source",
     "versions",
 ]
 ROUND = [
@@ -431,12 +433,19 @@ def test_a_line_cut_by_a_crash_and_rounds_after_the_checkpoint_are_dropped(finis
     assert (finished / "rounds.jsonl").read_text() == kept
 
 
-def test_only_the_last_checkpoint_is_kept_and_found_by_number(make_config, run_federation):
-    folder = run_federation(make_config(rounds=11, checkpoint_every=1, evaluate_every=99))
-    assert [path.name for path in (folder / "checkpoint").iterdir()] == ["round-11"]
+def test_the_last_two_checkpoints_are_kept_and_the_newest_is_found_by_number(make_config, run_federation):
+    """What is named otherwise is somebody else's: it is neither read nor removed."""
+    config = make_config(rounds=11, checkpoint_every=1, evaluate_every=99)
+    folder = run_federation(config)
+    places = {path.name: path for path in (folder / "checkpoint").iterdir()}
+    assert sorted(places) == ["round-10", "round-11"]
+    shutil.copytree(places["round-10"], folder / "checkpoint" / "round-99.bak")
     (folder / "checkpoint" / "round-9").mkdir()
     (folder / "checkpoint" / "unfinished-123").mkdir()
     assert Checkpoint.read(folder).round == 11
+    run_federation(resumed(config, rounds=12))
+    kept = ["round-11", "round-12", "round-99.bak"]
+    assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == kept
 
 
 def test_without_a_run_or_a_checkpoint_there_is_nothing_to_resume(refusal, make_config, run_federation):
@@ -539,7 +548,7 @@ def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_fe
     assert going_on == resolve(resumed(config))
     other = resumed(config, seed=1)
     line = refusal(ConfigError, run_federation, other, elsewhere(other, 8), run_id=8)
-    changes = "rounds, checkpoint-every and track"
+    changes = "rounds, checkpoint-every, track, node-keys, accept-loss and how to start"
     assert line == f"{folder} was run with seed = 0, not 1: only {changes} may change on resume"
 
 

@@ -1,21 +1,25 @@
 """``robust``: what each algorithm averages with it, and one poisoned client of ten."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from fixtures.grids import Tampering
 from fixtures.members import member, roster
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 
+from hetfl_flwr.aggregation import Average
 from hetfl_flwr.algorithms import build_strategy, check_options, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.messages import ARRAYS
-from hetfl_flwr.payloads import from_record
+from hetfl_flwr.messages import ARRAYS, EXAMPLES, METRICS
+from hetfl_flwr.payloads import from_record, to_record
 from hetfl_flwr.seeding import generator
+from simulations.testing.contract import first_round
+from simulations.testing.lab import NORMED
 from strategies.base import Upload
 from strategies.chfl import CHFL
 from strategies.fedhe import FedHe
@@ -34,7 +38,7 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 
 def test_the_algorithms_that_have_it():
-    assert ROBUST == ["chfl", "fedhe", "fedhenn", "fedmd", "fml"]
+    assert ROBUST == ["chfl", "fedavg", "fedhe", "fedhenn", "fedmd", "fedprox", "fedrep", "fml"]
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])
@@ -172,6 +176,131 @@ def test_fedhenn_of_representations_that_tell_no_samples_apart(robust):
     assert not strategy.absorb(strategy.initial(roster(1)), uploads)["factor"].any()
 
 
+# --- weights -------------------------------------------------------------------------------------
+
+AVERAGING: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedprox": {},
+    "fedrep": {},
+    "fedhenn": {"fedhenn.mode": "homogeneous"},
+}
+"""The algorithms that average weights, and the keys with which they do."""
+
+
+def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequence[int], order: Any = None) -> Any:
+    """What the server makes of an entry ``w`` that clients have sent as these values, having trained on these samples;
+    their replies come in this order.
+    """
+    clients = roster(len(values), public=5)
+    strategy = build_strategy(
+        RunConfig.from_flat({"algorithm": algorithm, f"{algorithm}.robust": robust, **AVERAGING[algorithm]})
+    )
+    strategy.roster, strategy._knowledge = clients, ArrayRecord()  # what `prepare` would set
+    replies = [
+        Message(
+            RecordDict(
+                {
+                    ARRAYS: to_record({"w": np.asarray(value, np.float32)}),
+                    METRICS: MetricRecord({EXAMPLES: count, "train-loss": 0.0}),
+                }
+            ),
+            reply_to=Message(RecordDict(), one.node, MessageType.TRAIN),
+        )
+        for one, value, count in zip(clients, values, samples, strict=True)
+    ]
+    learnt, _ = strategy.aggregate_train(1, [replies[k] for k in (order or range(len(replies)))])
+    assert all(list(reply.content.array_records[ARRAYS]) == ["w"] for reply in replies), "replies are taken apart"
+    found = from_record(learnt)["w"]
+    assert found.dtype == np.float32
+    return found.tolist()
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize(
+    ("robust", "values", "samples", "expected"),
+    [
+        # (1 + 2 + 3 + 4 + 96 x 90) / 100
+        ("none", [1, 2, 3, 4, 90], [1, 1, 1, 1, 96], 86.5),
+        # the samples do not count
+        ("median", [90, 1, 4, 3, 2], [96, 1, 1, 1, 1], 3),
+        ("trimmed:0.2", [1, 2, 3, 4, 90], [1, 1, 1, 1, 96], (2 + 3 + 4) / 3),
+        ("trimmed:0.4", [1, 2, 3, 4, 90], [1, 1, 1, 1, 96], 3),
+        # of an even number the mean of the middle two; int(0.25 * 4) = 1 at either end
+        ("median", [1, 2, 4, 90], [1, 1, 1, 97], 3),
+        ("trimmed:0.25", [1, 2, 4, 90], [1, 1, 1, 97], 3),
+        # int(0.2 * 4) = 0: the mean of all, each alike
+        ("trimmed:0.2", [1, 2, 4, 89], [1, 1, 1, 97], 24),
+        # two clients outvote nobody, one is alone
+        ("median", [1, 3], [1, 9], 2),
+        ("trimmed:0.49", [1, 3], [1, 9], 2),
+        ("median", [7], [3], 7),
+        ("trimmed:0.49", [7], [3], 7),
+        # each coordinate has its own
+        ("median", [[1, 8], [2, -900], [6, 9]], [1, 1, 1], [2, 8]),
+    ],
+)
+def test_weights_by_hand(algorithm, robust, values, samples, expected):
+    assert averaged(algorithm, robust, values, samples) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("robust", ["median", "trimmed:0.2"])
+def test_the_order_of_clients_changes_nothing(algorithm, robust):
+    values = generator(0, "order").normal(size=(7, 3))
+    found = [averaged(algorithm, robust, values, [1] * 7, order) for order in (None, [3, 6, 0, 5, 1, 4, 2])]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("wild", [-1e6, 1e6])
+@pytest.mark.parametrize("robust", ["median", "trimmed:0.2"])
+def test_one_wild_upload_of_five_stays_within_what_the_others_sent(algorithm, robust, wild):
+    honest = generator(0, "honest").normal(size=(4, 20))
+    found = averaged(algorithm, robust, [*honest, np.full(20, wild)], [1, 1, 1, 1, 10**6])
+    assert (np.float32(honest).min(0) <= found).all()
+    assert (found <= np.float32(honest).max(0)).all()
+    plain = averaged(algorithm, "none", [*honest, np.full(20, wild)], [1, 1, 1, 1, 10**6])
+    assert (np.abs(plain) > 1e5).all()
+
+
+def test_flower_cuts_as_many_as_every_other_algorithm_does():
+    """`aggregation.Average` cuts as SciPy does: ``int(share * K)`` at either end, whatever the number of clients K."""
+    for clients in (*range(1, 13), 20, 50, 100):
+        values = np.arange(clients, dtype=float) ** 3
+        for share in (0.001, 0.05, 0.1, 0.2, 0.25, 0.29, 0.3, 1 / 3, 0.4, 0.45, 0.49, 0.4999):
+            expected = Average("trimmed", share).mean([np.array([value]) for value in values])
+            np.testing.assert_allclose(trim_mean(values[:, None], share), expected, rtol=1e-12)
+            cut = int(share * clients)
+            assert expected == pytest.approx(values[cut : clients - cut].mean())
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("robust", ["none", "median"])
+def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algorithm, robust, lab):
+    config = lab.config(
+        algorithm=algorithm, models=NORMED, clients=3, **{f"{algorithm}.robust": robust, **AVERAGING[algorithm]}
+    )
+    strategy, _, exchange = first_round(lab.federation(config))
+    uploads = [from_record(reply.content.array_records[ARRAYS]) for reply in exchange.replies]
+    learnt = from_record(strategy.aggregate_train(1, exchange.replies)[0])
+    statistics = [name for name in learnt if "running" in name]
+    assert [name.rpartition(".")[2] for name in statistics] == ["running_mean", "running_var"]
+    assert not any("num_batches_tracked" in name for name in learnt)
+    for name in learnt if robust == "median" else statistics:
+        sent = np.stack([upload[name] for upload in uploads])
+        expected = np.median(sent, axis=0) if robust == "median" else sent.mean(0)  # each has trained on 3 batches
+        np.testing.assert_allclose(learnt[name], expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep"])
+def test_the_log_says_how_weights_are_averaged(algorithm, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr("strategies.weights.log", lambda level, text, *values: said.append(text % values))
+    config = {"algorithm": algorithm, f"{algorithm}.robust": "trimmed:0.2"}
+    build_strategy(RunConfig.from_flat(config)).summary()
+    assert said == ["\t├── robust = trimmed:0.2"]
+
+
 # --- one poisoned client of ten ------------------------------------------------------------------
 
 
@@ -198,6 +327,9 @@ def scaled(factor: float) -> Callable[[Message], Message]:
         ("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
         ("chfl", {**SLOWER, "rounds": 15, "chfl.reduce": "mean"}),
         ("fml", {"fml.meme": LINEAR}),
+        ("fedavg", {}),
+        ("fedprox", {}),
+        ("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),
         ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),
     ],
@@ -213,6 +345,7 @@ def test_one_poisoned_client_of_ten(algorithm, keys, make_config, run_federation
             algorithm=algorithm,
             clients=10,
             evaluate_every=100,
+            outlier_factor=0.0,
             test_fraction=0.5,
             output_dir=str(tmp_path / name),
             **{"models": LINEAR, "learning_rate": 0.01, "rounds": 8, f"{algorithm}.robust": robust, **keys},

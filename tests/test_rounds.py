@@ -1,7 +1,7 @@
 """Asynchronous rounds: nobody waits for anybody. What is synchronous about rounds is tested with the contract."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ import pytest
 from flwr.app import Message, MessageType
 
 from clients.fedhe import FedHeClient
+from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
+from hetfl_flwr.federation import GridView
 from hetfl_flwr.messages import ARRAYS
 from hetfl_flwr.payloads import from_record
 from hetfl_flwr.roster import Sharing
@@ -241,32 +243,133 @@ def test_too_few_good_uploads_end_the_run(make_config, run_federation, monkeypat
     assert said.startswith("round 1: 0 good replies, fewer than min-clients = 1: client ")
 
 
-def test_a_stop_lets_uploads_under_way_come_in_and_the_run_can_go_on(
-    make_config, run_federation, make_grid: Callable[..., LocalGrid], tmp_path
+# --- a run that goes on --------------------------------------------------------------------------
+
+UNEVEN = ASYNC | {"clients": 3, "rounds": 7, "evaluate_every": 2, "client_seconds": "1,1.7,6", "checkpoint_every": 2}
+"""At its checkpoints client 2 is busy, and who has been measured last differs."""
+
+
+def states(folder: Path) -> dict[str, bytes]:
+    """Return what the newest checkpoint has of each client."""
+    newest = Checkpoint.read(folder).client_file(folder, 0).parent
+    return {path.name: path.read_bytes() for path in newest.glob("client-*")}
+
+
+def reached(folder: Path) -> list[Any]:
+    """Return all that two equal runs have in common."""
+    rounds = [{**entry, "seconds": 0} for entry in entries(folder)]
+    told = {**summary(folder), "seconds": 0}
+    knowledge = (folder / "knowledge.safetensors").read_bytes()
+    return [rounds, told, (folder / "clients.json").read_text(), knowledge, states(folder)]
+
+
+class Dying(LocalGrid):
+    """Ends the run as a kill does when so many messages have been sent."""
+
+    def __init__(self, config: RunConfig, after: int, workers: int = 1) -> None:
+        super().__init__(config.to_flat(), config.clients, 7, workers)
+        self._left = after
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        pushed = list(messages)
+        self._left -= len(pushed)
+        if self._left < 0:
+            raise SystemExit
+        return super().push_messages(pushed)
+
+
+@pytest.mark.parametrize(("workers", "again"), [(1, 1), (2, 1), (1, 2)])
+def test_an_asynchronous_run_that_died_ends_with_the_bits_of_one_that_did_not(
+    make_config, run_federation, tmp_path, workers, again
 ):
-    """Stopped in round 2, while both clients are busy: their uploads are taken in, and the run ends in a checkpoint. It
-    goes on to the end with message numbers that no client has seen."""
-    config = make_config(**ASYNC, rounds=5, output_dir=str(tmp_path / "run"))
-    grid = make_grid(config)
-    pull, seen = grid.pull_messages, []
+    """Six messages go before the first round, seven rounds have 21 uploads and some evaluations: it dies in round 1, in
+    the middle, and next to the end. What was under way at the checkpoint is: the message to client 2, its simulated
+    time, the clock, who is to be evaluated, and with how much each counts in the means."""
+    whole = run_federation(make_config(**UNEVEN, output_dir=str(tmp_path / "whole")))
+    for after in (8, 17, 24) if workers == again == 1 else (17,):
+        config = make_config(**UNEVEN, output_dir=str(tmp_path / str(after)))
+        with pytest.raises(SystemExit), Dying(config, after, workers) as grid:
+            run_federation(config, grid)
+        assert entries(tmp_path / str(after))[-1]["round"] < 7
+        folder = run_federation(config.with_values({"resume": True}), workers=again)
+        assert reached(folder) == reached(whole)
+
+
+def test_an_asynchronous_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(
+    make_config, run_federation, tmp_path
+):
+    """Stopped in round 3, which has no checkpoint of its own; the round is finished, and one is written."""
+    whole = run_federation(make_config(**UNEVEN, output_dir=str(tmp_path / "whole")))
+    config = make_config(**UNEVEN, output_dir=str(tmp_path / "run"))
+    grid = Recording(config)
+    pull = grid.pull_messages
 
     def pulled(message_ids: Iterable[str]) -> list[Message]:
-        replies = pull(message_ids)
-        seen.extend(reply for reply in replies if reply.metadata.message_type == MessageType.TRAIN)
-        grid.stop_requested = grid.stop_requested or len(seen) == 3
-        return replies
+        lines = (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n")
+        grid.stop_requested = grid.stop_requested or lines == 3
+        return pull(message_ids)
 
     grid.pull_messages = pulled  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         run_federation(config, grid)
-    stopped = entries(tmp_path / "run")
-    assert [entry["round"] for entry in stopped] == [0, 1, 2]
-    assert sum(entry["bytes_up"] for entry in stopped) == 480 * len(seen) == 480 * 4
+    assert Checkpoint.read(tmp_path / "run").round == 3
     again = {"algorithm": "fedhe", "output-dir": str(tmp_path / "run")}
-    folder = _run(again, resume=True, workers=1, verbose=True)
-    finished = entries(folder)
-    assert [entry["round"] for entry in finished] == [0, 1, 2, 3, 4, 5]
-    assert all(entry["failures"] == [] for entry in finished)
+    assert reached(_run(again, resume=True, workers=1, verbose=True)) == reached(whole)
+
+
+def test_how_often_checkpoints_are_written_changes_no_bit_of_an_asynchronous_run(make_config, run_federation, tmp_path):
+    outcomes = [
+        reached(run_federation(make_config(**UNEVEN | {"checkpoint_every": every}, output_dir=str(tmp_path / name))))
+        for every, name in ((1, "often"), (0, "never"))
+    ]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_synchronous_run_that_died_has_the_clock_of_one_that_did_not(make_config, run_federation, tmp_path):
+    keys = {"algorithm": "fedhe", "models": "mlp", "rounds": 4, "client_seconds": "1,3", "checkpoint_every": 2}
+    whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
+    config = make_config(**keys)
+    with pytest.raises(SystemExit), Dying(config, 13) as grid:
+        run_federation(config, grid)
+    assert reached(run_federation(config.with_values({"resume": True}))) == reached(whole)
+
+
+class Elsewhere(GridView):
+    """Clients that the server cannot save: as in Flower's own engines, they end with their run."""
+
+    pull_interval = 0.0
+
+    def __init__(self, grid: LocalGrid) -> None:
+        super().__init__(grid, grid.get_node_ids())
+        self.numbers: set[tuple[int, Any]] = set()
+
+    def __enter__(self) -> "Elsewhere":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._grid.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        pushed = list(messages)
+        for message in pushed:
+            if message.metadata.message_type == MessageType.TRAIN:
+                number = message.content.config_records["config"]["server-round"]
+                self.numbers.add((message.metadata.dst_node_id, number))
+        return super().push_messages(pushed)
+
+
+def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, run_federation, tmp_path):
+    """The server dies beyond its checkpoint; clients have trained by later messages than that knows of."""
+    config = make_config(**UNEVEN | {"checkpoint_every": 4}, state_dir=str(tmp_path / "state"))
+    with pytest.raises(SystemExit), Elsewhere(Dying(config, 30)) as died:
+        run_federation(config, died)
+    assert entries(Path(config.output_dir))[-1]["round"] > Checkpoint.read(Path(config.output_dir)).round
+    resumed = config.with_values({"resume": True})
+    with Elsewhere(LocalGrid(config.to_flat(), 3, 8)) as grid:
+        folder = run_federation(resumed, grid, run_id=8)
+    assert not died.numbers & grid.numbers
+    assert summary(folder)["failures"] == 0
+    assert summary(folder)["rounds"] == 7
 
 
 def test_no_clients_are_drawn_in_an_asynchronous_run(make_config, refusal):

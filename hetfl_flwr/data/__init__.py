@@ -2,15 +2,16 @@
 
 from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
 from hetfl_flwr.data.clients import load_client_data
-from hetfl_flwr.data.domains import absolute, data_spec, kind_of
+from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
-from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_vocabulary
+from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
 from hetfl_flwr.data.samples import Batches, ClientData, DataSpec, Joined, Samples, prepared
 from hetfl_flwr.data.tables import parse_features
 
 __all__ = [
     "CATALOGUE",
     "READING_KEYS",
+    "ROTATED_PREFIX",
     "Batches",
     "CatalogueRow",
     "ClientData",
@@ -25,6 +26,7 @@ __all__ = [
     "data_spec",
     "kind_of",
     "load_client_data",
+    "parse_classes",
     "parse_features",
     "parse_partition",
     "parse_vocabulary",

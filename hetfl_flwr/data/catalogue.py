@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from hetfl_flwr.data.bundled import read_breast_cancer, read_digits, read_digits_colour
 from hetfl_flwr.data.folders import local_folder
-from hetfl_flwr.data.reading import Reading, parse_vocabulary
+from hetfl_flwr.data.reading import Reading, parse_classes, parse_vocabulary
 from hetfl_flwr.data.rotation import ANGLES, IMAGES_A_CLASS
 from hetfl_flwr.data.samples import Arrays, DataSpec
 from hetfl_flwr.errors import DataError
 
 _NO_COLUMNS = Reading()
+_DIGITS = tuple(map(str, range(10)))  # whatever a copy of such a data set calls them
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class DatasetEntry:
     values : tuple of str or int
         What labels are in the files, in class order: so classes are the same for all clients, whoever has which.
         Empty: 0..C-1.
+    names : tuple of str
+        What the classes are called, in class order, where the files call them otherwise; empty: as there.
     without : tuple of int
         Labels whose rows are left out.
     domains : int
@@ -54,13 +57,14 @@ class DatasetEntry:
     origin: str = ""
     columns: Reading = _NO_COLUMNS
     values: tuple[str | int, ...] = ()
+    names: tuple[str, ...] = ()
     without: tuple[int, ...] = ()
     domains: int = 1
 
     def completed(self, reading: Reading) -> Reading:
-        """Return a reading with the entry's columns where it names none; of bundled data only the image size counts."""
+        """Return a reading with the entry's columns where it names none; bundled data have no columns."""
         if self.bundled:
-            return Reading(image_size=reading.image_size)
+            return Reading(image_size=reading.image_size, classes=reading.classes)
         names = (field.name for field in fields(Reading))
         return replace(reading, **{name: getattr(reading, name) or getattr(self.columns, name) for name in names})
 
@@ -72,16 +76,17 @@ class DatasetEntry:
         DataError
             If images differ in size, and none is asked for.
         """
-        if self.spec.is_text:
+        spec = replace(self.spec, classes=len(parse_classes(reading.classes)) or self.spec.classes)
+        if spec.is_text:
             vocabulary = parse_vocabulary(reading.vocabulary)[1]
-            return replace(self.spec, shape=(reading.text_length,), vocabulary=vocabulary)
-        if not self.spec.is_image:
-            return self.spec
-        channels, height, width = self.spec.shape
+            return replace(spec, shape=(reading.text_length,), vocabulary=vocabulary)
+        if not spec.is_image:
+            return spec
+        channels, height, width = spec.shape
         shape = (channels, reading.image_size or height, reading.image_size or width)
         if 0 in shape:
             raise DataError(f"{self.place} has images of many sizes: set image-size to one for all")
-        return replace(self.spec, shape=shape)
+        return replace(spec, shape=shape)
 
 
 def _uci(
@@ -157,6 +162,7 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         licence="MIT (hub card)",
         place="ylecun/mnist",
         columns=Reading(image_column="image", label_column="label"),
+        names=_DIGITS,
     ),
     "mnist-m": DatasetEntry(
         spec=DataSpec(shape=(3, 32, 32), classes=10),
@@ -165,6 +171,7 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         licence="MIT (hub card)",
         place="Mike0307/MNIST-M",
         columns=Reading(image_column="image", label_column="label"),
+        names=_DIGITS,
     ),
     "office-home": DatasetEntry(
         spec=DataSpec(shape=(3, 0, 0), classes=65),
@@ -202,6 +209,7 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         place="synthetic-digits",
         origin="http://yaroslav.ganin.net",
         columns=Reading(label_column="label"),
+        names=_DIGITS,
     ),
     "usps": DatasetEntry(
         spec=DataSpec(shape=(1, 16, 16), classes=10),
@@ -210,6 +218,7 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         licence="not stated (hub card)",
         place="flwrlabs/usps",
         columns=Reading(image_column="image", label_column="label"),
+        names=_DIGITS,
     ),
 }
 

@@ -13,18 +13,19 @@ from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.folders import is_folder, local_folder
 from hetfl_flwr.data.hub import Kind, Source, open_source
 from hetfl_flwr.data.images import image_spec, read_images
-from hetfl_flwr.data.labels import IntArray, class_names, read_codes
+from hetfl_flwr.data.labels import IntArray, class_names, declared, read_codes
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import ANGLES, rotated
 from hetfl_flwr.data.samples import Arrays, DataSpec
 from hetfl_flwr.data.tables import read_table
 from hetfl_flwr.data.texts import read_texts
-from hetfl_flwr.errors import ConfigError, DataError, unknown
+from hetfl_flwr.errors import ConfigError, DataError, private, unknown
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's red, green and blue, in [0, 1], as torchvision documents them."""
 
-_ROTATED = "rotated-"
+ROTATED_PREFIX = "rotated-"
+"""What stands before the name of images that are to be turned."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Family:
     @property
     def base(self) -> str:
         """The data set that it is, or turns: a name of the catalogue, a hub id or a folder."""
-        return self.name.removeprefix(_ROTATED)
+        return self.name.removeprefix(ROTATED_PREFIX)
 
     @property
     def turned(self) -> bool:
@@ -84,7 +85,7 @@ def absolute(dataset: str) -> str:
 
 def _absolute(name: str) -> str:
     name = name.strip()
-    base = name.removeprefix(_ROTATED)
+    base = name.removeprefix(ROTATED_PREFIX)
     return name.removesuffix(base) + str(Path(base).expanduser().absolute()) if is_folder(base) else name
 
 
@@ -123,8 +124,8 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
 def _family(name: str, reading: Reading) -> Family:
     family = Family(name, reading)
     base, entry = family.base, CATALOGUE.get(family.base)
-    if base.startswith(_ROTATED):
-        raise ConfigError(f"dataset '{name}' is turned twice: write {_ROTATED} once")
+    if base.startswith(ROTATED_PREFIX):
+        raise ConfigError(f"dataset '{name}' is turned twice: write {ROTATED_PREFIX} once")
     if not entry and "/" not in base:
         raise ConfigError(
             f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
@@ -180,8 +181,8 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
 def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     """Return what the inputs of a data set, or of a list of them, are.
 
-    Nothing is downloaded to know: a data set of which neither the catalogue nor a folder here says anything is texts
-    if a text column is named, else images.
+    Nothing is downloaded to know: a data set of which neither the catalogue nor a folder here says anything, or that
+    each node names for itself (an empty name), is texts if a text column is named, else images.
 
     Raises
     ------
@@ -193,6 +194,8 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     >>> kind_of("digits"), kind_of("adult"), kind_of("owner/name", Reading(text_column="text"))
     ('image', 'table', 'text')
     """
+    if not dataset:
+        return "text" if reading and reading.text_column else "image"
     kinds = {_kind(family): family.name for family in parse_families(dataset, reading)}
     if len(kinds) > 1:
         said = ", ".join(f"{name} are {kind}s" for kind, name in kinds.items())
@@ -284,16 +287,19 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     """Return each domain of a data set as a view of one array: rows in order of domain, then of split."""
     entry = CATALOGUE.get(base)
     if entry and entry.bundled:
-        return (resized(entry.bundled(), reading.image_size),)
+        arrays = resized(entry.bundled(), reading.image_size)
+        numbers = tuple(map(str, range(arrays.spec.classes)))
+        return (declared(replace(arrays, class_names=arrays.class_names or numbers), reading.classes, base),)
     source = _source(base, reading)
     names, domains = _domains(source)
     rows = np.argsort(domains, kind="stable")
-    whole = replace(_read(source, rows), class_names=class_names(source))
+    called = entry.names if entry and not reading.classes else ()
+    whole = replace(_read(source, rows), class_names=called or class_names(source))
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
     if 0 in trains:
         raise DataError(
-            f"{source.place} has no training row of {reading.domain_column} {names[trains.index(0)]}: "
+            f"{source.place} has no training row of {reading.domain_column} {private(names[trains.index(0)])}: "
             "put some into it, or leave that domain out"
         )
     return tuple(

@@ -1,6 +1,9 @@
 """Data sets as files on this machine: which folder holds one."""
 
+import csv
 import os
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -92,6 +95,49 @@ def _is_mostly_other(folder: Path) -> bool:
     first = list(islice(files, MANY))
     data = sum(Path(name).suffix.lower() in TABLES | IMAGES for name in first)
     return len(first) == MANY and data < MANY / 4
+
+
+def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
+    """Refuse csv and parquet files in which a column stands twice, or that have unlike columns.
+
+    The library that reads them would rename the one, so that a second label column were an input, and fill up the
+    other with missing values.
+
+    Parameters
+    ----------
+    files : iterable of Path
+        All that are read together.
+    ignored : container of str
+        Columns that some may lack.
+
+    Raises
+    ------
+    DataError
+        Names file and column.
+    """
+    first: tuple[Path, set[str]] | None = None
+    for path, header in ((path, _header(path)) for path in files if path.suffix.lower() in (".csv", ".parquet")):
+        names = {name for name in header if " ".join(name.split()) not in ignored}
+        for name, count in Counter(header).items():
+            if count > 1:
+                raise DataError(f"'{path}' has column '{name}' more than once: give each column a name of its own")
+        first = first or (path, names)
+        for one, other, lacking in ((path, first[0], first[1] - names), (first[0], path, names - first[1])):
+            if lacking:
+                raise DataError(
+                    f"'{one}' has no column '{min(lacking)}', which '{other}' has: add it, or name it in ignore-columns"
+                )
+
+
+def _header(path: Path) -> Sequence[str]:
+    """Return the names of a file's columns."""
+    if path.suffix.lower() == ".parquet":
+        from pyarrow.parquet import read_schema
+
+        names: Sequence[str] = read_schema(path).names
+        return names
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        return next(csv.reader(file), [])
 
 
 def _is_file(path: Path, suffixes: set[str]) -> bool:

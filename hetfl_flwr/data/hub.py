@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hetfl_flwr.data.folders import EXPECTED, holds_images_alone, is_folder, local_folder, own_folder
+from hetfl_flwr.data.folders import EXPECTED, check_headers, holds_images_alone, is_folder, local_folder, own_folder
 from hetfl_flwr.data.reading import Reading
-from hetfl_flwr.errors import ConfigError, DataError
+from hetfl_flwr.errors import ConfigError, DataError, private
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets.arrow_dataset import Dataset
+    from datasets.features import Features
 
     from hetfl_flwr.data.catalogue import DatasetEntry
 
@@ -90,7 +91,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     if not sys.stderr.isatty():
         disable_progress_bars()
     place, found = _found(dataset, reading, entry)
-    splits: dict[str, Dataset] = {name: found[name].with_format(None) for name in ("train", "test") if name in found}
+    splits: dict[str, Dataset] = {name: _plain(found[name]) for name in ("train", "test") if name in found}
     if "train" not in splits:
         raise DataError(f"{place} has no split 'train', only: {', '.join(found)}")
     label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
@@ -110,6 +111,17 @@ def cells(data: "Dataset", column: str) -> "pa.ChunkedArray":
     """Return one column of a split."""
     table: pa.Table = data.select_columns(column).with_format("arrow")[:]
     return table[column]
+
+
+def features_of(data: "Dataset") -> "Features":
+    """Return the features of a split, which are not to be changed: each `Dataset.features` is a copy of all of them."""
+    features: Features = data.info.features
+    return features
+
+
+def _plain(data: "Dataset") -> "Dataset":
+    """Return a split that gives cells as they are, without a copy of what describes it where it does so already."""
+    return data if data.format["type"] is None else data.with_format(None)
 
 
 def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> tuple[str, dict[str, "Dataset"]]:
@@ -134,18 +146,23 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> tupl
 
 
 def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Dataset"]]:
-    from datasets.load import load_dataset, load_from_disk
+    from datasets.load import load_dataset, load_dataset_builder, load_from_disk
 
     images = holds_images_alone(folder)
     try:
         if any((folder / name).exists() for name in _SAVED):
             data: Any = load_from_disk(str(folder))
         else:
+            if not images:
+                files: dict[str, list[str]] = dict(load_dataset_builder(str(folder)).config.data_files or {})
+                check_headers([Path(file) for split in files.values() for file in split], reading.ignored)
             data = load_dataset("imagefolder", data_dir=str(folder)) if images else load_dataset(str(folder))
+    except DataError:
+        raise
     except Exception as error:
-        raise DataError(f"cannot read the data set in '{folder}': {reason(error)}") from error
+        raise DataError(f"cannot read the data set in '{folder}': {private(reason(error))}") from error
     splits = dict(data) if isinstance(data, dict) else {"train": data}
-    if images and not reading.label_column and any("label" not in split.features for split in splits.values()):
+    if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"'{folder}' holds images of fewer than two classes: put them into one folder a class")
     return f"'{folder}'", splits
 
@@ -179,20 +196,21 @@ def reason(error: BaseException) -> str:
 
 def _column(place: str, splits: dict[str, "Dataset"], wanted: str, kind: str, key: str) -> str:
     """Return the wanted column, or else the only one of a kind of feature."""
-    features = splits["train"].features
+    features = features_of(splits["train"])
     of_kind = [name for name, feature in features.items() if type(feature).__name__ == kind]
     if not wanted and len(of_kind) != 1:
         raise DataError(
-            f"{place} has {len(of_kind)} columns of type {kind}: set {key} to one of: {', '.join(features)}"
+            f"{place} has {len(of_kind)} columns of type {kind}: set {key} to one of: {private(', '.join(features))}"
         )
     column = wanted or of_kind[0]
     for split, data in splits.items():
-        if column not in data.features:
-            near = get_close_matches(column, data.features, n=1)
-            hint = f"did you mean '{near[0]}'? Set" if near else "set"
+        there = features_of(data)
+        if column not in there:
+            near = get_close_matches(column, there, n=1)
+            hint = f"did you mean '{private(near[0])}'? Set" if near else "set"
             raise DataError(
                 f"{place} has no column '{column}' in its split '{split}': "
-                f"{hint} {key} to one of: {', '.join(data.features)}"
+                f"{hint} {key} to one of: {private(', '.join(there))}"
             )
     return column
 
@@ -201,7 +219,7 @@ def _inputs(place: str, splits: dict[str, "Dataset"], reading: Reading, label: s
     """Return what an input is, and the columns that it is made of."""
     from datasets.features import Image
 
-    features = splits["train"].features
+    features = features_of(splits["train"])
     aside = [
         _column(place, splits, column, "", key)
         for column, key in ((reading.domain_column, "domain-column"), (reading.id_column, "natural:COLUMN"))
@@ -214,9 +232,9 @@ def _inputs(place: str, splits: dict[str, "Dataset"], reading: Reading, label: s
     if reading.image_column or any(isinstance(feature, Image) for feature in features.values()):
         return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
     columns = tuple(name for name in features if name not in (label, *aside))
-    ignored = {" ".join(name.split()) for name in reading.ignore_columns.split(",")}
     for column in columns:
-        if " ".join(column.split()) not in ignored and any(column not in data.features for data in splits.values()):
+        in_all = all(column in features_of(data) for data in splits.values())
+        if not in_all and " ".join(column.split()) not in reading.ignored:
             raise DataError(f"{place} has no column '{column}' in its split 'test': name it in ignore-columns")
     return "table", columns
 
@@ -225,7 +243,7 @@ def _as_images(place: str, data: "Dataset", column: str) -> "Dataset":
     """Return a split whose column is decoded as images; bytes and paths of files are, too."""
     from datasets.features import Image, Value
 
-    feature = data.features[column]
+    feature = features_of(data)[column]
     if isinstance(feature, Image):
         return data
     if not isinstance(feature, Value) or feature.dtype not in ("binary", "large_binary", "string", "large_string"):

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.hub import Source, reason
+from hetfl_flwr.data.hub import Source, features_of, reason
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.samples import Arrays, DataSpec
-from hetfl_flwr.errors import DataError
+from hetfl_flwr.errors import DataError, private
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
@@ -119,13 +119,13 @@ def _pixels(source: Source, image: "Image", row: int, shape: tuple[int, int, int
 
 def _decoder(source: Source) -> Callable[[Any, int], "Image"]:
     """Return what makes an image of a cell and its row number."""
-    feature = source.splits["train"].features[source.inputs[0]]  # asked once: each time it is a deep copy of all
+    feature = features_of(source.splits["train"])[source.inputs[0]]
 
     def decode(cell: Any, row: int) -> "Image":
         try:
             image: Image = feature.decode_example(cell)
         except Exception as error:
-            raise DataError(f"cannot decode image {source.where(row)}: {reason(error)}") from error
+            raise DataError(f"cannot decode image {source.where(row)}: {private(reason(error))}") from error
         return image
 
     return decode

@@ -1,25 +1,39 @@
 """Columns whose values are classes, domains or owners, as numbers 0, 1, ..."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 from textwrap import shorten
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
-from hetfl_flwr.data.hub import Source, cells
-from hetfl_flwr.errors import DataError
+from hetfl_flwr.data.hub import Source, cells, features_of
+from hetfl_flwr.data.reading import parse_classes
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.errors import DataError, private
 
 IntArray = npt.NDArray[np.int64]
+
+MOST_UNDECLARED = 20
+"""Different labels up to which nobody asks whether a column is to be classified."""
+
+FEWEST_ROWS = {"numbers": 10, "texts": 2}
+"""Rows a label, on average, below which a column with more different ones is taken for a quantity, or for a name of
+each row, unless ``classes`` declares it."""
+
+_SINGLE = "only single-label classification is learnt here"
 
 
 def read_labels(source: Source) -> tuple[int, dict[str, IntArray]]:
     """Return the number of classes and the labels of each split.
 
-    The classes are the names of a class-label column, or the values that the catalogue declares, or else the sorted
-    distinct values of the training split: integers, truth values (false first) or strings. So integers 0..C-1
-    stay as they are.
+    The classes are those of ``classes``, or the names of a class-label column, or the values that the catalogue
+    declares, or else the sorted distinct values of the training split: integers, truth values (false first) or strings.
+    So integers 0..C-1 stay as they are.
 
     Returns
     -------
@@ -31,24 +45,40 @@ def read_labels(source: Source) -> tuple[int, dict[str, IntArray]]:
     Raises
     ------
     DataError
-        If a label is missing, is none of the classes or of another type, or there are fewer than two classes.
+        If a label is missing, is none of the classes or of another type, there are fewer than two classes, or so many
+        that the column is a quantity to be estimated.
     """
-    columns = _columns(source, source.label, "label-column")
-    values = _declared(source) or _distinct([columns["train"]])
-    if len(values) < 2:
-        raise DataError(
-            f"column '{source.label}' of {source.place} has one value only, {_shown(values)}: "
-            "set label-column to one that holds two or more classes"
-        )
+    values, columns = _values(source), _columns(source, source.label, "label-column")
     return len(values), {split: _codes(source, split, found, values) for split, found in columns.items()}
 
 
 def class_names(source: Source) -> tuple[str, ...]:
-    """Return what the classes are called: by a class-label column, else by the values that stand for them."""
-    values = _declared(source) or _distinct([_columns(source, source.label, "label-column")["train"]])
-    names = getattr(source.splits["train"].features[source.label], "names", None) or ()
-    called: dict[int | str, str] = dict(enumerate(names))
-    return tuple(called.get(value, str(value)) for value in values)
+    """Return what the classes are called: by ``classes``, by a class-label column, else by their values."""
+    if source.reading.classes:
+        return tuple(name for name, _ in parse_classes(source.reading.classes))
+    called: dict[int | str, str] = dict(enumerate(_feature_names(source)))
+    return tuple(called.get(value, str(value)) for value in _values(source))
+
+
+def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
+    """Return a data set whose classes have names already, with the classes that a reading declares.
+
+    Raises
+    ------
+    DataError
+        If a label is none of them.
+    """
+    wanted = parse_classes(classes)
+    if not wanted:
+        return arrays
+    order = {label: number for number, (_, label) in enumerate(wanted)}
+    numbers = torch.tensor([order.get(name, -1) for name in arrays.class_names])
+    left = set(arrays.labels[numbers[arrays.labels] < 0].tolist())
+    if left:
+        names = ", ".join(arrays.class_names[number] for number in sorted(left))
+        raise DataError(f"{place} has labels {names}: labels must be {_shown(list(order))}, as classes says")
+    spec = replace(arrays.spec, classes=len(wanted))
+    return replace(arrays, spec=spec, labels=numbers[arrays.labels], class_names=tuple(name for name, _ in wanted))
 
 
 def read_codes(source: Source, column: str, key: str) -> tuple[tuple[int | str, ...], IntArray]:
@@ -80,9 +110,50 @@ def read_codes(source: Source, column: str, key: str) -> tuple[tuple[int | str, 
     return values, np.concatenate([_codes(source, split, found, values) for split, found in columns.items()])
 
 
-def _declared(source: Source) -> tuple[int | str, ...]:
-    classes = getattr(source.splits["train"].features[source.label], "num_classes", None)
-    return source.values or tuple(range(classes or 0))
+def _feature_names(source: Source) -> Sequence[str]:
+    """Return the names of a class-label column; of any other none."""
+    return getattr(features_of(source.splits["train"])[source.label], "names", None) or ()
+
+
+@cache
+def _values(source: Source) -> tuple[int | str, ...]:
+    """Return the value that stands for each class."""
+    found = _columns(source, source.label, "label-column")["train"]
+    if source.reading.classes:
+        return _wanted(source, found)
+    values = source.values or tuple(range(len(_feature_names(source))))
+    if values:
+        return values
+    values = _distinct([found])
+    if len(values) < 2:
+        raise DataError(
+            f"column '{source.label}' of {source.place} has one value only, {_shown(values)}: "
+            "set label-column to one that holds two or more classes, or declare them in classes"
+        )
+    kind = "texts" if pa.types.is_large_string(found.type) else "numbers"
+    if len(values) > max(MOST_UNDECLARED, len(found) // FEWEST_ROWS[kind]):
+        what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
+        raise DataError(
+            f"label column '{source.label}' of {source.place} has {len(values)} different {kind} in {len(found)} rows: "
+            f"{what}, and {_SINGLE}: name another label-column, or put it into a few classes"
+        )
+    return values
+
+
+def _wanted(source: Source, found: pa.ChunkedArray) -> tuple[int | str, ...]:
+    """Return the values that ``classes`` names; of a class that a class-label column lacks, one that no row has."""
+    labels = [label for _, label in parse_classes(source.reading.classes)]
+    if names := _feature_names(source):
+        numbers = {name: number for number, name in enumerate(names)}
+        return tuple(numbers.get(label, -1 - number) for number, label in enumerate(labels))
+    if pa.types.is_large_string(found.type):
+        return tuple(labels)
+    try:
+        return tuple(map(int, labels))
+    except ValueError:
+        raise DataError(
+            f"column '{source.label}' of {source.place} holds integers: write classes as integers, or as NAME:INTEGER"
+        ) from None
 
 
 def _distinct(columns: Iterable[pa.ChunkedArray]) -> tuple[int | str, ...]:
@@ -98,14 +169,19 @@ def _codes(source: Source, split: str, found: pa.ChunkedArray, values: tuple[int
         ) from None
     if codes.null_count:
         row = _first_null(codes)
+        names = _feature_names(source)
+        value, known = found[row].as_py(), values
+        if names and source.reading.classes:
+            value, known = names[value], tuple(label for _, label in parse_classes(source.reading.classes))
         raise DataError(
-            f"row {row} of split '{split}' of {source.place} has {source.label} {found[row].as_py()}: "
-            f"labels must be {_shown(values)}"
+            f"row {row} of split '{split}' of {source.place} has {source.label} {private(value)}: "
+            f"labels must be {_shown(known)}" + ", as classes says" * bool(source.reading.classes)
         )
     labels: IntArray = codes.to_numpy().astype(np.int64)
     return labels
 
 
+@cache
 def _columns(source: Source, column: str, key: str) -> dict[str, pa.ChunkedArray]:
     """Return a column of each split, all int64 or all string, no value missing."""
     columns = {split: _plain(source, split, column, key) for split in source.splits}
@@ -132,18 +208,29 @@ def _plain(source: Source, split: str, column: str, key: str) -> pa.ChunkedArray
     except pa.ArrowInvalid:  # a float that is no integer
         pass
     raise DataError(
-        f"column '{column}' of {source.place} holds {found.type} in split '{split}': "
+        f"column '{column}' of {source.place} holds {found.type}{_unlike_classes(found, key)} in split '{split}': "
         f"set {key} to one that holds integers, truth values or strings"
     )
+
+
+def _unlike_classes(found: pa.ChunkedArray, key: str) -> str:
+    """Return what a column of labels looks like that holds no classes."""
+    if key != "label-column":
+        return ""
+    if pa.types.is_floating(found.type):
+        return f", {len(found.unique())} different numbers in {len(found)} rows (this looks like regression; {_SINGLE})"
+    if pa.types.is_nested(found.type):
+        return f", several labels a row ({_SINGLE})"
+    return ""
 
 
 def _first_null(found: pa.ChunkedArray) -> int:
     return int(np.argmax(found.is_null().to_numpy()))
 
 
-def _shown(values: tuple[int | str, ...]) -> str:
+def _shown(values: Sequence[int | str]) -> str:
     """Return how messages call some values."""
-    if len(values) > 2 and values == tuple(range(len(values))):
+    if len(values) > 2 and tuple(values) == tuple(range(len(values))):
         return f"0..{len(values) - 1}"
     shown = [shorten(str(value), 30) for value in values[:20]]
-    return ", ".join(shown) + (", ..." if len(values) > 20 else "")
+    return private(", ".join(shown) + (", ..." if len(values) > 20 else ""))

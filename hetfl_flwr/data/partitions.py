@@ -160,6 +160,16 @@ def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -
             f"partition '{partition}': {num_partitions} clients cannot share {len(present)} owners: "
             f"use {len(present)} clients or fewer"
         )
+    if len(present) > num_partitions:
+        _LOGGER.warning(
+            "partition '%s' merges %d owners into %d clients: client k is owner k and each %dth after it; take %d "
+            "clients for one owner each",
+            partition,
+            len(present),
+            num_partitions,
+            num_partitions,
+            len(present),
+        )
     return codes % num_partitions
 
 

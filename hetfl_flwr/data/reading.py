@@ -23,6 +23,8 @@ class Reading:
         columns are its inputs.
     domain_column : str
         Column whose values are domains; empty: the catalogue's, or one domain.
+    classes : str
+        The classes in their order, for all data sets of a list; see `parse_classes`. Empty: as the data have them.
     categorical_columns : str
         Comma list of a table's columns that are categories although they hold numbers, or many different texts.
     ignore_columns : str
@@ -42,12 +44,18 @@ class Reading:
     text_column: str = ""
     label_column: str = ""
     domain_column: str = ""
+    classes: str = ""
     categorical_columns: str = ""
     ignore_columns: str = ""
     image_size: int = 0
     vocabulary: str = "hashed:20000"
     text_length: int = 32
     id_column: str = ""
+
+    @property
+    def ignored(self) -> frozenset[str]:
+        """The names of ``ignore_columns``, their blanks one space each."""
+        return frozenset(" ".join(name.split()) for name in self.ignore_columns.split(","))
 
     def of(self, number: int, count: int) -> "Reading":
         """Return the reading of one data set of a list, its folder as an absolute path.
@@ -112,6 +120,33 @@ def parse_vocabulary(text: str) -> tuple[str, int]:
     ):
         raise ConfigError(f"vocabulary {text!r} is not one of: hashed:V, shared:V (V tokens in all, 3 or more)")
     return kind, int(size)
+
+
+def parse_classes(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the name of each class, in order, and what it is called in the data.
+
+    Parameters
+    ----------
+    text : str
+        Comma list of two classes or more: ``NAME``, or ``NAME:LABEL`` where the data call it otherwise. Empty: none.
+
+    Raises
+    ------
+    ConfigError
+        If there is one class alone, or a name or label is empty or there twice.
+
+    Examples
+    --------
+    >>> parse_classes("malignant:Malignant, benign")
+    (('malignant', 'Malignant'), ('benign', 'benign'))
+    """
+    if not text.strip():
+        return ()
+    parts = [[part.strip() for part in item.split(":", 1)] for item in text.split(",")]
+    classes = tuple((part[0], part[-1]) for part in parts)
+    if len(classes) < 2 or any(len({*column} - {""}) < len(classes) for column in zip(*classes, strict=True)):
+        raise ConfigError(f"classes {text!r}: expected two or more different names, NAME or NAME:LABEL, with commas")
+    return classes
 
 
 def _one(text: str, name: str, number: int, count: int) -> str:

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from math import inf
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from hetfl_flwr.errors import DataError
+
+MOST_DEVIATIONS = 100.0
+"""Standard deviations from the mean within which a public row of another client is taken as it is."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,8 @@ class Samples:
         ----------
         inputs : Tensor
             (R, *shape), as `stored` gives them. Their stored values must mean what they mean here, which holds
-            among the clients of one data set or one rotated family.
+            among the clients of one data set or one rotated family. Of a standardised table, values more than
+            `MOST_DEVIATIONS` deviations from this client's mean are cut to that.
         labels : Tensor
             (R,) int64, 0..C-1.
 
@@ -258,12 +263,19 @@ class Samples:
             raise DataError(f"texts of others have tokens outside 0..{vocabulary - 1}")
         theirs = replace(
             self.arrays,
-            inputs=inputs.to(mine.device),
+            inputs=self._cut(inputs.to(mine.device)),
             labels=labels.to(mine.device),
             train_rows=len(labels),
             owners=None,
         )
         return Samples(theirs, torch.arange(len(labels), device=mine.device))
+
+    def _cut(self, inputs: Tensor) -> Tensor:
+        peak, centre = self.arrays.peak, self.arrays.centre
+        if not (self.arrays.spec.is_table and isinstance(peak, Tensor)):
+            return inputs
+        low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))
+        return inputs.clamp(low.nan_to_num(nan=-inf), high.nan_to_num(nan=inf))  # 0 x inf: of one number only
 
     def to(self, device: torch.device | str) -> "Samples":
         """Return these samples on a device; one copy of the data set is kept there for all clients."""
@@ -393,6 +405,14 @@ class ClientData:
     domain: int = 0
     others: tuple[Samples, ...] = ()
     others_validation: tuple[Samples, ...] = ()
+
+    @property
+    def owners(self) -> int:
+        """How many owners its training rows have, where the partition goes by owners; else 0."""
+        owners = self.train.arrays.owners
+        if owners is None:
+            return 0
+        return len(set(owners[self.train.rows.cpu()].tolist()))
 
     @property
     def public(self) -> Samples:

@@ -13,7 +13,7 @@ import torch
 
 from hetfl_flwr.data.labels import read_labels
 from hetfl_flwr.data.samples import Arrays, DataSpec
-from hetfl_flwr.errors import ConfigError, DataError, unknown
+from hetfl_flwr.errors import ConfigError, DataError, private, unknown
 from hetfl_flwr.seeding import generator
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def read_table(source: "Source") -> Arrays:
         If a key names no column of the table, or none is left; if a column has too many different texts, or neither
         numbers nor texts nor truth values; if a number is infinite; or the labels are not as they should be.
     """
-    ignored = _named(source, "ignore-columns")
+    ignored = {*_named(source, "ignore-columns")}
     columns = [name for name in source.inputs if name not in ignored]
     if not columns:
         raise DataError(
             f"{source.place} has no column to learn from besides '{source.label}' and those of ignore-columns"
         )
     classes, labels = read_labels(source)
-    table, categories = _whole(source, columns), [*_named(source, "categorical-columns"), *_class_labels(source)]
+    table, categories = _whole(source, columns), {*_named(source, "categorical-columns"), *_class_labels(source)}
     encoded = [_encoded(source, name, table[name], name in categories) for name in columns]
     groups = tuple(values.shape[1] for values, _, _ in encoded)
     return Arrays(
@@ -221,7 +221,8 @@ def _named(source: "Source", key: str) -> list[str]:
     names = [" ".join(name.split()) for name in wanted.split(",") if name.strip()]
     for name in names:
         if name not in by_name:
-            raise DataError(f"{key} of {source.place}: {unknown('column', name, by_name)}")
+            known = unknown("column", name, by_name).removeprefix(f"unknown column '{name}':")
+            raise DataError(f"{key} of {source.place}: unknown column '{name}':{private(known)}")
     return [by_name[name] for name in names]
 
 
@@ -229,12 +230,14 @@ def _class_labels(source: "Source") -> list[str]:
     """Return the columns that the data set itself declares as categories."""
     from datasets.features import ClassLabel
 
-    return [name for name, feature in source.splits["train"].features.items() if isinstance(feature, ClassLabel)]
+    from hetfl_flwr.data.hub import features_of
+
+    return [name for name, feature in features_of(source.splits["train"]).items() if isinstance(feature, ClassLabel)]
 
 
 def _whole(source: "Source", columns: Sequence[str]) -> pa.Table:
     """Return some columns of all splits, one after the other."""
-    splits = [data.select_columns(list(columns)).with_format("arrow")[:] for data in source.splits.values()]
+    splits = [data.with_format("arrow")[:].select(list(columns)) for data in source.splits.values()]
     try:
         return pa.concat_tables(splits, promote_options="permissive")
     except pa.ArrowTypeError as error:

@@ -4,18 +4,20 @@ from hetfl_flwr.models.precision import mixed
 from hetfl_flwr.models.registry import (
     ZOO,
     CatalogueRow,
+    build_bounded,
     build_model,
     catalogue_rows,
     check_pretrained,
     deal,
     parse_models,
 )
-from hetfl_flwr.models.split_model import SplitModel, parameter_count, split
+from hetfl_flwr.models.split_model import SplitModel, parameter_count, split, trainable_count
 
 __all__ = [
     "ZOO",
     "CatalogueRow",
     "SplitModel",
+    "build_bounded",
     "build_model",
     "catalogue_rows",
     "check_pretrained",
@@ -24,4 +26,5 @@ __all__ = [
     "parameter_count",
     "parse_models",
     "split",
+    "trainable_count",
 ]

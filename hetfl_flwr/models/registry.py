@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
+from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 
+from hetfl_flwr.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, place, unknown
 from hetfl_flwr.models.split_model import SplitModel, cause, channels_last, checked, parameter_count, projected
@@ -235,6 +237,46 @@ def build_model(
     return channels_last(model) if name in ZOO else model
 
 
+def build_bounded(
+    name: str,
+    spec: DataSpec,
+    *,
+    seed: int,
+    scope: tuple[int | str, ...] = (),
+    width: int = 0,
+    pretrained: str = "",
+) -> SplitModel:
+    """Build a model for data that another machine has described, unless it is too large for that.
+
+    A model of the zoo is first built without any memory, and counted. What an own model comes to, only its function
+    knows: of that one the size of the input is bounded alone.
+
+    Parameters
+    ----------
+    name, spec, seed, scope, width, pretrained
+        As in `build_model`.
+
+    Raises
+    ------
+    ModelError
+        As `build_model`; or one input has more numbers than `bounds.MOST_INPUTS`, or a model of the zoo more weights
+        and running statistics than `bounds.MOST_NUMBERS`.
+    """
+    data = f"data of shape {spec.shape} and {spec.classes} classes"
+    if prod(spec.shape) > MOST_INPUTS:
+        raise ModelError(f"model '{name}' for {data}: the server builds none for inputs of over {MOST_INPUTS} numbers")
+    if name in ZOO:
+        with torch.device("meta"):
+            outline = build_model(name, spec, seed=seed, width=width)
+        numbers = sum(tensor.numel() for tensor in outline.state_dict().values())
+        if numbers > MOST_NUMBERS:
+            raise ModelError(
+                f"model '{name}' for {data} has {numbers} weights, more than the {MOST_NUMBERS} of the largest model "
+                "that the server builds"
+            )
+    return build_model(name, spec, seed=seed, scope=scope, width=width, pretrained=pretrained)
+
+
 def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
     """Return what each model of the zoo becomes for the data.
 
@@ -285,7 +327,7 @@ def _build(name: str, build: Callable[[DataSpec], SplitModel], spec: DataSpec) -
         return build(spec)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as error:  # an own model may do anything, such as sys.exit()
         data = f"data of shape {spec.shape} and {spec.classes} classes"
         raise ModelError(f"model '{name}' for {data}: {cause(error)}") from error
 

@@ -62,6 +62,11 @@ def parameter_count(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
+def trainable_count(model: nn.Module) -> int:
+    """Return the number of weights of a model that training changes."""
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+
+
 def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None = None) -> SplitModel:
     """Split a copy of any module whose last layer is a Linear into body and head.
 

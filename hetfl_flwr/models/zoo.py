@@ -1,6 +1,7 @@
 """Model layouts, sized by the shape of the data."""
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from math import prod
 
 import torch
@@ -290,7 +291,7 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
         The layers that fit, ending in a flattening, and the number of features D that they give.
     """
     fitted = nn.Sequential()
-    image = torch.zeros(1, *shape)
+    image = torch.zeros(1, *shape, device="meta")  # sizes alone: whatever the shape, it takes no memory
     with torch.no_grad():
         for layer in layers:
             side = min(image.shape[2:])
@@ -299,7 +300,7 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
             if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d) and side < int(layer.kernel_size):  # type: ignore[arg-type]
                 continue
             fitted.append(layer)
-            image = layer.eval()(image)
+            image = deepcopy(layer).to("meta").eval()(image)
     return fitted.append(nn.Flatten()).train(), image.numel()
 
 

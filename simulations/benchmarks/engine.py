@@ -16,6 +16,7 @@ of one table only, for seconds differ from machine to machine. The ratios in the
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -73,10 +74,11 @@ def overhead(clients: int, repeats: int) -> list[Row]:
 
     with LocalGrid(config.to_flat(), clients, run=2**62, app="simulations.benchmarks.echo:app") as grid:
         federation = Federation(grid, config)
+        nobody = Member(
+            0, 0, clients, "none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, (), "", (), (), (), (), 0, *[""] * 3
+        )
         for partition, node in enumerate(grid.get_node_ids()):
-            federation.roster.add(
-                Member(node, partition, clients, "none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, ())
-            )
+            federation.roster.add(replace(nobody, node=node, partition=partition))
         return [
             Row(f"overhead, {name}, {clients} clients", "ms a message", _timed(act, repeats, clients), "<= 0.5 ms")
             for name, act in (("bare", bare), ("exchange", exchange))

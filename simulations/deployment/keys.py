@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.node_keys import is_public_key, read_node_keys, write_node_keys
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names that every server certificate holds: the SuperLink's own processes call it by them."""
@@ -68,13 +69,19 @@ class Keys:
         """Return the public key of a node, which the SuperLink is told of."""
         return self.folder / f"node-{number}.pub"
 
+    @property
+    def list(self) -> Path:
+        """The list of the nodes' public keys by client number, against which the server holds registrations."""
+        return self.folder / "node-keys.toml"
+
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     """Write what a folder still lacks of a federation's keys, and return the new files.
 
     Each pair has a public half. Where that is there, the pair is kept, wherever its private half is by now; so nodes
-    can be added later, and a server certificate is renewed by moving the old one away. No file is ever overwritten, and
-    each appears whole: where the command was stopped between the halves of a pair, the private one is used.
+    can be added later, and a server certificate is renewed by moving the old one away. No file is ever overwritten but
+    the list of the nodes' public keys: it gets those of all ``node-K.pub`` in the folder, and keeps its other entries.
+    Each file appears whole: where the command was stopped between the halves of a pair, the private one is used.
 
     Parameters
     ----------
@@ -105,6 +112,7 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
         for number in range(nodes):
             if not keys.node_public(number).exists():
                 made += _make_node(keys, number)
+        made += _list_nodes(keys)
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from None
     return made
@@ -145,6 +153,27 @@ def _make_node(keys: Keys, number: int) -> list[Path]:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" node-{number}\n".encode()
     return _written(keys.node(number), private, keys.node_public(number), public)
+
+
+def _list_nodes(keys: Keys) -> list[Path]:
+    """Bring the list of public keys up to date; return it if that has changed it."""
+    before = read_node_keys(keys.list) if keys.list.exists() else {}
+    numbers = (path.name.removeprefix("node-").removesuffix(".pub") for path in keys.folder.glob("node-*.pub"))
+    listed = {int(number): _read_public(keys.node_public(int(number))) for number in numbers if number.isdecimal()}
+    if before | listed == before:
+        return []
+    temporary = keys.list.with_name(f".{keys.list.name}")
+    temporary.touch(0o644)
+    temporary.write_bytes(write_node_keys(before | listed))
+    temporary.replace(keys.list)
+    return [keys.list]
+
+
+def _read_public(path: Path) -> str:
+    key = " ".join(path.read_text(errors="replace").split()[:2])  # without the comment
+    if not is_public_key(key):
+        raise ConfigError(f"{path} is no public key in OpenSSH's format")
+    return key
 
 
 def _check_server(keys: Keys, names: list[x509.GeneralName]) -> None:

@@ -20,11 +20,14 @@ from hetfl_flwr.results import ROUNDS_FILE, new_folder
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 from simulations.deployment.keys import Keys, make_keys
 
-SETTLED = ("clients", "data-dir", "dataset", "output-dir", "partition", "resume", "state-dir")
+SETTLED = ("clients", "data-dir", "dataset", "node-keys", "output-dir", "partition", "resume", "state-dir")
 """Run-config keys that a rehearsal sets itself."""
 
-OURS = ("clients", "own-keys")
+OURS = ("clients", "start-clients", "start-timeout", "node-keys", "own-keys")
 """Run-config keys that it gives to the run besides the user's."""
+
+PATIENCE = 120.0
+"""Seconds that its run waits for nodes, unless ``start-timeout`` says otherwise; all of them must be there then."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -68,10 +71,12 @@ def rehearsal(
             raise ConfigError(f"{key} is set by the rehearsal itself, which gives each node its own: leave it out")
     if not (ROOT / "pyproject.toml").is_file():
         raise ConfigError(f"no app in {ROOT}: `flwr run` needs a checkout of the repository, and so does a rehearsal")
-    config = resolve(RunConfig.from_flat({**settings, "clients": nodes}))
+    whole: dict[str, Value] = {"start-clients": nodes, "start-timeout": PATIENCE, **settings, "clients": nodes}
+    config = resolve(RunConfig.from_flat(whole))
     folder = _new_folder(config, out)
     keys = Keys(folder / "keys")
     make_keys(keys.folder, [], nodes)
+    config = config.with_values({"node-keys": str(keys.list)})
     write_digits([folder / f"node-{number}" / "data" for number in range(nodes)])
     say(f"folder      {folder}")
     say(f"keys        keys: a private CA, a server certificate, {nodes} node keys")

@@ -212,7 +212,8 @@ def bits(record: ArrayRecord) -> dict[str, bytes]:
 def train(federation: Federation, strategy: Any, arrays: ArrayRecord, round: int = 1) -> Exchange:
     """Let all clients train for a round."""
     view = federation.view(list(federation.roster))
-    return federation.exchange(strategy.configure_train(round, arrays, ConfigRecord(), view), strategy.upload_spec)
+    messages = strategy.configure_train(round, arrays, ConfigRecord(), view)
+    return federation.exchange(messages, strategy.upload_spec, strategy.most_samples)
 
 
 def prepared(federation: Federation) -> tuple[Any, ArrayRecord]:

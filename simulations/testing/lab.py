@@ -27,7 +27,13 @@ from simulations.hosted import CLIENT_APP
 RUN = 7
 """Run id of everything that is built here."""
 
-SMALL: Mapping[str, Value] = {"models": "mlp,lenet5", "clients": 2, "rounds": 2, "batch-size": 20}
+SMALL: Mapping[str, Value] = {
+    "dataset": "digits",
+    "models": "mlp,lenet5",
+    "clients": 2,
+    "rounds": 2,
+    "batch-size": 20,
+}
 """Config keys of all that is built here unless others are given: digits, two clients with unlike models, two rounds."""
 
 NORMED = f"{__name__}:normed"

@@ -1,0 +1,64 @@
+"""Files that know when they are damaged: safetensors blobs that hold a digest of all their other bytes.
+
+The digest is part of the JSON text in the blob's metadata, so that the file stays plain safetensors. It is written over
+`BLANK`, which must be the first value of that JSON object, under the key ``digest``.
+"""
+
+import re
+from hashlib import blake2b
+from pathlib import Path
+
+from hetfl_flwr.errors import DamagedError
+
+BLANK = "0" * 64
+"""What stands for the digest while it is computed."""
+
+_FIELD = re.compile(rb'\\"digest\\": \\"([0-9a-f]{64})\\"')
+_HEAD = 512
+"""Bytes from the beginning of a blob within which its digest lies."""
+
+
+def seal(blob: bytes) -> bytes:
+    """Return a blob with its digest in place of `BLANK`."""
+    found = _found(blob)
+    view = memoryview(blob)
+    return b"".join((view[: found.start(1)], _digest(blob, found).encode(), view[found.end(1) :]))
+
+
+def check_seal(blob: bytes) -> str:
+    """Return the digest of a blob that is as it was written.
+
+    Raises
+    ------
+    DamagedError
+        It is not.
+    """
+    found = _found(blob)
+    if _digest(blob, found) != found[1].decode():
+        raise DamagedError("its checksum does not fit")
+    return found[1].decode()
+
+
+def is_sealed(blob: bytes) -> bool:
+    """Say whether a blob names a digest."""
+    return _FIELD.search(blob, 0, _HEAD) is not None
+
+
+def digest_in(path: Path) -> str:
+    """Return the digest that a file names, which costs no more than a look at its beginning."""
+    with path.open("rb") as file:
+        return _found(file.read(_HEAD))[1].decode()
+
+
+def _found(blob: bytes) -> re.Match[bytes]:
+    found = _FIELD.search(blob, 0, _HEAD)
+    if found is None:
+        raise DamagedError("it has no checksum")
+    return found
+
+
+def _digest(blob: bytes, found: re.Match[bytes]) -> str:
+    view, digest = memoryview(blob), blake2b(digest_size=len(BLANK) // 2)
+    for part in (view[: found.start(1)], BLANK.encode(), view[found.end(1) :]):
+        digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,224 @@
+"""What one hostile client costs the others: ``python -m simulations.benchmarks.attacks --out DIR``.
+
+Every algorithm that is sent anything, on the bundled digits, with default settings (50 rounds of three mini-batches,
+iid rows, unlike models where it may), over three seeds. The accuracy is the mean over the honest clients, after the
+last round, each on its own test set. One client sends, in place of what it has learnt,
+
+- *at the limit*: one of five, once, in round 25, the largest number that each array may hold, everywhere;
+- *scaled by 10*, *by 1e6*: one of ten, in each round, its arrays times that;
+- *sign-flipped*: one of ten, in each round, its arrays times -1; of weights, which are sent both ways, their change.
+
+Scaled are amounts: floating-point arrays that are no probabilities. Where all is probabilities, as in FedH2L, what is
+scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Beside each attack stands the
+same federation without it: with the algorithm's default, which is the guard alone, or with ``robust = "median"``. A
+run whose record is in ``DIR/attacks.jsonl`` is not run again.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from numpy.typing import NDArray
+
+from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.messages import ARRAYS
+from hetfl_flwr.payloads import LEARNT_LIMIT, from_record
+from hetfl_flwr.server_app import app as server_app
+from simulations.engine import LocalGrid
+from simulations.hosted import FIRST_NODE
+from simulations.local import process_as_it_was, resolved
+
+HOSTILE, SEEDS, ROUNDS = 3, 3, 50
+
+ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
+    "fedhe": {"algorithm": "fedhe"},
+    "fedhe, asynchronous": {"algorithm": "fedhe", "fedhe.mode": "async"},
+    "fedmd": {"algorithm": "fedmd"},
+    "fedh2l": {"algorithm": "fedh2l"},
+    "chfl": {"algorithm": "chfl"},
+    "fedhenn": {"algorithm": "fedhenn"},
+    "fedhenn, homogeneous": {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
+    "fml": {"algorithm": "fml"},
+    "fedavg": {"algorithm": "fedavg"},
+    "fedprox": {"algorithm": "fedprox"},
+    "fedrep": {"algorithm": "fedrep"},
+}
+"""The rows: config keys of each."""
+
+Values = NDArray[Any]
+Attack = Callable[[Values, Values | None], Values]
+"""From an array that a client has learnt, and the one of its name and shape that it was sent, to what it sends."""
+
+
+def scaled(factor: float) -> Attack:
+    """Multiply."""
+    return lambda array, sent: np.clip(array * np.float32(factor), -LEARNT_LIMIT, LEARNT_LIMIT).astype(array.dtype)
+
+
+def at_the_limit(array: Values, sent: Values | None) -> Values:
+    """Send the largest number allowed."""
+    return np.full_like(array, LEARNT_LIMIT)
+
+
+def flipped(array: Values, sent: Values | None) -> Values:
+    """Send the opposite of what was learnt."""
+    return -array if sent is None else 2 * sent - array
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Parameters
+    ----------
+    clients : int
+        How many there are.
+    attack : callable, optional
+        What the hostile one does; None: there is none.
+    robust : str
+        The algorithm's ``robust``, where it has it.
+    once : bool
+        Whether it does so in the middle round alone.
+    """
+
+    clients: int
+    attack: Attack | None = None
+    robust: str = "none"
+    once: bool = False
+
+
+COLUMNS: Mapping[str, Column] = {
+    "5 clients": Column(5),
+    "at the limit": Column(5, at_the_limit, once=True),
+    "10 clients": Column(10),
+    "scaled by 10": Column(10, scaled(10.0)),
+    "scaled by 1e6": Column(10, scaled(1e6)),
+    "sign-flipped": Column(10, flipped),
+    "10 clients, robust": Column(10, robust="median"),
+    "sign-flipped, robust": Column(10, flipped, robust="median"),
+}
+"""The columns, each attack behind the federation without it."""
+
+
+class HostileGrid(LocalGrid):
+    """The local engine with one client whose training replies are forged."""
+
+    def __init__(self, config: RunConfig, run: int, column: Column) -> None:
+        super().__init__(config.to_flat(), config.clients, run)
+        self._column, self._sent_down, self._replied = column, dict[str, Message](), 0
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Remember what the hostile client is sent."""
+        pushed = list(messages)
+        ids = super().push_messages(pushed)
+        self._sent_down |= {
+            message.metadata.message_id: message
+            for message in pushed
+            if message.metadata.dst_node_id == FIRST_NODE + HOSTILE
+            and message.metadata.message_type == MessageType.TRAIN
+        }
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Forge the hostile client's replies."""
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            sent = self._sent_down.pop(reply.metadata.reply_to_message_id, None)
+            if sent is not None and reply.has_content():
+                self._replied += 1
+                if self._column.attack and (not self._column.once or self._replied == ROUNDS // 2):
+                    self._forge(reply, sent, self._column.attack)
+        return replies
+
+    @staticmethod
+    def _forge(reply: Message, sent: Message, attack: Attack) -> None:
+        learnt = from_record(reply.content.array_records[ARRAYS])
+        down = from_record(sent.content.array_records.get(ARRAYS) or ArrayRecord())
+        forged = {}
+        for name, array in learnt.items():
+            before = down.get(name)
+            same = before is not None and before.shape == array.shape and before.dtype == array.dtype
+            if name == "posteriors" and attack is flipped:
+                forged[name] = (1 - array) / (array.shape[-1] - 1)
+            elif array.dtype.kind == "f" and array.ndim:
+                forged[name] = attack(array, before if same else None)
+            else:
+                forged[name] = array
+        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in forged.items()})
+
+
+def measured(keys: Mapping[str, Value], column: Column, seed: int, **more: Value) -> dict[str, Any]:
+    """Run one federation, and return its honest clients' accuracy and who was set aside how often."""
+    robust: dict[str, Value] = {}
+    if column.robust != "none":
+        robust[f"{keys['algorithm']}.robust"] = column.robust
+        if "fedhe.mode" in keys:
+            robust["fedhe.store"] = "latest"  # what comes one by one outvotes nobody
+    with TemporaryDirectory() as folder, process_as_it_was(log=False, bars=False):
+        flat = {**keys, **robust, "clients": column.clients, "seed": seed, "evaluate-every": ROUNDS, "rounds": ROUNDS}
+        config = resolved(RunConfig.from_flat({**flat, "output-dir": f"{folder}/run", "checkpoint-every": 0, **more}))
+        with HostileGrid(config, 2**62 + seed, column) as grid:
+            server_app(grid, Context(2**62 + seed, 1, {}, RecordDict(), config.to_flat()))
+        lines = (Path(config.output_dir) / "rounds.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) for line in lines]
+    failures = [failure for entry in rounds for failure in entry["failures"]]
+    honest = [scores["accuracy"] for client, scores in rounds[-1]["clients"].items() if int(client) != HOSTILE]
+    return {
+        "accuracy": fmean(honest),
+        "set_aside": sum(failure["partition"] == HOSTILE for failure in failures),
+        "honest_set_aside": sum(failure["partition"] != HOSTILE for failure in failures),
+    }
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of the records and the table.")],
+    only: Annotated[str, typer.Option(help="Comma list of rows; all of them by default.")] = "",
+    seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.")] = SEEDS,
+) -> None:
+    """Run what has not been run yet, and write the table."""
+    out.mkdir(parents=True, exist_ok=True)
+    records, done = out / "attacks.jsonl", {}
+    if records.exists():
+        done = {(one["row"], one["column"], one["seed"]): one for one in map(json.loads, records.open())}
+    for seed in range(seeds):
+        for row in only.split(",") if only else ALGORITHMS:
+            for name, column in COLUMNS.items():
+                if (row, name, seed) in done or (column.robust != "none" and row == "fedh2l"):
+                    continue
+                found = {"row": row, "column": name, "seed": seed, **measured(ALGORITHMS[row], column, seed)}
+                done[row, name, seed] = found
+                with records.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+    text = "\n".join(table(done.values()))
+    (out / "attacks.md").write_text(text + "\n")
+    print(text)
+
+
+def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Write the table's lines: means and standard deviations in %, and the clients' uploads that were set aside."""
+    known = list(records)
+    yield "| | " + " | ".join(COLUMNS) + " |"
+    yield "| --- " * (len(COLUMNS) + 1) + "|"
+    for row in ALGORITHMS:
+        cells = []
+        for name in COLUMNS:
+            found = [one for one in known if (one["row"], one["column"]) == (row, name)]
+            shown = [100 * one["accuracy"] for one in found]
+            cells.append(
+                f"{fmean(shown):.1f} ± {stdev(shown):.1f}" if len(shown) > 1 else "".join(map("{:.1f}".format, shown))
+            )
+        yield f"| `{row}` | " + " | ".join(cells) + " |"
+    honest = sum(one["honest_set_aside"] for one in known)
+    yield ""
+    yield f"Uploads of honest clients that were set aside in these {len(known)} runs: {honest}."
+
+
+if __name__ == "__main__":
+    typer.run(main)

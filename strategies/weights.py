@@ -1,0 +1,131 @@
+"""Base of the server halves that average weights: what they share around Flower's own strategies."""
+
+from collections.abc import Iterable
+from logging import INFO
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
+from flwr.supercore import log
+
+from hetfl_flwr.aggregation import Average, parse_robust
+from hetfl_flwr.algorithms import for_unlike_models
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.exchange import with_arrays
+from hetfl_flwr.global_model import global_model
+from hetfl_flwr.messages import ARRAYS
+from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
+from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.training import most_samples
+
+
+class WeightStrategy(Strategy):
+    """A strategy whose clients exchange the weights of one model, or of its body.
+
+    Flower's own strategies do the averaging: FedAvg, FedMedian or FedTrimmedAvg, as ``robust`` says. The latter two
+    give each client the same weight, whatever its number of samples. Running statistics are averaged as weights are;
+    integer buffers stay with the clients.
+
+    Parameters
+    ----------
+    algorithm : str
+        Its name, for errors.
+    robust : str
+        As in `hetfl_flwr.aggregation.parse_robust`.
+    bodies : bool
+        Whether only the weights of bodies are exchanged.
+    asking : flwr.serverapp.strategy.FedAvg, optional
+        The strategy of Flower's that writes the messages to clients. Default: the one that averages.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of what it may be.
+    """
+
+    unlike_models = False
+
+    def __init__(self, algorithm: str, robust: str, *, bodies: bool = False, asking: FedAvg | None = None) -> None:
+        self.robust = parse_robust(robust)
+        self._algorithm, self._bodies = algorithm, bodies
+        self._averaging = _flower_s(self.robust)
+        self._asking = asking or self._averaging
+
+    def check(self, roster: Roster) -> None:
+        """Refuse unlike models, or unlike bodies.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ and the algorithms for unlike models.
+        """
+        roster.check_same_weights(self._algorithm, for_unlike_models(), bodies=self._bodies)
+
+    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+        """Check the federation; draw the initial weights of the global model, or of its body.
+
+        Raises
+        ------
+        FederationError
+            As `check` and `hetfl_flwr.global_model.global_model`; or the body has no weights.
+        ModelError
+            As `hetfl_flwr.global_model.global_model`.
+        """
+        self.check(roster)
+        self._config = config
+        model = global_model(roster, config, bodies=self._bodies)
+        shared = model.body if self._bodies else model
+        self._uploads = weights(shared)
+        if not self._uploads.names:
+            name = next(iter(roster)).model
+            raise FederationError(
+                f"{self._algorithm} averages the weights of bodies, but the body of '{name}' has none: set models"
+            )
+        return to_record(model_arrays(shared))
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect weights like the global model's, or like its body's."""
+        return self._uploads
+
+    def most_samples(self, member: Member) -> int:
+        """Return the samples that a client's local work comes to at most: its weights are weighted by them."""
+        times = self._config.options_of(self._algorithm).get("exchange_every", 1)
+        return most_samples(self._config, member.train, int(times))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the weights to each client of the round."""
+        return self._asking.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average the weights. The replies stay as they are: Flower's median and trimmed mean take theirs apart."""
+        copies = [with_arrays(reply, ArrayRecord(dict(reply.content.array_records[ARRAYS]))) for reply in replies]
+        return self._averaging.aggregate_train(server_round, copies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the weights to each client, to be measured."""
+        return self._asking.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the clients' metrics by their numbers of samples."""
+        return self._averaging.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log how weights are averaged, and the settings of Flower's strategy."""
+        log(INFO, "\t├── robust = %s", self.robust)
+        self._asking.summary()
+
+
+def _flower_s(average: Average) -> FedAvg:
+    """Return the strategy of Flower's that averages so."""
+    if average.form == "median":
+        return FedMedian(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+    if average.form == "trimmed":
+        return FedTrimmedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, beta=average.share)
+    return FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)

@@ -1,0 +1,301 @@
+"""The guard: which uploads are far from the others, and which are not though they differ."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.grids import Tampering
+from flwr.app import Array, ArrayRecord, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec, Samples
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.guard import Guard, Size, measure
+from hetfl_flwr.messages import ARRAYS, SEEDS
+from hetfl_flwr.payloads import ArraySpec, PayloadSpec, from_record
+
+
+def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
+    return {client: {"logits": Size(value, **keys)} for client, value in enumerate(values)}
+
+
+# --- what is far ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "far"),
+    [
+        ([1.0, 1.1, 0.9, 1.0, 5.4], [4]),  # 5.4 times the median 1.0
+        ([1.0, 1.1, 0.9, 1.0, 4.9], []),
+        ([1.0, 1.1, 0.9, 1.0, 1e-9], []),  # small sizes move no mean
+        ([1.0, 1.1, 1e6, 1e6, 0.9], [2, 3]),  # two of five
+        ([1.0, 1e6], []),  # of two, none is the odd one
+        ([1.0, 1.0, 1e6], [2]),
+        ([0.0, 0.0, 0.0, 1e6], []),  # zeros are no sizes
+        ([1.0, 2.0, 4.0, 8.0, 16.0, 30.0], []),  # honest clients that differ this much: 3 deviations are exp(4.6)
+    ],
+)
+def test_a_size_is_far_from_the_median_of_all(values, far):
+    assert list(Guard(5.0).set_aside(uploads(*values))) == far
+
+
+def test_the_reason_names_array_size_and_median():
+    assert Guard(5.0).set_aside(uploads(2.0, 2.0, 2.0, 90.0)) == {
+        3: "array 'logits' has size 90, 45 times the clients' median 2"
+    }
+
+
+def test_one_array_that_is_far_is_enough():
+    came = {client: {"a": Size(1.0), "b": Size(1.0)} for client in range(4)}
+    came[2]["b"] = Size(50.0)
+    assert list(Guard(5.0).set_aside(came)) == [2]
+
+
+def test_a_client_that_has_trained_on_more_may_change_more():
+    """Ten times the samples: its change may be ten times as large as the factor allows the others."""
+    came = {client: {"weight": Size(1.0, work=50)} for client in range(5)}
+    guard = Guard(5.0)
+    assert guard.set_aside({**came, 5: {"weight": Size(30.0, work=50)}}).keys() == {5}
+    assert guard.set_aside({**came, 5: {"weight": Size(30.0, work=500)}}) == {}
+    assert guard.set_aside({**came, 5: {"weight": Size(60.0, work=500)}}).keys() == {5}
+
+
+def test_a_client_that_has_uploaded_more_may_be_ahead():
+    """In an asynchronous run one client is at its fourth upload, the others at their first: 4 * 5 * 1 is allowed."""
+    guard = Guard(5.0)
+    guard.set_aside(uploads(1.0, 1.0, 1.0, 1.0))
+    for value in (2.0, 4.0):
+        assert guard.set_aside({3: {"logits": Size(value)}}) == {}
+    assert guard.set_aside({3: {"logits": Size(21.0)}}).keys() == {3}
+    assert guard.set_aside({3: {"logits": Size(19.0)}}) == {}
+
+
+def test_up_to_what_is_usual_nothing_is_far():
+    came = {**uploads(0.1, 0.1, 0.1), 3: {"logits": Size(9.0, usual=10.0)}, 4: {"logits": Size(11.0, usual=10.0)}}
+    assert list(Guard(5.0).set_aside(came)) == [4]
+
+
+def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
+    guard = Guard(5.0)
+    for client, value in enumerate([1.0, 1.0, 1.2]):
+        assert guard.set_aside({client: {"logits": Size(value)}}) == {}
+    assert list(guard.set_aside({0: {"logits": Size(100.0)}})) == [0]
+    assert guard.newest[0]["logits"] == Size(1.0, work=1)  # what was set aside is nobody's measure
+    assert guard.set_aside({0: {"logits": Size(1.1)}}) == {}
+
+
+def test_what_it_knows_survives_a_checkpoint():
+    """Sizes go through JSON, whose keys are texts, and come back as the same bits."""
+    guard, other = Guard(5.0), Guard(5.0)
+    guard.set_aside({client: {"w": Size(0.1 + client / 3, work=7, usual=1.5)} for client in range(3)})
+    counts = json.loads(json.dumps(guard.newest))
+    other.go_on({int(client): sizes for client, sizes in counts.items()})
+    assert other.newest == guard.newest
+
+
+def test_while_others_are_to_follow_what_is_unusual_is_set_aside_and_known():
+    guard = Guard(5.0)
+    said = guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True)
+    assert said == {0: "array 'logits' has size 1e+05, more than 1, and too few clients are known to compare it with"}
+    assert guard.set_aside({1: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
+    assert guard.set_aside({2: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
+    assert guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True).keys() == {0}
+    large = Guard(5.0)  # arrays of another scale lose the uploads before the third
+    for client in range(2):
+        assert large.set_aside({client: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True).keys() == {client}
+    assert large.set_aside({2: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
+    assert large.set_aside({0: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
+
+
+def test_factor_0_turns_it_off():
+    assert Guard(0.0).set_aside(uploads(1.0, 1.0, 1.0, 1e9)) == {}
+
+
+@given(
+    st.lists(st.floats(0.5, 2.0), min_size=5, max_size=15),
+    st.lists(st.floats(1e4, 1e30), max_size=7),
+    st.randoms(use_true_random=False),
+)
+def test_a_minority_of_any_sizes_is_set_aside_and_no_honest_client_is(honest, hostile, order):
+    hostile = hostile[: (len(honest) - 1) // 2]
+    values = [(value, False) for value in honest] + [(value, True) for value in hostile]
+    order.shuffle(values)
+    far = Guard(5.0).set_aside(uploads(*(value for value, _ in values)))
+    assert list(far) == [client for client, (_, bad) in enumerate(values) if bad]
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+def test_sizes_are_root_mean_squares_over_what_is_not_zero():
+    """Of (3, 4, 0): sqrt((9 + 16) / 2). Probabilities, accuracies, row numbers and yes or no have no size."""
+    spec = PayloadSpec(
+        (
+            ArraySpec("logits", (3,), "float32", usual=10.0),
+            ArraySpec("posteriors", (1, 2), "float32", sums_to_one=True),
+            ArraySpec("accuracy", (), "float32", minimum=0, maximum=1),
+            ArraySpec("indices", (2,), "int32", minimum=0, maximum=7),
+            ArraySpec("known", (2,), "bool"),
+            ArraySpec("counts", (2,), "int64", minimum=0, sensitive=True),
+        )
+    )
+    arrays = {
+        "logits": np.float32([3, 4, 0]),
+        "posteriors": np.float32([[1, 0]]),
+        "accuracy": np.float32(1),
+        "indices": np.int32([3, 7]),
+        "known": np.array([True, False]),
+        "counts": np.int64([0, 6]),
+    }
+    sizes = measure(arrays, spec, {}, samples=50)
+    assert sizes == {"logits": Size(np.sqrt(12.5), usual=10.0), "counts": Size(6.0, usual=1.0)}
+
+
+def test_of_an_update_the_change_is_measured():
+    spec = PayloadSpec((ArraySpec("weight", (2,), "float32", update=True), ArraySpec("logits", (2,), "float32")))
+    arrays = {"weight": np.float32([101, 98]), "logits": np.float32([5, 5])}
+    sent = {"weight": np.float16([100, 100]), "logits": np.float32([4, 4])}  # the average of all: another thing
+    assert measure(arrays, spec, sent, 50) == {"weight": Size(np.sqrt(2.5), work=50), "logits": Size(5.0, usual=1.0)}
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def at(round: int, change: Any) -> Any:
+    """Change a client's training reply, from a round on."""
+    seen = [0]
+
+    def tamper(reply: Message) -> Message:
+        seen[0] += 1
+        if seen[0] >= round:
+            arrays = from_record(reply.content.array_records[ARRAYS])
+            forged = {
+                name: Array(change(array)) if array.dtype == np.float32 else Array(array)
+                for name, array in arrays.items()
+            }
+            reply.content[ARRAYS] = ArrayRecord(forged)
+        return reply
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("fedhe", {}),
+        ("fedhe", {"fedhe.mode": "async"}),
+        ("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
+        ("chfl", {}),
+        ("fml", {"fml.meme": "mlp"}),
+        ("fedavg", {}),
+        ("fedprox", {}),
+        ("fedrep", {}),
+        ("fedhenn", {}),
+        ("fedhenn", {"fedhenn.mode": "homogeneous"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_federation):
+    """One of five clients, once, in round 2. The run goes on without that upload, and with the client after it."""
+    config = RunConfig.from_flat(
+        {"algorithm": name, "models": "mlp", "width": 8, "clients": 5, "rounds": 3, "output-dir": str(tmp_path), **keys}
+    )
+    once = iter([False, True, False] + [False] * 9)
+    largest = lambda array: np.full_like(array, 1e6) if hostile else array  # noqa: E731
+
+    def tamper(reply: Message) -> Message:
+        nonlocal hostile
+        hostile = next(once)
+        return at(1, largest)(reply)
+
+    hostile = False
+    folder = run_federation(config, Tampering(config, 1, tamper))
+    failures = [
+        failure
+        for line in (folder / "rounds.jsonl").read_text().splitlines()
+        for failure in json.loads(line)["failures"]
+    ]
+    [failure] = failures
+    assert (failure["partition"], failure["stage"]) == (1, "train")
+    assert "times the clients' median" in failure["reason"]
+    assert failure["reason"].endswith("set aside (outlier-factor = 5)")
+
+
+def test_the_first_upload_of_an_asynchronous_run_is_not_taken_on_trust(tmp_path, run_federation):
+    """The hostile client answers first, when nobody else is known, and each time after that."""
+    config = RunConfig.from_flat(
+        {
+            "algorithm": "fedhe",
+            "models": "mlp",
+            "clients": 4,
+            "rounds": 3,
+            "output-dir": str(tmp_path),
+            "fedhe.mode": "async",
+            "client-seconds": "3,1,3,3",
+        }
+    )
+    folder = run_federation(config, Tampering(config, 1, at(1, lambda array: np.full_like(array, 1e5))))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for entry in rounds[1:]:
+        assert [failure["partition"] for failure in entry["failures"]] == [1]
+        assert all("train-loss" in entry["clients"][honest] for honest in "023")
+
+
+@pytest.mark.parametrize("factor", [0.5, -1.0])
+def test_a_factor_below_1_is_refused(factor, refusal):
+    assert refusal(ConfigError, RunConfig.from_flat, {"outlier-factor": factor}).startswith("outlier-factor = ")
+
+
+# --- public rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedmd", "agg", "fedhenn"])
+def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_path, run_federation):
+    """One value of 1e12 in one column of one client's table: that client is named, in the others it changes nothing."""
+    config = RunConfig.from_flat(
+        {
+            "algorithm": name,
+            "dataset": "breast-cancer",
+            "models": "mlp",
+            "clients": 4,
+            "rounds": 2,
+            "output-dir": str(tmp_path),
+            **({"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1} if name == "fedmd" else {}),
+        }
+    )
+
+    def huge(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        arrays["inputs"][0, 3] = 1e12
+        reply.content[ARRAYS] = ArrayRecord({key: Array(array) for key, array in arrays.items()})
+        return reply
+
+    folder = run_federation(config, Tampering(config, 1, huge, SEEDS))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for entry in rounds[::2]:  # it is asked again with each welcome, from round 2 on
+        [failure] = entry["failures"]
+        assert (failure["partition"], failure["stage"]) == (1, "sharing of seeds")
+        assert "array 'inputs, column 3' has size" in failure["reason"]
+    assert all("train-loss" in rounds[-1]["clients"][other] for other in "023")
+
+
+def test_public_rows_beyond_a_hundred_deviations_are_cut_on_the_node():
+    """Two clients are too few to say who is wrong. Of a column with mean 6 and deviation 2, 1e12 becomes 206, and a
+    column of one number only stays as it was."""
+    table = Arrays(
+        DataSpec((2,), 2),
+        inputs=torch.tensor([[4.0, 7.0], [8.0, 7.0]]),
+        labels=torch.tensor([0, 1]),
+        train_rows=2,
+        peak=torch.tensor([2.0, torch.inf]),
+        centre=torch.tensor([3.0, 0.0]),
+    )
+    own = Samples(table, torch.tensor([0, 1]))
+    theirs = own.like(torch.tensor([[1e12, 1e12], [-1e12, 5.0], [10.0, 7.0]]), torch.tensor([0, 1, 1]))
+    assert theirs.stored()[0].tolist() == [[206.0, pytest.approx(1e12)], [-194.0, 5.0], [10.0, 7.0]]
+    assert theirs.batch(torch.arange(3))[0].tolist() == [[100.0, 0.0], [-100.0, 0.0], [2.0, 0.0]]

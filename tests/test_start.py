@@ -1,0 +1,458 @@
+"""The start: who is waited for and how long, whose word counts, and who is left out by name."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.app import Message, RecordDict
+from test_federation import Post, fails, member, never, partitions
+
+from hetfl_flwr import federation as federation_module
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.federation import Federation
+from hetfl_flwr.node_keys import NodeKeys, read_node_keys, write_node_keys
+from hetfl_flwr.roster import Roster
+from hetfl_flwr.versions import installed
+
+
+class Clock:
+    """Stands in for the module ``time``: nothing sleeps, and what is to happen when happens in `sleep`."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.events = {}
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for due in [due for due in self.events if due <= self.now]:
+            self.events.pop(due)()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the server goes by."""
+    clock = Clock()
+    monkeypatch.setattr(federation_module, "time", clock)
+    return clock
+
+
+def post_of(*members, engine="deployment", answers=None):
+    """Return a Grid of these nodes, of which some answer the roll call in ways of their own, by node id."""
+    post = Post(members)
+    post.engine = engine
+    known = post.roll_call
+    post.roll_call = lambda message: (answers or {}).get(message.metadata.dst_node_id, known)(message)
+    return post
+
+
+def honest(clients, **fields):
+    return [member(partition, partitions=clients, **fields) for partition in range(clients)]
+
+
+def started(post, check=None, **keys):
+    federation = Federation(post, RunConfig(**keys))
+    federation.assemble(check)
+    return federation
+
+
+def same_classes(roster):
+    _ = roster.classes
+
+
+# --- how many there are --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("claim", [1, 2, 8, 10**6])
+@pytest.mark.parametrize("who", ["client 0", "a stranger asked first", "a stranger asked last"])
+def test_one_wrong_number_of_clients_is_named_and_costs_no_wait(clock, claim, who):
+    """Whether a stranger says it or, by a typing error, one of the clients."""
+    members, wrong = honest(3), member(claim - 1, partitions=claim, node=1 if who.endswith("first") else 999)
+    if who == "client 0":
+        members[0] = wrong = member(0, partitions=claim)
+    elif claim > 3:
+        members.append(wrong)
+    else:
+        members[claim - 1] = wrong
+    federation = started(post_of(*members))
+    assert clock.now == 0
+    assert partitions(federation.roster)[:3] == [0, 1, 2]
+    [failure] = federation.notes()
+    assert (failure.node, failure.stage) == (wrong.node, "roll call")
+    assert failure.reason.endswith(f"says that there are {claim} clients, most say 3")
+
+
+@pytest.mark.parametrize("claim", [1, 10**6])
+def test_who_answers_first_does_not_decide_how_many_there_are(clock, claim):
+    """The others are here, and load their data for a minute."""
+    liar, waiting = member(0, node=1, partitions=claim), []
+    post = post_of(liar, *honest(4)[1:], answers=dict.fromkeys((99, 98, 97), waiting.append))
+    clock.events[60.0] = lambda: post._replies.extend(Post.roll_call(post, message) for message in waiting)
+    federation = started(post, start_timeout=100)
+    assert partitions(federation.roster) == [0, 1, 2, 3]
+    assert 60 <= clock.now < 61
+    assert [failure.node for failure in federation.notes()] == [1]
+
+
+def test_without_a_majority_the_start_waits_and_says_what_the_nodes_say(clock, caplog):
+    caplog.set_level("INFO")
+    federation = started(post_of(member(0, partitions=2), member(1, partitions=20)), start_timeout=60)
+    assert partitions(federation.roster) == [0, 1]
+    assert 60 <= clock.now < 62
+    said = "the nodes do not agree on how many there are: client 0 (mlp) says 2, client 1 (mlp) says 20"
+    assert f"waiting for nodes: {said}; 60 s left" in caplog.messages
+
+
+@pytest.mark.parametrize("keys", [{}, {"clients": 3}])
+def test_numbers_beyond_the_clients_do_not_make_them_complete(clock, keys):
+    """Two nodes with numbers of their own invention are no reason to begin before client 2 is here."""
+    post = post_of(*honest(3)[:2], *(member(number, node=number, partitions=10**6) for number in (7, 8)))
+    clock.events[20.0] = lambda: post.members.update({5: member(2, node=5), 6: member(3, node=6)})
+    federation = started(post, start_timeout=60, **keys)
+    assert {0, 1, 2} <= set(partitions(federation.roster))
+    assert 20 <= clock.now < (21 if keys else 62)
+
+
+# --- how long is waited, and for whom ------------------------------------------------------------
+
+
+def test_who_is_missing_is_said_at_growing_intervals(clock, caplog):
+    caplog.set_level("INFO")
+    federation = started(post_of(*honest(9)[:2]), start_timeout=100, clients=9)
+    assert partitions(federation.roster) == [0, 1]
+    missing = "2 of 9 clients are here; missing: client 2, 3, 4, 5, 6 and 2 more"
+    lines = [line for line in caplog.messages if "missing" in line]
+    left = [int(re.fullmatch(rf"waiting for nodes: {missing}; (\d+) s left", line)[1]) for line in lines[:-1]]
+    assert left == pytest.approx([100, 90, 70, 30], abs=1)
+    assert lines[-1] == f"waited 100 s for nodes: {missing}"
+
+
+def test_a_million_missing_clients_are_said_in_one_short_line(clock, caplog):
+    caplog.set_level("INFO")
+    started(post_of(member(0, partitions=10**6)), start_timeout=1)
+    assert caplog.messages[-1] == (
+        "waited 1 s for nodes: 1 of 1000000 clients are here; missing: client 1, 2, 3, 4, 5 and 999994 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "seconds"),
+    [
+        ({}, 600),
+        ({"round_timeout": 30}, 30),
+        ({"start_timeout": 5}, 5),
+        ({"round_timeout": 30, "start_timeout": 700}, 700),
+    ],
+)
+def test_one_device_that_is_off_delays_the_start_so_long(clock, keys, seconds):
+    federation = started(post_of(*honest(3)[:2]), **keys)
+    assert seconds <= clock.now < seconds + 2
+    assert partitions(federation.roster) == [0, 1]
+
+
+@pytest.mark.parametrize("keys", [{}, {"clients": 3}])
+def test_a_quorum_begins_at_once_and_waits_for_nobody_else(clock, keys):
+    """Neither for who is off nor for who is silent, which is asked again in the next round."""
+    post = post_of(*honest(3), answers={98: never})
+    federation = started(post, start_clients=2, **keys)
+    assert clock.now == 0
+    assert partitions(federation.roster) == [0, 1]
+    assert federation.notes() == []
+    assert federation.busy() == {98}
+
+
+def test_a_quorum_that_is_not_reached_in_time_ends_the_start(clock, refusal):
+    post = post_of(*honest(3)[:1], member(1, node=7), answers={7: fails("client 1, roll call: no such model")})
+    said = refusal(FederationError, started, post, start_clients=2, start_timeout=5)
+    assert said == "start-clients = 2, but there are 1 clients; node 7: client 1, roll call: no such model"
+    assert 5 <= clock.now < 7
+
+
+def test_a_quorum_is_no_larger_than_the_clients(refusal):
+    line = refusal(ConfigError, RunConfig.from_flat, {"clients": 2, "start-clients": 3})
+    assert line == "start-clients = 3: more than clients = 2"
+
+
+@pytest.mark.parametrize("engine", ["local", "simulation"])
+@pytest.mark.parametrize("clients", [2, 3])
+def test_where_all_nodes_are_here_all_are_heard_whatever_the_quorum(clock, engine, clients):
+    """The bits of these engines do not depend on who answers first."""
+    post = post_of(*honest(3))
+    post.engine = engine
+    replies, looks = [], []
+
+    def one_by_one(numbers):
+        replies.extend(Post.pull_messages(post, numbers))
+        looks.append(1)
+        return [replies.pop()] if replies and len(looks) % 2 else []
+
+    post.pull_messages = one_by_one
+    federation = started(post, clients=clients, start_clients=1)
+    assert partitions(federation.roster) == [0, 1, 2]
+
+
+# --- who is left out -----------------------------------------------------------------------------
+
+
+def nonsense(message):
+    return Message(RecordDict(), reply_to=message)
+
+
+LIARS = {
+    "nonsense": (member(7, node=1), {1: nonsense}, "node 1: not an answer to this roll call"),
+    "an error": (member(7, node=1), {1: fails("no such model")}, "node 1: no such model"),
+    "another's number": (member(1, node=999), {}, "partition-id 1 is claimed by two nodes, 99 and 999"),
+}
+
+
+@pytest.mark.parametrize("liar", LIARS)
+@pytest.mark.parametrize("keys", [{}, {"clients": 3}])
+def test_a_bad_registration_costs_the_others_nothing_and_is_named(clock, caplog, liar, keys):
+    one, answers, reason = LIARS[liar]
+    federation = started(post_of(*honest(3), one, answers=answers), **keys)
+    assert clock.now == 0
+    assert [each.node for each in federation.roster] == [100, 99, 98]
+    [failure] = federation.notes()
+    assert (failure.node, failure.partition) == (one.node, -1)
+    assert failure.reason.startswith(reason)
+    assert f"not taken in: {failure.reason}" in caplog.messages
+
+
+@pytest.mark.parametrize("liar", LIARS)
+@pytest.mark.parametrize("engine", ["local", "simulation"])
+def test_where_all_nodes_are_the_users_own_a_bad_registration_is_an_error(clock, refusal, liar, engine):
+    one, answers, reason = LIARS[liar]
+    post = post_of(*honest(3), one, engine=engine, answers=answers)
+    assert refusal(FederationError, started, post, clients=4).startswith(reason)
+    assert clock.now == 0
+
+
+@pytest.mark.parametrize(("keys", "seconds"), [({}, 0), ({"clients": 3}, 60)])
+def test_a_client_that_says_that_it_cannot_is_waited_for_only_where_so_many_are_asked_for(clock, keys, seconds):
+    """In that time it may be mended and started again."""
+    post = post_of(*honest(3), answers={98: fails("client 2, roll call: no data")})
+    federation = started(post, start_timeout=60, **keys)
+    assert seconds <= clock.now < seconds + 2
+    assert partitions(federation.roster) == [0, 1]
+
+
+@pytest.mark.parametrize("cause", ["it was restarted", "the number is free"])
+def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
+    """After a restart; or when the one that held its number, its own old process say, is gone."""
+    answers = {999: fails("no data")} if cause == "it was restarted" else {}
+    post = post_of(*honest(2), member(1, node=999), answers=answers)
+    if cause == "it was restarted":
+        del post.members[99]
+    since = dict.fromkeys(post.members, "noon")
+    post.get_nodes = lambda: [SimpleNamespace(node_id=node, last_activated_at=at) for node, at in since.items()]
+
+    def later():
+        answers.clear()
+        if cause == "it was restarted":
+            since[999] = "one"
+        else:
+            del since[99]
+
+    clock.events[20.0] = later
+    federation = started(post, clients=3, start_clients=2 if cause == "it was restarted" else 0, start_timeout=30)
+    assert [one.node for one in federation.roster] == [100, 999]
+    assert federation.notes() == []
+
+
+def test_many_refusals_are_one_line(clock, refusal):
+    post = post_of(*(member(0, node=node) for node in range(1, 100)), answers=dict.fromkeys(range(1, 100), nonsense))
+    said = refusal(FederationError, started, post, start_timeout=1)
+    assert said.startswith("min-clients = 1, but there are 0 clients; node 1: not an answer")
+    assert said.endswith("; 96 more were refused")
+
+
+# --- who does not fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [{}, {"clients": 4}])
+@pytest.mark.parametrize("odd", [0, 2, 3])
+def test_a_minority_that_does_not_fit_is_left_out_by_name(clock, caplog, keys, odd):
+    members = [member(number, partitions=4, classes=3 if number == odd else 2) for number in range(4)]
+    federation = started(post_of(*members), same_classes, **keys)
+    assert partitions(federation.roster) == [number for number in range(4) if number != odd]
+    [failure] = federation.notes()
+    assert (failure.partition, failure.stage, failure.node) == (odd, "roll call", 100 - odd)
+    assert failure.reason.startswith(
+        f"client {odd} (mlp): left out, for most clients agree without it: the clients must"
+    )
+    assert f"not taken in: {failure.reason}" in caplog.messages
+
+
+def test_several_who_each_differ_in_their_own_way_are_left_out(clock):
+    members = [member(number, partitions=5, classes=2 if number < 3 else number) for number in range(5)]
+    federation = started(post_of(*members), same_classes)
+    assert partitions(federation.roster) == [0, 1, 2]
+    assert [failure.partition for failure in federation.notes()] == [3, 4]
+
+
+ERROR = "the clients must have the same number of classes: client 0 (mlp) has 2, client 1 (mlp) has 3"
+
+
+@pytest.mark.parametrize(
+    ("engine", "classes", "keys"),
+    [
+        ("deployment", (2, 3), {}),
+        ("deployment", (2, 3, 2, 3), {}),
+        ("deployment", (2, 3, 2), {"start_clients": 3}),
+        ("deployment", (2, 3, 2), {"min_clients": 3}),
+        ("local", (2, 3, 2), {"clients": 3}),
+        ("simulation", (2, 3, 2), {}),
+    ],
+)
+def test_without_a_majority_or_with_too_few_left_or_all_the_users_own_it_is_an_error(
+    clock, refusal, engine, classes, keys
+):
+    members = [member(number, partitions=len(classes), classes=count) for number, count in enumerate(classes)]
+    assert refusal(FederationError, started, post_of(*members, engine=engine), same_classes, **keys) == ERROR
+
+
+def test_the_majority_is_of_those_who_get_on_as_a_whole():
+    """Pairs get on where neither has more than 5 rows, and all together where they have 9 at most."""
+
+    def check(roster):
+        if any(one.train > 5 for one in roster) or sum(one.train for one in roster) > 9:
+            raise FederationError("too many")
+
+    assert partitions(Roster(member(k, train=train) for k, train in enumerate((3, 6, 3, 3))).majority(check)) == [
+        0,
+        2,
+        3,
+    ]
+    assert Roster(member(k, train=train) for k, train in enumerate((4, 6, 4, 4))).majority(check) == []
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def public():
+    """Four public keys."""
+    return [ec.generate_private_key(ec.SECP384R1()).public_key() for _ in range(4)]
+
+
+def ssh(key):
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+@pytest.fixture
+def keyed(tmp_path, public):
+    """Return a Grid whose nodes have keys, and a list with the first three of these for clients 0 to 2."""
+    path = tmp_path / "node-keys.toml"
+    path.write_bytes(write_node_keys({number: ssh(key) for number, key in enumerate(public[:3])}))
+
+    def build(*members, keys):
+        post = post_of(*members)
+        pem = [public[key].public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo) for key in keys]
+        pems = dict(zip(post.members, pem, strict=True))
+        post.get_nodes = lambda: [
+            SimpleNamespace(node_id=node, last_activated_at="noon", public_key=pems.get(node, b"none"))
+            for node in post.members
+        ]
+        return post, str(path)
+
+    return build
+
+
+def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock, keyed):
+    """Client 2's node claims client 1's number before client 1 is asked, and a stranger claims client 2's."""
+    post, path = keyed(member(1, node=1), member(0, node=5), member(1, node=6), member(2, node=7), keys=[2, 0, 1, 3])
+    federation = started(post, node_keys=path)
+    assert [(one.partition, one.node) for one in federation.roster] == [(0, 5), (1, 6)]
+    assert clock.now == 0  # client 2 is known to be the one that lies: nobody waits for it
+    liar, stranger = federation.notes()
+    assert (liar.partition, liar.node, stranger.partition, stranger.node) == (2, 1, -1, 7)
+    assert liar.reason == "node 1: says that it is client 1, but its key is that of client 2 in node-keys"
+    assert stranger.reason == "node 7: its key is not in node-keys"
+    assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
+
+
+def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
+    """Client 2's node says as client 1 that it cannot take part; client 1 comes a little later, and is waited for."""
+    post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
+    known, late = post.roll_call, post.members.pop(6)
+    post.roll_call = lambda message: (
+        fails("client 1, roll call: no data") if message.metadata.dst_node_id == 7 else known
+    )(message)
+    clock.events[20.0] = lambda: post.members.update({6: late})
+    federation = started(post, node_keys=path, start_timeout=60)
+    assert partitions(federation.roster) == [0, 1]
+    assert 20 <= clock.now < 21
+
+
+@pytest.mark.parametrize("key", [0, 3])
+def test_who_joins_late_is_held_against_the_list_too(clock, keyed, key):
+    post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, key])
+    late = post.members.pop(7)
+    federation = started(post, node_keys=path, clients=2)
+    post.members[7] = late
+    [failure] = federation.welcome()
+    assert "node-keys" in failure.reason
+    assert partitions(federation.roster) == [0, 1]
+
+
+def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
+    (tmp_path / "list").write_bytes(write_node_keys({4: ssh(public[0])}))
+    listed = NodeKeys(tmp_path / "list")
+    assert [listed.number(key) for key in (b"", b"no key", ssh(public[0]).encode())] == [-1, -1, -1]
+    assert listed.number(public[0].public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (None, "list: No such file or directory"),
+        ("0 = ", "list: no list of node keys: Invalid value (at end of document)"),
+        ("first = 'KEY'", "list: 'first' is no client number"),
+        ("-1 = 'KEY'", "list: '-1' is no client number"),
+        ("0 = 'ecdsa'", "list: client 0 has no public key in OpenSSH's format"),
+        ("0 = 3", "list: client 0 has no public key in OpenSSH's format"),
+        ("0 = 'KEY'\n1 = 'KEY comment'", "list: client 1 and client 0 are listed with one key"),
+        ("0 = 'KEY'\n00 = 'OTHER'", "list: client 0 is listed twice"),
+    ],
+)
+def test_a_list_that_is_none_is_refused_in_one_line(tmp_path, public, refusal, text, line):
+    path = tmp_path / "list"
+    if text is not None:
+        path.write_text(text.replace("KEY", ssh(public[0])).replace("OTHER", ssh(public[1])))
+    assert refusal(ConfigError, read_node_keys, path) == f"{tmp_path}/{line}"
+
+
+def test_a_list_of_keys_needs_a_deployment(refusal, keyed):
+    post, path = keyed(*honest(2), keys=[0, 1])
+    post.engine = "simulation"
+    line = refusal(ConfigError, Federation, post, RunConfig(node_keys=path))
+    assert line == "node-keys: only nodes of a deployment have keys; leave it out"
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
+    here = installed()
+    members = [
+        member(0, **here),
+        member(1, **here | {"torch": "1.0", "flwr": "0.1"}),
+        member(2, **here | {"hetfl": "0"}),
+    ]
+    federation = started(post_of(*members))
+    assert partitions(federation.roster) == [0, 1, 2]
+    assert federation.notes() == []
+    assert caplog.messages == [
+        f"versions differ, and bits may: the server has hetfl {here['hetfl']}, flwr {here['flwr']}, torch "
+        f"{here['torch']}; client 1 (mlp) has flwr 0.1 and torch 1.0; client 2 (mlp) has hetfl 0"
+    ]
+    caplog.clear()
+    federation.grid.members[7] = member(3, node=7, **here | {"torch": "2"})
+    assert federation.welcome() == []
+    [line] = caplog.messages
+    assert line.endswith("; client 3 (mlp) has torch 2")
