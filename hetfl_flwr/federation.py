@@ -35,7 +35,7 @@ from hetfl_flwr.exchange import (
     reason,
     with_arrays,
 )
-from hetfl_flwr.guard import FEWEST, ROWS_FACTOR, Guard, measure, measure_rows
+from hetfl_flwr.guard import FEWEST, ROWS_FACTOR, Guard, Size, Sizes, measure, measure_rows
 from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
 from hetfl_flwr.node_keys import NodeKeys
 from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_record
@@ -122,8 +122,8 @@ class Federation:
         Who is here.
     trained : dict of int to int
         The round in which each client has trained last, by partition.
-    guard, rows_guard : Guard
-        What the sizes of uploads, and of public rows, are held against.
+    guard, rows_guard, claims_guard : Guard
+        What the sizes of uploads, of public rows and of ``num-examples`` are held against.
 
     Raises
     ------
@@ -149,6 +149,7 @@ class Federation:
             raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
         self.guard = Guard(config.outlier_factor)
         self.rows_guard = Guard(ROWS_FACTOR if config.outlier_factor else 0.0)
+        self.claims_guard = Guard(ROWS_FACTOR if config.outlier_factor else 0.0)
         self.poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
 
     def assemble(self, check: Check | None = None) -> None:
@@ -558,14 +559,17 @@ class Federation:
         alone : bool
             Whether each reply is used as it comes, before those of most others are here.
         """
-        came = {}
+        came, claims = dict[int, Sizes](), dict[int, Sizes]()
         for reply in result.replies:
             node, content = reply.metadata.src_node_id, reply.content
             if sent[node].is_training:
                 member, arrays = self.roster.of(node), arrays_of(reply)
                 samples = int(content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
                 came[member.partition] = measure(arrays, uploads(member), sent[node].arrays, samples)
-        far = self.guard.set_aside(came, others_follow=alone and len(self.roster) >= FEWEST)
+                claims[member.partition] = {EXAMPLES: Size(samples)}
+        far = self.claims_guard.set_aside(claims)
+        near = {client: sizes for client, sizes in came.items() if client not in far}
+        far |= self.guard.set_aside(near, others_follow=alone and len(self.roster) >= FEWEST)
         for reply in list(result.replies):
             member = self.roster.of(reply.metadata.src_node_id)
             if why := far.get(member.partition):

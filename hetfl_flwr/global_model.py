@@ -13,9 +13,9 @@ from hetfl_flwr.roster import Member, Roster
 def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> SplitModel:
     """Return the clients' one model with the weights that it has before round 1.
 
-    What nodes have registered is not taken on trust. Built is what most of them name (of several, what the first
-    client names), among models of the zoo and those that the run config lists: no node can make the server run other
-    code. It is no larger than `build_bounded` allows, and it must be the model that these nodes have.
+    What nodes have registered is not taken on trust. Built is what most of them have registered (of several, what the
+    first client has), among models of the zoo and those that the run config lists: no node can make the server run
+    other code. It is no larger than `build_bounded` allows, and it must be the model that most nodes have.
 
     Parameters
     ----------
@@ -40,22 +40,21 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
             f"{next(iter(roster))}: the server builds models of the zoo and those that the run config lists; "
             f"add this one to models = '{models_of(config)}'"
         )
-    [((name, spec), _)] = Counter((member.model, member.spec) for member in allowed).most_common(1)
-    having = [member for member in allowed if (member.model, member.spec) == (name, spec)]
+    kinds = Counter((one.model, one.spec, one.body if bodies else one.weights, one.parameters) for one in allowed)
+    [((name, spec, weights, parameters), _)] = kinds.most_common(1)
+    first = next(one for one in allowed if (one.model, one.spec, one.parameters) == (name, spec, parameters))
     try:
         model = build_bounded(
             name, spec, seed=config.seed, scope=("global",), width=config.width, pretrained=config.pretrained
         )
     except ModelError as error:
-        raise ModelError(f"{having[0]}: {error}") from None
-    for member in having:
-        _check_registered(member, model, bodies=bodies)
+        raise ModelError(f"{first}: {error}") from None
+    _check_registered(first, weights, model, bodies=bodies)
     return model
 
 
-def _check_registered(member: Member, model: SplitModel, *, bodies: bool) -> None:
-    """Refuse a client whose model is not the one of that name that the server has built for its data."""
-    said = member.body if bodies else member.weights
+def _check_registered(member: Member, said: str, model: SplitModel, *, bodies: bool) -> None:
+    """Refuse most clients' model if it is not the one of that name that the server has built for their data."""
     if said != fingerprint(model.body if bodies else model):
         raise FederationError(
             f"{member}: its weights differ in names, shapes or types from those of '{member.model}' as the server "

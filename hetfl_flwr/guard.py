@@ -6,7 +6,7 @@ algorithm's ``robust`` is there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,8 @@ FEWEST = 3
 """With fewer sizes than this, none of them is the odd one."""
 
 ROWS_FACTOR = 1000.0
-"""The factor for public rows: a column of a few rows of each client may differ a lot, such as capital gains."""
+"""The factor for public rows, where a column of few rows may differ a lot, such as capital gains, and for numbers of
+samples."""
 
 DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
@@ -35,14 +36,14 @@ class Size(NamedTuple):
     value : float
         Root mean square of its nonzero entries; of an `ArraySpec.update`, that of the nonzero changes. 0: all are zero.
     work : int
-        How much training is behind it: of a change the samples of this round, else the client's uploads so far, this
-        one among them. 0: not counted yet.
+        How much training is behind it: of a change the square root of this round's samples, as a random walk grows,
+        else the client's uploads so far, this one among them. 0: not counted yet.
     usual : float
         `ArraySpec.usual`: values up to this are never far.
     """
 
     value: float
-    work: int = 0
+    work: float = 0
     usual: float = 0.0
 
 
@@ -56,9 +57,8 @@ class Guard:
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
     2013), a size is far if it is above ``m * max(factor, exp(3 s))`` and above `ArraySpec.usual`. For a client with
-    more training behind it than the median client the bound is raised in proportion. So fewer than half of the clients,
-    whatever they send, do not move the bound beyond the sizes of honest ones. Small sizes are never far: they move no
-    mean.
+    more training behind it than the median client the bound is raised in proportion. So fewer than half of the clients
+    do not move the others' bound beyond the sizes of honest ones. Small sizes are never far: they move no mean.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Guard:
     def go_on(self, newest: Mapping[int, Mapping[str, Sequence[float]]]) -> None:
         """Take up `newest` as a checkpoint holds it."""
         self.newest = {
-            client: {name: Size(value, int(work), usual) for name, (value, work, usual) in sizes.items()}
+            client: {name: Size(value, work, usual) for name, (value, work, usual) in sizes.items()}
             for client, sizes in newest.items()
         }
 
@@ -163,7 +163,7 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
             continue
         values = upload[one.name].astype(np.float64)
         if one.update and one.name in sent:
-            sizes[one.name] = Size(_root_mean_square(values - sent[one.name]), samples)
+            sizes[one.name] = Size(_root_mean_square(values - sent[one.name]), sqrt(samples))
         else:
             sizes[one.name] = Size(_root_mean_square(values), usual=0.0 if one.update else one.usual)
     return sizes

@@ -350,7 +350,7 @@ def kept_config(folder: Path, partition: int) -> Path:
 
 def kept_inputs(folder: Path, partition: int) -> Path:
     """Return the file beside a client's state that says what its model takes, which its data need not be there for."""
-    return folder / f"client-{partition}.inputs.safetensors"
+    return folder / f"inputs-{partition}.safetensors"
 
 
 def pack_inputs(data: ClientData) -> bytes:

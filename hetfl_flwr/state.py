@@ -410,7 +410,7 @@ def prune(state_dir: Path, partition: int, keep: int, needed: Collection[str]) -
     needed : collection of str
         Ids of runs that stay in any case; they count among these.
     """
-    own = re.compile(rf"client-{partition}\.(checkpoint\.safetensors|inputs\.safetensors|safetensors|toml)")
+    own = re.compile(rf"client-{partition}\.(checkpoint\.safetensors|safetensors|toml)|inputs-{partition}\.safetensors")
     found: dict[str, list[Path]] = {}
     for folder in state_dir.glob("run-*"):
         if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:

@@ -309,8 +309,7 @@ def test_a_damaged_state_on_a_node_is_named_and_goes_on_from_nothing_only_if_tha
     config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
     folder = run_federation(config, elsewhere(config, 7))
     for file in (tmp_path / "state" / "run-7").glob("client-1.*safetensors"):
-        if "inputs" not in file.name:
-            flipped(file)
+        flipped(file)
     longer = config.with_values({"resume": True, "rounds": 5})
     line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
     assert "client-1.safetensors: damaged state (its checksum does not fit): it would go on from an older" in line
@@ -381,7 +380,5 @@ def test_keeping_no_number_of_runs_keeps_all(tmp_path):
 def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
     from hetfl_flwr.node import unpack_inputs
 
-    (tmp_path / "client-0.inputs.safetensors").write_bytes(b"x" * 100)
-    assert "cannot be read: it has no checksum" in refusal(
-        StateError, unpack_inputs, tmp_path / "client-0.inputs.safetensors"
-    )
+    (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
+    assert "cannot be read: it has no checksum" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")

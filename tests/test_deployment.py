@@ -392,7 +392,7 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(here: Path) ->
     assert samples == [899, 898]
     for number in range(2):
         states = (here / "all" / f"node-{number}" / "state").glob("run-*/*.safetensors")
-        kept = [f"client-{number}.inputs.safetensors", f"client-{number}.safetensors"]
+        kept = [f"client-{number}.safetensors", f"inputs-{number}.safetensors"]
         assert sorted(path.name for path in states) == kept
     assert [path.name for path in here.iterdir()] == ["all"]
 

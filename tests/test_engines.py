@@ -118,7 +118,8 @@ def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_pat
     said = deployed.run({key: value for key, value in settings.items() if key != "models"})
     assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
     assert engine(tmp_path / "deployed") == "deployment"
-    assert [path.name for path in (deployed.home / "state").glob("run-*/*.safetensors")] == ["client-1.safetensors"]
+    kept = [path.name for path in (deployed.home / "state").glob("run-*/*.safetensors")]
+    assert sorted(kept) == ["client-1.safetensors", "inputs-1.safetensors"]
     assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", {**settings, "clients": len(MODELS)}))
 
 

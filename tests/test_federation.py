@@ -249,6 +249,18 @@ def test_a_stranger_s_error_is_not_said_in_another_client_s_name(refusal, own, s
     assert refusal(FederationError, _member, reply, 55, own=own) == said
 
 
+def test_a_dead_node_s_reason_is_flower_s_own():
+    """The SuperLink answers for a node that is not there any more, under its own id."""
+
+    def unavailable(message):
+        reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+        reply.metadata.__dict__["_src_node_id"] = 1
+        return reply
+
+    [failure] = exchange(federation_of(member(0), member(1)), {1: unavailable}).failures
+    assert failure.reason == "client 1 (mlp): Node Unavailable"
+
+
 def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten():
     federation = federation_of(member(0), member(1))
     del federation.grid.members[100]

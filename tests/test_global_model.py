@@ -111,6 +111,13 @@ def test_a_node_may_name_any_model_of_the_zoo_and_those_that_the_run_config_list
     assert numbers(prepared(make("fedavg", models), there, client(1, built=built))) == there.parameters
 
 
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("liar", [0, 3])
+def test_what_one_client_says_of_its_parameters_ends_no_run(algorithm, liar):
+    there = [client(k, **({"parameters": 5} if k == liar else {})) for k in range(4)]
+    assert prepared(make(algorithm), *there)
+
+
 # --- of what size --------------------------------------------------------------------------------
 
 
@@ -118,9 +125,14 @@ def test_a_node_may_name_any_model_of_the_zoo_and_those_that_the_run_config_list
 @pytest.mark.parametrize(
     ("shape", "classes", "why"),
     [
-        # two layers of 200 units and a head of 10 outputs: 9,000,000 x 200 + 200 + 200 x 200 + 200 + 2,010
-        (HUGE, 10, f"has 1800042410 weights, more than the {MOST_NUMBERS} of the largest model that the server builds"),
-        ((64,), 2**40, f"weights, more than the {MOST_NUMBERS} of the largest model that the server builds"),
+        # two layers of 200 units and a head of 10 outputs: 1,440,000 x 200 + 200 + 200 x 200 + 200 + 2,010
+        (
+            (1, 1200, 1200),
+            10,
+            f"has 288042410 weights, more than the {MOST_NUMBERS} of the largest model that the server builds",
+        ),
+        (HUGE, 10, "would have 1,800,042,410 parameters, more than 1,073,741,824"),
+        ((64,), 2**40, "parameters, more than 1,073,741,824"),
         ((2**40, 2**40), 10, f"the server builds none for inputs of over {MOST_INPUTS} numbers"),
     ],
 )

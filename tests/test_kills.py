@@ -138,8 +138,8 @@ class Killed:
         self.check()
         assert self.round == expected
         names = {path.name for path in self.folder.iterdir()}
-        kinds = {"safetensors", "checkpoint.safetensors", "inputs.safetensors", "toml"}
-        assert names <= {f"client-0.{kind}" for kind in kinds}
+        kinds = {"safetensors", "checkpoint.safetensors", "toml"}
+        assert names <= {"inputs-0.safetensors", *(f"client-0.{kind}" for kind in kinds)}
 
 
 def test_a_client_killed_at_any_moment_comes_back_with_its_state_and_goes_on(undisturbed, tmp_path):
@@ -351,7 +351,8 @@ def test_a_client_whose_disk_is_full_says_so_keeps_its_older_state_and_comes_bac
     assert held[0] == held[1] != file.read_bytes()
     assert ["train-loss" in entry["clients"]["1"] for entry in rounds[1:]] == [True, False, True, True]
     assert sorted(path.name for path in file.parent.iterdir()) == [
-        f"client-{k}.{kind}" for k in range(3) for kind in ("inputs.safetensors", "safetensors", "toml")
+        *(f"client-{k}.{kind}" for k in range(3) for kind in ("safetensors", "toml")),
+        *(f"inputs-{k}.safetensors" for k in range(3)),
     ]
 
 
