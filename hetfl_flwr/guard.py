@@ -75,8 +75,8 @@ class Guard:
     >>> guard = Guard(5.0)
     >>> guard.set_aside({client: {"logits": Size(2.0 + client)} for client in range(3)})
     {}
-    >>> guard.set_aside({1: {"logits": Size(90.0)}})
-    {1: "array 'logits' has size 90, 22.5 times the clients' median 4"}
+    >>> guard.set_aside({1: {"logits": Size(900.0)}})
+    {1: "array 'logits' has size 900, 225 times the clients' median 4"}
     """
 
     def __init__(self, factor: float) -> None:

@@ -150,9 +150,7 @@ def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, playe
     rounds = played(Scripted(config, {2: lambda grid: grid.join(2)}, fate), config)
     assert trained(rounds) == ["0"] * 4
     for entry in rounds[:1] + rounds[2:]:  # who has not shared its rows before round 1 is asked again before round 2
-        assert (1, "client 1 (mlp): client 1: no memory") in [
-            (partition, reason) for partition, _, reason in reasons(entry)
-        ]
+        assert "no memory" in [reason.rpartition(": ")[2] for partition, _, reason in reasons(entry) if partition == 1]
         roll_call = [reason for _, stage, reason in reasons(entry) if stage == "roll call"]
         assert roll_call == ["client 2: no memory"] * (entry["round"] > 1)
 

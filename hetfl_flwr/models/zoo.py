@@ -272,6 +272,10 @@ def image_channels(spec: DataSpec) -> int:
     return spec.shape[0]
 
 
+KEEPS_SIZE = (nn.ReLU, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d, nn.Identity)
+"""Layers that keep an image's size."""
+
+
 def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Sequential, int]:
     """Chain convolutional layers and flatten: the standard layout, adapted to small images by one rule.
 
@@ -300,7 +304,8 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
             if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d) and side < int(layer.kernel_size):  # type: ignore[arg-type]
                 continue
             fitted.append(layer)
-            image = deepcopy(layer).to("meta").eval()(image)
+            if not isinstance(layer, KEEPS_SIZE):  # on the meta device some of these would import torch's compiler
+                image = deepcopy(layer).to("meta").eval()(image)
     return fitted.append(nn.Flatten()).train(), image.numel()
 
 
