@@ -115,7 +115,7 @@ class Checkpoint:
     clients: Mapping[int, str] = field(default_factory=dict)
 
     def write(self, run_folder: Path, grid: object) -> None:
-        """Write this checkpoint into a run folder, and remove all but the newest; that of a round is written once."""
+        """Write this checkpoint into a run folder, and remove all but the last two; that of a round is written once."""
         parent = run_folder / CHECKPOINTS
         target, unfinished = parent / f"round-{self.round}", parent / f"unfinished-{os.getpid()}"
         if target.exists():

@@ -224,6 +224,7 @@ class Results:
             "samples": self._samples,
             "uploads": self.uploads.counts,
             "sizes": federation.guard.newest,
+            "claims": federation.claims_guard.newest,
         }
         digest, trained = config_digest(self.config), federation.trained
         checkpoint = Checkpoint(round, run, digest, counts, trained, from_record(arrays), under_way)
@@ -248,6 +249,7 @@ class Results:
         self._latest, self._samples = counts["latest"], counts["samples"]
         self.uploads.go_on(counts["uploads"])
         federation.guard.go_on(counts["sizes"])
+        federation.claims_guard.go_on(counts["claims"])
         lines = [(line, entry) for line, entry in self._entries() if entry.round <= checkpoint.round]
         self.rounds = [entry for _, entry in lines]
         with self._writing():

@@ -482,7 +482,7 @@ def told(folder: Path) -> tuple[dict[str, Any], list[int], list[float]]:
     return summary, [client["uploads"] for client in clients], [client["epsilon"] for client in clients]
 
 
-def test_epsilon_counts_the_uploads_of_each_client_in_an_asynchronous_run(small, run_federation):
+def test_epsilon_counts_the_uploads_of_each_client_in_an_asynchronous_run(small, run_federation, caplog):
     """Ten rounds of three clients are 30 uploads, of which client 2, twenty times slower, makes one."""
     keys = {"fedhe.mode": "async", "rounds": 10, "clients": 3, "client_seconds": "1,1,20"}
     folder = run_federation(small("fedhe", "run", **NOISE, **keys))
@@ -493,6 +493,7 @@ def test_epsilon_counts_the_uploads_of_each_client_in_an_asynchronous_run(small,
     assert epsilons == [epsilon(0.5, count) for count in uploads]
     assert summary["epsilon"] == max(epsilons) > epsilon(0.5, 10)
     assert summary["noise_source"] == "seed"
+    assert any(f"privacy: {guarantee(0.5, max(uploads))}; " in line for line in caplog.messages)
 
 
 def test_epsilon_counts_fewer_uploads_where_only_some_clients_are_drawn(small, run_federation):
