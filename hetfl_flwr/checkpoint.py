@@ -38,7 +38,7 @@ CHANGEABLE = (
 )
 """Config keys that may differ when a run goes on."""
 
-_NAME = re.compile(r"round-(\d+)")
+_NAME = re.compile(r"round-(0|[1-9]\d{0,17})")
 
 
 class Held(NamedTuple):
@@ -190,6 +190,8 @@ class Checkpoint:
         """
         try:
             arrays, metadata = unpack(folder / KNOWLEDGE_FILE)
+            if folder.name != f"round-{metadata['round']}":
+                raise DamagedError(f"it is of round {metadata['round']}")
             messages: dict[str, bytes] = {}
             if metadata["messages"]:
                 packed, own = unpack(folder / MESSAGES_FILE)

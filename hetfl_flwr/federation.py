@@ -543,8 +543,6 @@ class Federation:
         result: Exchange,
         sent: Mapping[int, Sent],
         uploads: Callable[[Member], PayloadSpec],
-        *,
-        alone: bool = False,
     ) -> None:
         """Move training replies that are far larger than those of others from the good ones to the failures.
 
@@ -556,8 +554,6 @@ class Federation:
             What each node was sent.
         uploads : callable
             What each client was to upload.
-        alone : bool
-            Whether each reply is used as it comes, before those of most others are here.
         """
         came, claims = dict[int, Sizes](), dict[int, Sizes]()
         for reply in result.replies:
@@ -567,9 +563,12 @@ class Federation:
                 samples = int(content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
                 came[member.partition] = measure(arrays, uploads(member), sent[node].arrays, samples)
                 claims[member.partition] = {EXAMPLES: Size(samples)}
+        here = {member.partition for member in self.roster}
+        self.guard.keep(here)
+        self.claims_guard.keep(here)
         far = self.claims_guard.set_aside(claims)
         near = {client: sizes for client, sizes in came.items() if client not in far}
-        far |= self.guard.set_aside(near, others_follow=alone and len(self.roster) >= FEWEST)
+        far |= self.guard.set_aside(near, others_follow=len(self.roster) >= FEWEST)
         for reply in list(result.replies):
             member = self.roster.of(reply.metadata.src_node_id)
             if why := far.get(member.partition):

@@ -5,7 +5,7 @@ uses another unit or scales what it sends. It does not hold against wrong upload
 algorithm's ``robust`` is there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
@@ -20,6 +20,12 @@ FEWEST = 3
 ROWS_FACTOR = 1000.0
 """The factor for public rows, where a column of few rows may differ a lot, such as capital gains, and for numbers of
 samples."""
+
+UNHEARD_OF = 100.0
+"""Size above which an array is not taken before it can be compared."""
+
+WIDEST = 30.0
+"""Times the median up to which the clients' own spread may widen the bound."""
 
 DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
@@ -56,9 +62,10 @@ class Guard:
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
-    2013), a size is far if it is above ``m * max(factor, exp(3 s))`` and above `ArraySpec.usual`. For a client with
-    more training behind it than the median client the bound is raised in proportion. So fewer than half of the clients
-    do not move the others' bound beyond the sizes of honest ones. Small sizes are never far: they move no mean.
+    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `ArraySpec.usual`.
+    For a client with more training behind it than the median client the bound is raised in proportion. So fewer than
+    half of the clients do not move the others' bound beyond the sizes of honest ones. Small sizes are never far: they
+    move no mean.
 
     Parameters
     ----------
@@ -92,7 +99,7 @@ class Guard:
             The sizes of new uploads, by client: those of a round, or the one that has come.
         others_follow : bool
             Whether sizes of more clients are still to come, so that it pays to take no risk: until `FEWEST` are known,
-            a size above the usual is far, too, and known from then on.
+            a size above `UNHEARD_OF` is far, too, and known from then on.
         """
         if self.factor == 0:
             return {}
@@ -115,6 +122,10 @@ class Guard:
         uploads = {name: 1 + (before[name].work if name in before else 0) for name in sizes}
         return {name: size if size.work else size._replace(work=uploads[name]) for name, size in sizes.items()}
 
+    def keep(self, clients: Container[int]) -> None:
+        """Forget the sizes of clients that are not there any more."""
+        self.newest = {client: sizes for client, sizes in self.newest.items() if client in clients}
+
     def go_on(self, newest: Mapping[int, Mapping[str, Sequence[float]]]) -> None:
         """Take up `newest` as a checkpoint holds it."""
         self.newest = {
@@ -123,8 +134,8 @@ class Guard:
         }
 
     def _far(self, size: Size, sizes: list[Size], *, unknown: bool) -> str | None:
-        if unknown and size.value > size.usual:
-            return f"size {size.value:.3g}, more than {size.usual:g}, and too few clients are known to compare it with"
+        if unknown and size.value > UNHEARD_OF:
+            return f"size {size.value:.3g}, more than {UNHEARD_OF:g}, and too few clients are known to compare it with"
         if len(sizes) < FEWEST:
             return None
         logs = np.log([one.value for one in sizes])
@@ -133,7 +144,8 @@ class Guard:
         usual = float(np.median([one.work for one in sizes]))
         more = max(1.0, size.work / usual) if usual else 1.0
         distance = log(size.value) - middle
-        if size.value <= size.usual or distance <= max(log(self.factor), DEVIATIONS * deviation) + log(more):
+        bound = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
+        if size.value <= size.usual or distance <= bound + log(more):
             return None
         return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(middle):.3g}"
 

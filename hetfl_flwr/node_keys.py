@@ -1,6 +1,5 @@
 """Which key belongs to which client of a deployment: the list that the server holds each registration against."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
+from hetfl_flwr.config import load_toml
 from hetfl_flwr.errors import ConfigError
 
 HEADER = "# Public keys of a federation's nodes, by client number (partition-id): for the run-config key node-keys.\n"
@@ -27,11 +27,9 @@ def read_node_keys(path: Path) -> dict[int, str]:
         The file cannot be read or is no such list, or one key is listed for two clients: names the entry.
     """
     try:
-        entries = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError as error:  # not TOML, not UTF-8, or no path that a file can have
-        raise ConfigError(f"{path}: no list of node keys: {error}") from None
+        entries = load_toml(path)
+    except (ConfigError, ValueError) as error:  # ValueError: no path that a file can have
+        raise ConfigError(f"{path}: no list of node keys: {str(error).removeprefix(f'{path}: ')}") from None
     listed: dict[int, str] = {}
     owners: dict[bytes, int] = {}
     for name, text in entries.items():

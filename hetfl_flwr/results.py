@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ class Results:
         self.config = config
         self.engine = engine
         self.rounds: list[Round] = []
+        self._lines: dict[int, str] = {}
         self._traffic: dict[int, Traffic] = {}
         self._latest: dict[int, dict[str, float]] = {}
         self._samples: dict[int, int] = {}
@@ -198,8 +200,10 @@ class Results:
         failures = [*played.left_out, *trained.failures, *evaluated.failures]
         entry.failures = [asdict(failure) for failure in failures]
         self.rounds.append(entry)
-        with self._writing(), (self.folder / ROUNDS_FILE).open("a") as file:
-            file.write(json.dumps(asdict(entry)) + "\n")
+        line = json.dumps(asdict(entry)).encode()
+        self._lines[round] = _digest(line)
+        with self._writing(), (self.folder / ROUNDS_FILE).open("ab") as file:
+            file.write(line + b"\n")
         return entry
 
     def _average(self, entry: Round) -> None:
@@ -225,6 +229,7 @@ class Results:
             "uploads": self.uploads.counts,
             "sizes": federation.guard.newest,
             "claims": federation.claims_guard.newest,
+            "lines": self._lines,
         }
         digest, trained = config_digest(self.config), federation.trained
         checkpoint = Checkpoint(round, run, digest, counts, trained, from_record(arrays), under_way)
@@ -250,13 +255,14 @@ class Results:
         self.uploads.go_on(counts["uploads"])
         federation.guard.go_on(counts["sizes"])
         federation.claims_guard.go_on(counts["claims"])
-        lines = [(line, entry) for line, entry in self._entries() if entry.round <= checkpoint.round]
+        self._lines = counts["lines"]
+        lines = self._known_lines()
         self.rounds = [entry for _, entry in lines]
         with self._writing():
-            replace_file(self.folder / ROUNDS_FILE, b"".join(line + b"\n" for line, _ in lines))
             for folder in checkpoints(self.folder):  # damaged, and given up
                 if int(folder.name.removeprefix("round-")) > checkpoint.round:
-                    shutil.rmtree(folder)
+                    shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
+            replace_file(self.folder / ROUNDS_FILE, b"".join(line + b"\n" for line, _ in lines))
         for _, told in choice.losses:
             warn(told)
         return checkpoint.round, to_record(checkpoint.arrays)
@@ -267,17 +273,26 @@ class Results:
         said = dict.fromkeys(member.dataset for _, member in sorted(self._members.items()))
         return ", ".join(said) or self.config.dataset
 
-    def _entries(self) -> Iterator[tuple[bytes, Round]]:
-        """Read the rounds that are written down; a damaged line is lost, which is said, and none else."""
-        path = self.folder / ROUNDS_FILE
+    def _known_lines(self) -> list[tuple[bytes, Round]]:
+        """Read the rounds that the checkpoint knows; one that is damaged, missing or doubled is said, and none else.
+
+        Lines of later rounds, and one that was being written when the run was killed, are dropped.
+        """
+        path, known = self.folder / ROUNDS_FILE, dict[int, tuple[bytes, Round]]()
         *lines, tail = path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines, start=1):
-            try:
-                yield line, _entry(line)
-            except (ValueError, TypeError):
-                warn(f"{path}, line {number} is damaged and left out")
-        with suppress(ValueError, TypeError):  # the line that was being written when the run was killed
-            yield tail, _entry(tail)
+        for number, line in enumerate([*lines, tail] if tail else lines, start=1):
+            entry = _entry(line)
+            if entry is None:
+                if number <= len(lines):
+                    warn(f"{path}, line {number} is damaged and left out")
+            elif entry.round in self._lines:
+                if _digest(line) != self._lines[entry.round]:
+                    warn(f"{path}, line {number} is damaged and left out")
+                else:
+                    known[entry.round] = line, entry
+        if lost := [round for round in self._lines if round not in known]:
+            warn(f"{path} has lost round {', '.join(map(str, lost[:5]))}{' and more' * (len(lost) > 5)}")
+        return [known[round] for round in sorted(known)]
 
     def finish(self, arrays: ArrayRecord) -> None:
         """Write summary, clients and the server's knowledge."""
@@ -413,7 +428,10 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
 
 
 def _holds_run(folder: Path) -> bool:
-    return (folder / ROUNDS_FILE).exists() and (folder / ROUNDS_FILE).stat().st_size > 0
+    path = folder / ROUNDS_FILE
+    if path.exists() and not path.is_file():
+        raise RunFolderError(f"{path} is no file")
+    return path.exists() and path.stat().st_size > 0
 
 
 def _check_holds_run(folder: Path) -> None:
@@ -421,11 +439,18 @@ def _check_holds_run(folder: Path) -> None:
         raise RunFolderError(f"{folder} holds no run to resume")
 
 
-def _entry(line: bytes) -> Round:
-    """Read a line of ``rounds.jsonl``, or raise a ValueError or a TypeError."""
-    values = json.loads(line)
-    _ROUND.validate_python(values)
-    return Round(**values)
+def _entry(line: bytes) -> Round | None:
+    """Read a line of ``rounds.jsonl``; None of what is none."""
+    try:
+        values = json.loads(line)
+        _ROUND.validate_python(values)
+        return Round(**values)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _digest(line: bytes) -> str:
+    return blake2b(line, digest_size=8).hexdigest()
 
 
 def round_seconds(seconds: float) -> float:

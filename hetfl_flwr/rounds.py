@@ -245,7 +245,7 @@ class AsyncRounds:
         """Return the reply, as it may be used, or nothing."""
         alone, strategy = Exchange(), self._strategy
         self._federation.judge(reply, sent, alone, strategy.upload_spec, strategy.most_samples)
-        self._federation.set_aside(alone, {sent.node: sent}, strategy.upload_spec, alone=True)
+        self._federation.set_aside(alone, {sent.node: sent}, strategy.upload_spec)
         played.trained.add(alone)
         played.trained.replies += alone.replies
         return alone.replies

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn, NotRequired, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
 from hetfl_flwr.config import Value, read_toml
@@ -38,6 +38,10 @@ INCIDENTAL = {
 """Config keys in which runs of the same settings may differ."""
 
 
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A number of rounds or bytes."""
+
+
 @with_config(ConfigDict(extra="allow"))
 class Score(TypedDict, total=False):
     """What one client's evaluation gave in a round."""
@@ -58,7 +62,7 @@ class Failure(TypedDict):
 class RoundRecord(TypedDict):
     """One line of ``rounds.jsonl``; `accuracy` is None in a round without evaluation."""
 
-    round: int
+    round: Count
     seconds: float
     accuracy: float | None
     global_accuracy: float | None
@@ -66,11 +70,11 @@ class RoundRecord(TypedDict):
     bwt: NotRequired[float | None]
     fwt: NotRequired[float | None]
     clock: NotRequired[float | None]
-    bytes_up: int
-    bytes_down: int
-    wire_up: int
-    wire_down: int
-    clients: dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], Score]
+    bytes_up: Count
+    bytes_down: Count
+    wire_up: Count
+    wire_down: Count
+    clients: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,9}$")], Score]
     failures: list[Failure]
 
 

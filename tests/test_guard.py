@@ -38,6 +38,7 @@ def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
         ([1.0, 1.0, 1e6], [2]),
         ([0.0, 0.0, 0.0, 1e6], []),  # zeros are no sizes
         ([1.0, 2.0, 4.0, 8.0, 16.0, 30.0], []),  # honest clients that differ this much: 3 deviations are exp(4.6)
+        ([0.1, 1.0, 1.1, 10.0, 40.0], [4]),  # no spread allows more than 30 times the median
     ],
 )
 def test_a_size_is_far_from_the_median_of_all(values, far):
@@ -101,7 +102,7 @@ def test_what_it_knows_survives_a_checkpoint():
 def test_while_others_are_to_follow_what_is_unusual_is_set_aside_and_known():
     guard = Guard(5.0)
     said = guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True)
-    assert said == {0: "array 'logits' has size 1e+05, more than 1, and too few clients are known to compare it with"}
+    assert said == {0: "array 'logits' has size 1e+05, more than 100, and too few clients are known to compare it with"}
     assert guard.set_aside({1: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
     assert guard.set_aside({2: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
     assert guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True).keys() == {0}

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from hetfl_flwr.errors import DataError
+from hetfl_flwr.errors import DataError, private
 
 TABLES = {".parquet", ".csv", ".json", ".jsonl", ".arrow"}
 """Endings of the files that hold rows."""
@@ -120,12 +120,15 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
         names = {name for name in header if " ".join(name.split()) not in ignored}
         for name, count in Counter(header).items():
             if count > 1:
-                raise DataError(f"'{path}' has column '{name}' more than once: give each column a name of its own")
+                raise DataError(
+                    f"'{path}' has column {private(repr(name))} more than once: give each column a name of its own"
+                )
         first = first or (path, names)
         for one, other, lacking in ((path, first[0], first[1] - names), (first[0], path, names - first[1])):
             if lacking:
                 raise DataError(
-                    f"'{one}' has no column '{min(lacking)}', which '{other}' has: add it, or name it in ignore-columns"
+                    f"'{one}' has no column {private(repr(min(lacking)))}, which '{other}' has: add it, or name it in "
+                    "ignore-columns"
                 )
 
 

@@ -310,6 +310,6 @@ def _check_finite(source: "Source", name: str, inputs: npt.NDArray[np.float32]) 
     rows = np.flatnonzero(np.isinf(inputs))
     if rows.size:
         raise DataError(
-            f"row {source.where(rows[0])} has an infinite {name}, or one above 3e38: write a number below that, or "
-            "nothing where it is missing"
+            f"row {source.where(rows[0])} has an infinite {private(name)}, or one above 3e38: write a number below "
+            "that, or nothing where it is missing"
         )
