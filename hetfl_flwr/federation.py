@@ -196,14 +196,14 @@ class Federation:
             if now > silence and calls:
                 silence = inf
                 _name_silent(calls.values())
-            if start.may_begin(len(calls)) or now > deadline:
+            if start.may_begin(len(calls)) or now > deadline or start.hopeless(len(calls), now):
                 break
             if now >= report:
                 log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(len(calls)), deadline - now)
                 report, pause = now + pause, 2 * pause
             time.sleep(max(self.poll, 0.1))
         if not start.may_begin(len(calls)):
-            log(WARNING, "waited %g s for nodes: %s", start.seconds, start.missing())
+            log(WARNING, "waited %.0f s for nodes: %s", now - began, start.missing())
             for node in calls.values():
                 reason = f"node {node}: no reply within {start.seconds:g} s"
                 start.refused[node] = Failure(present[node].partition, "roll call", reason, node)

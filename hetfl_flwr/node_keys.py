@@ -29,7 +29,7 @@ def read_node_keys(path: Path) -> dict[int, str]:
     try:
         entries = load_toml(path)
     except (ConfigError, ValueError) as error:  # ValueError: no path that a file can have
-        raise ConfigError(f"{path}: no list of node keys: {str(error).removeprefix(f'{path}: ')}") from None
+        raise ConfigError(str(error).replace(": not TOML: ", ": no list of node keys: ", 1)) from None
     listed: dict[int, str] = {}
     owners: dict[bytes, int] = {}
     for name, text in entries.items():

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from logging import WARNING
+from math import inf
 
 from flwr.supercore import log
 
@@ -15,6 +16,9 @@ from hetfl_flwr.roster import Member, Roster
 
 LONGEST_START = 600.0
 """Seconds that the start of a deployment waits for nodes, where neither key says less."""
+
+PATIENCE = 30.0
+"""Seconds that the start waits for others where all nodes that are here have been refused."""
 
 FIRST_REPORT = 10.0
 """Seconds until the log says again who is missing; each time, twice as many as before."""
@@ -46,6 +50,7 @@ class Start:
         self.roster = roster
         self.fixed = fixed
         self.refused: dict[int, Failure] = {}
+        self._hopeless_since = inf
 
     @property
     def seconds(self) -> float:
@@ -81,6 +86,14 @@ class Start:
         if wanted is None:
             return False
         return len(here if self.config.clients else here | self._failed(wanted)) >= wanted
+
+    def hopeless(self, pending: int, now: float) -> bool:
+        """Say whether for `PATIENCE` seconds all that are here have been refused, as by a mistake in the run config."""
+        if pending or len(self.roster) or not self.refused:
+            self._hopeless_since = inf
+            return False
+        self._hopeless_since = min(self._hopeless_since, now)
+        return now - self._hopeless_since > PATIENCE
 
     def refuse(self, failure: Failure) -> None:
         """Leave a node out, and say so where others go on meanwhile."""

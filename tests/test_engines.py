@@ -139,9 +139,9 @@ def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed
     ("settings", "line"),
     [
         ({"dataset": "mnsit"}, "unknown dataset 'mnsit': did you mean 'mnist'?"),
-        ({"rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
+        ({"dataset": "digits", "rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
         (
-            {"algorithm": "fedavg"},
+            {"dataset": "digits", "algorithm": "fedavg"},
             "fedavg averages weights, so all clients need the same model, but there are mlp on client 0; "
             "lenet5 on client 1; fedhe:5 on client 2.",
         ),

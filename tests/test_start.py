@@ -12,9 +12,11 @@ from test_federation import Post, fails, member, never, partitions
 from hetfl_flwr import federation as federation_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.exchange import Failure
 from hetfl_flwr.federation import Federation
 from hetfl_flwr.node_keys import NodeKeys, read_node_keys, write_node_keys
 from hetfl_flwr.roster import Roster
+from hetfl_flwr.start import Start
 from hetfl_flwr.versions import installed
 
 
@@ -405,6 +407,20 @@ def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
     listed = NodeKeys(tmp_path / "list")
     assert [listed.number(key) for key in (b"", b"no key", ssh(public[0]).encode())] == [-1, -1, -1]
     assert listed.number(public[0].public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)) == 4
+
+
+def test_the_start_waits_not_long_where_all_that_are_here_are_refused():
+    """Half a minute, and anew once somebody is taken in or is asked."""
+    roster = Roster()
+    start = Start(RunConfig(), roster, fixed=False)
+    assert not start.hopeless(0, 0.0)
+    start.refuse(Failure(-1, "roll call", "node 5: no data", 5))
+    assert [start.hopeless(pending, now) for pending, now in ((0, 10.0), (0, 39.0), (1, 40.0), (0, 45.0))] == [
+        False
+    ] * 4
+    assert start.hopeless(0, 76.0)
+    roster.add(member(0))
+    assert not start.hopeless(0, 200.0)
 
 
 @pytest.mark.parametrize(
