@@ -94,7 +94,8 @@ def train(config: RunConfig, round: int) -> None:
 def undisturbed(tmp_path_factory) -> tuple[RunConfig, list[bytes]]:
     """A client that keeps its state on disk, and what its file holds after each round if nothing happens."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    config = RunConfig.from_flat({**SMALL, "algorithm": "local", "checkpoint-every": 3, "state-dir": str(folder)})
+    keys = {"algorithm": "local", "dataset": "digits", "checkpoint-every": 3, "state-dir": str(folder)}
+    config = RunConfig.from_flat({**SMALL, **keys})
     states = [b""]
     while len(states) <= ROUNDS:
         train(config, len(states))
