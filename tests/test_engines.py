@@ -171,7 +171,7 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
         for partition, model in enumerate(["mlp", "mlp", "fixtures.models:waiting"]):
             started.supernode(partition, 3, model=model)
         settings: dict[str, Value] = {"algorithm": "fedhe", "fedhe.mode": "async", "rounds": 3, "local-batches": 1}
-        said = started.run({**settings, "evaluate-every": 3, "output-dir": str(run)})
+        said = started.run({**settings, "dataset": "digits", "evaluate-every": 3, "output-dir": str(run)})
         assert started.statuses()[0] == "finished:completed", said + started.logs()
     clients = json.loads((run / "clients.json").read_text())
     sent = [client["bytes_up"] // 480 for client in clients]
