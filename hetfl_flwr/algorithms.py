@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_own_keys
-from hetfl_flwr.errors import ConfigError, HetflError, place, unknown
+from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
 
 BASES = {"base", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
@@ -168,8 +168,8 @@ def _own_package(name: str) -> ModuleType:
     found = next(iter(package.__path__), "nowhere")
     if Path(found).resolve() != root / name:
         raise ConfigError(
-            f"the package '{name}' of this project ({root / name}) is hidden by {found}: rename that folder, or take "
-            "the folder that it lies in out of PYTHONPATH"
+            f"the package '{name}' of this project ({private(root / name)}) is hidden by {private(found)}: rename that "
+            "folder, or take the folder that it lies in out of PYTHONPATH"
         )
     return package
 
@@ -210,7 +210,7 @@ def _module(path: str) -> ModuleType:
 
 
 def _broken(path: str, error: BaseException) -> ConfigError:
-    said = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {error}"
+    said = error.marked if isinstance(error, HetflError) else f"{type(error).__name__}: {private(error)}"
     return ConfigError(f"algorithm module '{path}' cannot be imported: {said} ({place(error)})")
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
-from hetfl_flwr.errors import ConfigError, unknown
+from hetfl_flwr.errors import ConfigError, private, unknown
 
 if TYPE_CHECKING:
     from hetfl_flwr.data import Reading
@@ -186,9 +186,9 @@ def usable_path(text: str) -> Path:
         try:
             Path(text).expanduser().resolve()
         except RuntimeError as error:
-            problem = str(error).rstrip(".").lower()
+            problem = private(str(error).rstrip(".").lower())
     if problem:
-        raise ConfigError(f"{text!r} cannot be the name of a file or folder: {problem}")
+        raise ConfigError(f"{private(repr(text))} cannot be the name of a file or folder: {problem}")
     return Path(text)
 
 
@@ -210,15 +210,18 @@ def _too_long(path: str) -> str:
     return "a part of it is longer than 255 bytes" if any(len(part.encode()) > 255 for part in path.split("/")) else ""
 
 
-def _path(text: str) -> str:
-    if text:
-        usable_path(text)
+def _path(text: str, info: ValidationInfo) -> str:
+    try:
+        if text:
+            usable_path(text)
+    except ConfigError as error:
+        raise ConfigError(f"{_kebab(info.field_name or '')} = {error.marked}") from None
     return text
 
 
-def _dataset(text: str) -> str:
+def _dataset(text: str, info: ValidationInfo) -> str:
     for name in text.split(","):
-        _path(name.strip().removeprefix("rotated-"))
+        _path(name.strip().removeprefix("rotated-"), info)
     return text
 
 
@@ -704,7 +707,7 @@ def _no_value(value: object) -> str:
         case str():
             too_long = f"is longer than {LONGEST_VALUE} characters" if len(value) > LONGEST_VALUE else ""
             problem = _unusable(value)
-            return too_long or (f"= {value!r}: {problem}" if problem else "")
+            return too_long or (f"= {private(repr(value))}: {problem}" if problem else "")
         case int():
             return "" if -(2**63) <= value < 2**63 else "is a number of more than 64 bits"
         case float():
@@ -732,7 +735,9 @@ def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -
         reason = first["msg"].lower()
         if key == "options":
             key, reason = rest[0], "expected a finite number, text, true or false"
-        raise ConfigError(f"{key} = {(general | options)[key]!r}: {reason}") from None
+        value = (general | options)[key]
+        shown = private(repr(value)) if isinstance(value, str) else repr(value)
+        raise ConfigError(f"{key} = {shown}: {reason}") from None
 
 
 def parse_value(text: str) -> Value:

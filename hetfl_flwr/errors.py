@@ -3,18 +3,16 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from pathlib import PurePath
 from traceback import extract_tb
 
+from hetfl_flwr.text import printable
+
 _OPEN, _CLOSE = "\x02", "\x03"  # around what stays on its node
-_PRIVATE = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}")
-_PATH = re.compile(r"(?<=')/[^']+(?=')|(?<![^\s(=])/[^\s'\"),;:]+")
+_PRIVATE = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}?")
+_PATH = re.compile(r"(?P<url>https?://[\w./-]+(?![\w./:@-]))|(?<![\w/.>])(~[\w-]*|\.{0,2})/\S.*", re.DOTALL)
 
 WITHHELD = "(not shown)"
 """What stands in `HetflError.outward` in place of what stays on its node."""
-
-LONGEST_TEXT = 2000
-"""Characters of an error that are shown; what is longer loses its middle."""
 
 
 class HetflError(Exception):
@@ -23,17 +21,21 @@ class HetflError(Exception):
     Parameters
     ----------
     text : str
-        The line. Values of a data set stand in `private`.
+        The line. Paths, and values and names of a data set, stand in `private`.
 
     Attributes
     ----------
+    marked : str
+        The line as it was given, to be part of another error's text.
     outward : str
-        The line as others may read it: without what is private, and with the last part of each path alone.
+        The line as others may read it: without what is private. Where a path is not marked, nobody knows where it ends,
+        so all that follows is left out as well.
     """
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(text.replace(_OPEN, "").replace(_CLOSE, ""))
-        self.outward = _PATH.sub(lambda path: PurePath(path[0]).name, _PRIVATE.sub(WITHHELD, text))
+        super().__init__(plain(text))
+        self.marked = text
+        self.outward = _PATH.sub(lambda found: found["url"] or WITHHELD, _PRIVATE.sub(WITHHELD, text))
 
     def __str__(self) -> str:
         """Return the text as `printable` shows it, whatever was put into it."""
@@ -41,17 +43,22 @@ class HetflError(Exception):
 
 
 def private(value: object) -> str:
-    """Mark part of an error's text, such as a label or a cell, as what others must not read.
+    """Mark part of an error's text, such as a path, a label or a cell, as what others must not read.
 
     Examples
     --------
-    >>> error = DataError(f"row 3 of '/data/ward' has label {private('Jane Doe')}")
+    >>> error = DataError(f"row 3 of '{private('/data/ward')}' has label {private('Jane Doe')}")
     >>> print(error)
     row 3 of '/data/ward' has label Jane Doe
     >>> error.outward
-    "row 3 of 'ward' has label (not shown)"
+    "row 3 of '(not shown)' has label (not shown)"
     """
-    return f"{_OPEN}{str(value).replace(_OPEN, '').replace(_CLOSE, '')}{_CLOSE}"
+    return f"{_OPEN}{plain(str(value))}{_CLOSE}"
+
+
+def plain(text: str) -> str:
+    """Return a text without the marks of `private`."""
+    return text.replace(_OPEN, "").replace(_CLOSE, "")
 
 
 class ConfigError(HetflError):
@@ -90,32 +97,14 @@ class RunFolderError(HetflError):
     """A run folder that cannot be written, holds another run, or holds none."""
 
 
-def printable(text: str) -> str:
-    r"""Return a text in one line of bounded length: what cannot be printed is escaped, a long middle is left out.
-
-    Examples
-    --------
-    >>> print(printable("no\x1b[31m\n[data] é"))
-    no\x1b[31m\n[data] é
-    >>> len(printable("x" * 10**6))
-    2000
-    """
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    if len(text) <= LONGEST_TEXT:
-        return text
-    half = LONGEST_TEXT // 2
-    return f"{text[: half - 5]} ... {text[-half:]}"
-
-
 def place(error: BaseException) -> str:
     """Return the file and the line that an error comes from; empty where it has no trace."""
     frames = extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+    return f"{private(frames[-1].filename)}, line {frames[-1].lineno}" if frames else ""
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
-    """Return the line for a name that is not among the valid ones, with the nearest of them.
+    """Return the line for a name, which may be `private`, that is not among the valid ones, with the nearest of them.
 
     Examples
     --------
@@ -123,7 +112,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     "unknown dataset 'mnsit': did you mean 'mnist'? Known: digits, mnist"
     """
     names = sorted(valid)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(plain(name), names, n=1)
     hint = f" did you mean '{near[0]}'?" if near else ""
     return f"unknown {kind} '{name}':{hint} Known: {', '.join(names)}"
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from math import isfinite
-from reprlib import Repr
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
@@ -23,6 +22,7 @@ from hetfl_flwr.payloads import (
     wire_bytes,
 )
 from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.text import LONGEST_NAME, brief, printable
 
 FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
 """Metrics that are fractions in [0, 1]."""
@@ -41,9 +41,6 @@ MOST_ENTRIES = 100_000
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+([ ./:][A-Za-z0-9_-]+)*")
 """Names that every tracker takes, too."""
-
-LONGEST_NAME = 100
-"""Characters of a metric's name."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +202,8 @@ def reason(error: Error, who: object) -> str:
 
     What the client calls itself is repeated only where it is what the server knows it as.
     """
-    line = one_line(error.reason or f"error {error.code} without a reason")
+    said = error.reason or f"error {error.code} without a reason"
+    line = printable(" ".join(said.split()), LONGEST_REASON)
     known = isinstance(who, Member) and line.startswith(f"client {who.partition}, ")
     return line if known else f"{who}: {line}"
 
@@ -238,34 +236,3 @@ def _check_metrics(metrics: Mapping[str, object], member: Member, most: int) -> 
         raise PayloadError(
             f"{member}: metric '{EXAMPLES}' is {examples}, expected at most {most} of the samples it is registered with"
         )
-
-
-_REPR = Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
-
-
-def brief(value: object) -> str:
-    r"""Return the beginning of how a value is written in Python, on one line.
-
-    Examples
-    --------
-    >>> brief([1] * 1000), brief("a\\nb")
-    ('[1, 1, 1, 1, 1, 1, ...]', "'a\\\\nb'")
-    """
-    return _REPR.repr(value)
-
-
-def one_line(text: str) -> str:
-    r"""Return the beginning of a text that may be a client's as one line; what cannot be printed is escaped.
-
-    Examples
-    --------
-    >>> one_line("no such file:\n  a \x1b[31mb")
-    'no such file: a \\x1b[31mb'
-    """
-    line = " ".join(text[:LONGEST_REASON].split())
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in line)[:LONGEST_REASON]
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()

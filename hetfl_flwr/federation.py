@@ -23,6 +23,7 @@ from flwr.supercore import log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.exchange import (
+    LONGEST_REASON,
     MOST_SAMPLES,
     Exchange,
     Failure,
@@ -31,7 +32,6 @@ from hetfl_flwr.exchange import (
     arrays_of,
     checked,
     cost,
-    one_line,
     reason,
     with_arrays,
 )
@@ -42,6 +42,7 @@ from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_reco
 from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.start import FIRST_REPORT, Start
+from hetfl_flwr.text import printable
 from hetfl_flwr.uploads import Uploads
 from hetfl_flwr.versions import installed
 
@@ -619,7 +620,8 @@ class Federation:
             most = samples(member) if samples else MOST_SAMPLES
             reply = checked(reply, sent.message, member, uploads, most, half=self.config.half)
         except PayloadError as error:
-            result.failures.append(Failure(member.partition, sent.stage, one_line(str(error)), member.node))
+            why = printable(str(error), LONGEST_REASON)
+            result.failures.append(Failure(member.partition, sent.stage, why, member.node))
             return False
         if sent.is_training:
             self.trained[member.partition] = sent.round

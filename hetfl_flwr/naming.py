@@ -10,12 +10,10 @@ from hashlib import sha256
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.text import LONGEST_NAME, printable
 
 MOST_NAMES = 4096
 """Names of one kind up to which each has a digest of its own; more have one together, and none is shown."""
-
-LONGEST_NAME = 100
-"""Characters of a name that are shown."""
 
 OWN = "own"
 """What a data set is called whose name stays on its node."""
@@ -41,7 +39,7 @@ class Naming:
         """Return names as they leave a node."""
         if len(names) > MOST_NAMES:
             return cls((_digest("\0".join(names)),), ())
-        return cls(tuple(map(_digest, names)), tuple(map(_shown, names)) if share else ())
+        return cls(tuple(map(_digest, names)), tuple(printable(name, LONGEST_NAME) for name in names) if share else ())
 
 
 def public_data(dataset: str) -> bool:
@@ -70,13 +68,9 @@ def data_label(dataset: str, node_config: Mapping[str, Value], *, share: bool) -
     ``share``, the last part of its folder or hub id.
     """
     if "dataset" not in node_config or public_data(dataset):
-        return dataset[:LONGEST_NAME]
-    return ",".join(name.rstrip("/").rpartition("/")[2] for name in dataset.split(","))[:LONGEST_NAME] if share else OWN
-
-
-def _shown(name: str) -> str:
-    """Return the beginning of a name, with a question mark for what cannot be printed."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name[:LONGEST_NAME])
+        return printable(dataset, LONGEST_NAME)
+    last = ",".join(name.rstrip("/").rpartition("/")[2] for name in dataset.split(","))
+    return printable(last, LONGEST_NAME) if share else OWN
 
 
 def _digest(name: str) -> str:

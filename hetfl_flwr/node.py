@@ -19,7 +19,7 @@ from hetfl_flwr.allocation import keep_freed_memory
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import ClientData, DataSpec, Samples, load_client_data
 from hetfl_flwr.data.samples import Arrays as Rows
-from hetfl_flwr.errors import ConfigError, DamagedError
+from hetfl_flwr.errors import ConfigError, DamagedError, plain, private
 from hetfl_flwr.lockstep import LARGEST_GROUP, current, stackable
 from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, deal, mixed
 from hetfl_flwr.payloads import Arrays
@@ -189,10 +189,10 @@ class Node:
         try:
             return None if blob is None else decode(blob, stamp, f"{self}: {where}")
         except DamagedError as error:
-            means = f"{error}: it would go on from an older state or its initial weights"
+            means = f"{error.marked}: it would go on from an older state or its initial weights"
             if not self.config.accept_loss:
                 raise DamagedError(f"{means}, which accept-loss = true allows") from None
-            log(WARNING, "%s, and this was accepted", means)
+            log(WARNING, "%s, and this was accepted", plain(means))
             return None
 
     def prune(self, origin: str = "") -> None:
@@ -383,7 +383,7 @@ def unpack_inputs(path: Path) -> ClientData:
         blob = path.read_bytes()
         check_seal(blob)
     except (OSError, DamagedError) as error:
-        raise DamagedError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise DamagedError(f"{private(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     size = int.from_bytes(blob[:8], "little")
     told = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["inputs"])
     tensors = load(blob)

@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Context
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from hetfl_flwr.errors import DamagedError, StateError
+from hetfl_flwr.errors import DamagedError, StateError, private
 from hetfl_flwr.sealed import BLANK, check_seal, digest_in, is_sealed, seal
 
 SCHEMA = 3
@@ -108,6 +108,7 @@ class StateStore(Protocol):
     """Where a client's state lies, as a blob for whoever moves it."""
 
     where: str
+    """What messages call the place, a path being `private`."""
 
     def load(self, stamp: Stamp, who: str) -> ClientState | None:
         """Return the state, or None where nothing was saved yet; a stamp that does not fit raises StateError."""
@@ -295,6 +296,15 @@ class ResidentContext(Context):
         return self.store.nbytes + 2 * sum(record.count_bytes() for record in self.state.array_records.values())
 
 
+def state_file(folder: Path, partition: int) -> Path:
+    """Return the file of a client's state in a run's part of a state folder."""
+    return folder / f"client-{partition}.safetensors"
+
+
+def _called(path: Path) -> str:
+    return f"state file {private(path)}"
+
+
 class FileStore(BlobStore):
     """State in one file of a folder: survives the process, SIGKILL and a restarted node.
 
@@ -311,9 +321,9 @@ class FileStore(BlobStore):
 
     def __init__(self, folder: Path, partition: int, *, lasting: bool = True) -> None:
         self._lasting = lasting
-        self._path = folder / f"client-{partition}.safetensors"
+        self._path = state_file(folder, partition)
         self._kept = folder / f"client-{partition}.checkpoint.safetensors"
-        self.where = str(self._path)
+        self.where = _called(self._path)
 
     def read(self) -> bytes | None:
         """Return the file's content, or None where there is no file."""
@@ -356,7 +366,7 @@ class FileStore(BlobStore):
             except OSError:
                 replace_file(self._kept, self._path.read_bytes())
         except OSError as error:
-            raise StateError(f"{self._kept}: cannot be written: {error.strerror}") from None
+            raise StateError(f"{_called(self._kept)}: cannot be written: {error.strerror}") from None
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -373,7 +383,7 @@ class FileStore(BlobStore):
             with TemporaryFile(dir=folder) as file:
                 file.write(b"?")
         except OSError as error:
-            raise StateError(f"state-dir {folder.parent} cannot be written: {error.strerror}") from None
+            raise StateError(f"state-dir {private(folder.parent)} cannot be written: {error.strerror}") from None
         finally:
             for path in made:
                 with suppress(OSError):
@@ -393,7 +403,7 @@ class FileStore(BlobStore):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StateError(f"{path}: cannot be read: {error.strerror}") from None
+            raise StateError(f"{_called(path)}: cannot be read: {error.strerror}") from None
 
 
 def prune(state_dir: Path, partition: int, keep: int, needed: Collection[str]) -> list[str]:

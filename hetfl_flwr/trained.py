@@ -7,11 +7,11 @@ from flwr.app import Context, RecordDict
 from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.errors import RunFolderError, private
 from hetfl_flwr.node import Node, kept_config, kept_inputs, unpack_inputs
 from hetfl_flwr.payloads import load_model_arrays, weights
 from hetfl_flwr.results import CONFIG_FILE, config_of
-from hetfl_flwr.state import FileStore, decode
+from hetfl_flwr.state import decode, state_file
 
 
 def load_client(folder: Path | str, partition: int, *, data: bool = True) -> Node:
@@ -60,7 +60,7 @@ def load_client(folder: Path | str, partition: int, *, data: bool = True) -> Nod
 
 
 def _from_state(folder: Path, partition: int, *, data: bool) -> Node:
-    states = [Path(FileStore(path, partition).where) for path in (folder, *folder.glob("run-*"))]
+    states = [state_file(path, partition) for path in (folder, *folder.glob("run-*"))]
     found = [path for path in states if path.exists() and kept_config(path.parent, partition).exists()]
     if not found:
         raise RunFolderError(f"{folder} is no run folder (no {CONFIG_FILE}) and no state-dir with client {partition}")
@@ -88,7 +88,7 @@ def _node(config: RunConfig, partition: int, run: int, data: ClientData | None =
 
 def _load(node: Node, path: Path) -> bool:
     """Put the weights that a client has saved into its model; return whether there are any."""
-    tensors = decode(path.read_bytes(), node.stamp, str(path)).tensors
+    tensors = decode(path.read_bytes(), node.stamp, private(path)).tensors
     prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
     saved = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if saved:

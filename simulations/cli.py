@@ -10,15 +10,8 @@ import click
 import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable_path
-from hetfl_flwr.errors import (
-    ConfigError,
-    FederationError,
-    HetflError,
-    Interrupted,
-    RunFolderError,
-    TooFewClients,
-    printable,
-)
+from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.text import printable
 from simulations.local import DEFAULT_CLIENTS, run_locally
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def load_client_data(
     index, position = seats.of(partition_id)
     number, first = _family_of(families, index)
     family = family_arrays(families[number], seed, test == "global")
-    _check_family(families[number].name, family[0], test, features, normalize)
+    _check_family(families[number].called, family[0], test, features, normalize)
     domains = {
         other: _Domain(
             arrays=arrays,

@@ -49,6 +49,11 @@ class Family:
         return self.name.removeprefix(ROTATED_PREFIX)
 
     @property
+    def called(self) -> str:
+        """Its name for messages: `private` unless it is the catalogue's."""
+        return self.name if self.base in CATALOGUE else private(self.name)
+
+    @property
     def turned(self) -> bool:
         """Whether it is a rotated family."""
         return self.name != self.base
@@ -114,9 +119,13 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
     names = absolute(dataset).split(",")
     for name in names:
         if not name:
-            raise ConfigError(f"dataset {dataset!r} has an empty name: write one name, or several with a comma between")
+            raise ConfigError(
+                f"dataset {private(repr(dataset))} has an empty name: write one name, or several with a comma between"
+            )
         if names.count(name) > 1:
-            raise ConfigError(f"dataset {dataset!r} has '{name}' more than once: name each data set once")
+            raise ConfigError(
+                f"dataset {private(repr(dataset))} has '{private(name)}' more than once: name each data set once"
+            )
     own = reading or Reading()
     return tuple(_family(name, own.of(number, len(names))) for number, name in enumerate(names))
 
@@ -125,11 +134,11 @@ def _family(name: str, reading: Reading) -> Family:
     family = Family(name, reading)
     base, entry = family.base, CATALOGUE.get(family.base)
     if base.startswith(ROTATED_PREFIX):
-        raise ConfigError(f"dataset '{name}' is turned twice: write {ROTATED_PREFIX} once")
+        raise ConfigError(f"dataset '{private(name)}' is turned twice: write {ROTATED_PREFIX} once")
     if not entry and "/" not in base:
         raise ConfigError(
-            f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
-            f"or a hub id such as owner/name, or a folder such as ./{base}"
+            f"{unknown('dataset', private(name), [*CATALOGUE, *ROTATED])}, "
+            f"or a hub id such as owner/name, or a folder such as {private(f'./{base}')}"
         )
     if entry:
         family = Family(name, entry.completed(reading))
@@ -139,7 +148,7 @@ def _family(name: str, reading: Reading) -> Family:
 
 
 def _check_turned(family: Family, spec: DataSpec | None) -> None:
-    name, base = family.name, family.base
+    name, base = family.called, family.base if family.base in CATALOGUE else private(family.base)
     if family.reading.domain_column:
         raise ConfigError(f"dataset '{name}': '{base}' has domains of its own, and is not turned as well: use '{base}'")
     if spec and not spec.is_image:
@@ -196,7 +205,7 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     """
     if not dataset:
         return "text" if reading and reading.text_column else "image"
-    kinds = {_kind(family): family.name for family in parse_families(dataset, reading)}
+    kinds = {_kind(family): family.called for family in parse_families(dataset, reading)}
     if len(kinds) > 1:
         said = ", ".join(f"{name} are {kind}s" for kind, name in kinds.items())
         raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")

@@ -47,14 +47,16 @@ def own_folder(dataset: str) -> Path:
     """
     folder = Path(dataset)
     if not folder.is_dir():
-        raise DataError(f"dataset '{folder}' is not a folder: give a folder that holds {EXPECTED}")
+        raise DataError(f"dataset '{private(folder)}' is not a folder: give a folder that holds {EXPECTED}")
     place = folder.resolve()
     if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
-        raise DataError(f"dataset '{folder}' is the system's: give a folder that holds {EXPECTED}")
+        raise DataError(f"dataset '{private(folder)}' is the system's: give a folder that holds {EXPECTED}")
     if not holds_data(folder):
-        raise DataError(f"dataset '{folder}' holds no data: expected {EXPECTED}")
+        raise DataError(f"dataset '{private(folder)}' holds no data: expected {EXPECTED}")
     if _is_mostly_other(folder):
-        raise DataError(f"dataset '{folder}' holds mostly other files: give the folder below it that holds {EXPECTED}")
+        raise DataError(
+            f"dataset '{private(folder)}' holds mostly other files: give the folder below it that holds {EXPECTED}"
+        )
     return folder
 
 
@@ -71,7 +73,9 @@ def local_folder(hub_id: str, data_dir: str) -> Path | None:
     """
     root = Path(data_dir).expanduser()
     if not root.is_dir():
-        raise DataError(f"data-dir '{data_dir}' is not a folder: set it to the folder that holds {hub_id}")
+        raise DataError(
+            f"data-dir '{private(data_dir)}' is not a folder: set it to the folder that holds {private(hub_id)}"
+        )
     if holds_data(root / hub_id):
         return root / hub_id
     if root.resolve().name.lower() == hub_id.rpartition("/")[2].lower():
@@ -121,14 +125,15 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
         for name, count in Counter(header).items():
             if count > 1:
                 raise DataError(
-                    f"'{path}' has column {private(repr(name))} more than once: give each column a name of its own"
+                    f"'{private(path)}' has column {private(repr(name))} more than once: give each column a name of "
+                    "its own"
                 )
         first = first or (path, names)
         for one, other, lacking in ((path, first[0], first[1] - names), (first[0], path, names - first[1])):
             if lacking:
                 raise DataError(
-                    f"'{one}' has no column {private(repr(min(lacking)))}, which '{other}' has: add it, or name it in "
-                    "ignore-columns"
+                    f"'{private(one)}' has no column {private(repr(min(lacking)))}, which '{private(other)}' has: add "
+                    "it, or name it in ignore-columns"
                 )
 
 

@@ -33,7 +33,7 @@ class Source:
     Parameters
     ----------
     place : str
-        Hub id or folder it came from, for messages.
+        Hub id or folder it came from, for messages: `private` unless it is the catalogue's.
     splits : dict
         "train", and "test" where it has one, in this order; neither is empty, and all columns named here are in both.
     kind : {"image", "text", "table"}
@@ -126,7 +126,7 @@ def _plain(data: "Dataset") -> "Dataset":
 
 def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> tuple[str, dict[str, "Dataset"]]:
     """Return what messages call a data set, and its splits."""
-    origin = entry.origin if entry else ""
+    origin, called = (entry.origin, dataset) if entry else ("", private(dataset))
     if is_folder(dataset):
         return _from_folder(own_folder(dataset), reading)
     if not reading.data_dir:
@@ -135,12 +135,13 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> tupl
                 f"{dataset} is not on the hub: get it from {origin}, put it into a folder <data-dir>/{dataset} as "
                 f"{EXPECTED}, and set data-dir"
             )
-        return dataset, _from_hub(dataset)
+        return called, _from_hub(dataset, called)
     folder = local_folder(dataset, reading.data_dir)
     if folder is None:
         raise DataError(
-            f"data-dir '{reading.data_dir}' holds no {dataset}: expected in '{Path(reading.data_dir, dataset)}' "
-            f"{EXPECTED}; " + (f"get it from {origin}" if origin else "or leave data-dir empty to download it")
+            f"data-dir '{private(reading.data_dir)}' holds no {called}: expected in "
+            f"'{private(Path(reading.data_dir, dataset))}' {EXPECTED}; "
+            + (f"get it from {origin}" if origin else "or leave data-dir empty to download it")
         )
     return _from_folder(folder, reading)
 
@@ -148,7 +149,7 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> tupl
 def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Dataset"]]:
     from datasets.load import load_dataset, load_dataset_builder, load_from_disk
 
-    images = holds_images_alone(folder)
+    images, called = holds_images_alone(folder), f"'{private(folder)}'"
     try:
         if any((folder / name).exists() for name in _SAVED):
             data: Any = load_from_disk(str(folder))
@@ -160,14 +161,14 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"cannot read the data set in '{folder}': {private(reason(error))}") from error
+        raise DataError(f"cannot read the data set in {called}: {private(reason(error))}") from error
     splits = dict(data) if isinstance(data, dict) else {"train": data}
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
-        raise DataError(f"'{folder}' holds images of fewer than two classes: put them into one folder a class")
-    return f"'{folder}'", splits
+        raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
+    return called, splits
 
 
-def _from_hub(hub_id: str) -> dict[str, "Dataset"]:
+def _from_hub(hub_id: str, called: str) -> dict[str, "Dataset"]:
     from datasets.load import load_dataset
 
     getLogger("huggingface_hub").setLevel(ERROR)  # of its retries: what they come to is said in one line
@@ -180,8 +181,8 @@ def _from_hub(hub_id: str) -> dict[str, "Dataset"]:
             data = load_dataset(hub_id, revision=_CONVERTED)
     except Exception as error:
         raise DataError(
-            f"cannot load {hub_id} from the hub ({reason(error)}): check name and connection, or put "
-            f"a copy in the hub's layout into a folder <data-dir>/{hub_id} and set data-dir"
+            f"cannot load {called} from the hub ({private(reason(error))}): check name and connection, or put "
+            f"a copy in the hub's layout into a folder <data-dir>/{called} and set data-dir"
         ) from error
     return dict(data)
 
@@ -235,7 +236,7 @@ def _inputs(place: str, splits: dict[str, "Dataset"], reading: Reading, label: s
     for column in columns:
         in_all = all(column in features_of(data) for data in splits.values())
         if not in_all and " ".join(column.split()) not in reading.ignored:
-            raise DataError(f"{place} has no column '{column}' in its split 'test': name it in ignore-columns")
+            raise DataError(f"{place} has no column '{private(column)}' in its split 'test': name it in ignore-columns")
     return "table", columns
 
 

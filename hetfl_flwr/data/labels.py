@@ -208,8 +208,8 @@ def _plain(source: Source, split: str, column: str, key: str) -> pa.ChunkedArray
     except pa.ArrowInvalid:  # a float that is no integer
         pass
     raise DataError(
-        f"column '{column}' of {source.place} holds {found.type}{_unlike_classes(found, key)} in split '{split}': "
-        f"set {key} to one that holds integers, truth values or strings"
+        f"column '{column}' of {source.place} holds {private(found.type)}{_unlike_classes(found, key)} in split "
+        f"'{split}': set {key} to one that holds integers, truth values or strings"
     )
 
 

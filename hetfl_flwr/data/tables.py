@@ -222,7 +222,7 @@ def _named(source: "Source", key: str) -> list[str]:
     for name in names:
         if name not in by_name:
             known = unknown("column", name, by_name).removeprefix(f"unknown column '{name}':")
-            raise DataError(f"{key} of {source.place}: unknown column '{name}':{private(known)}")
+            raise DataError(f"{key} of {source.place}: unknown column '{private(name)}':{private(known)}")
     return [by_name[name] for name in names]
 
 
@@ -241,7 +241,7 @@ def _whole(source: "Source", columns: Sequence[str]) -> pa.Table:
     try:
         return pa.concat_tables(splits, promote_options="permissive")
     except pa.ArrowTypeError as error:
-        raise DataError(f"the splits of {source.place} differ in the type of a column: {error}") from error
+        raise DataError(f"the splits of {source.place} differ in the type of a column: {private(error)}") from error
 
 
 def _encoded(
@@ -251,8 +251,8 @@ def _encoded(
     values = _cleaned(values)
     if not any(is_kind(values.type) for is_kind in (_is_text, _is_number, pa.types.is_boolean)):
         raise DataError(
-            f"column '{name}' of {source.place} holds {values.type}, not numbers, texts or truth values: name it in "
-            "ignore-columns to leave it out"
+            f"column '{private(name)}' of {source.place} holds {private(values.type)}, not numbers, texts or truth "
+            "values: name it in ignore-columns to leave it out"
         )
     if is_category or pa.types.is_boolean(values.type):
         return *_one_hot(source, name, values, MOST_DECLARED), False
@@ -297,8 +297,8 @@ def _one_hot(
             f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
         )
         raise DataError(
-            f"column '{name}' of {source.place} has {len(known)} different values, more than {most}: name it in "
-            f"ignore-columns to leave it out{otherwise if most == MOST_VALUES else ''}"
+            f"column '{private(name)}' of {source.place} has {len(known)} different values, more than {most}: name it "
+            f"in ignore-columns to leave it out{otherwise if most == MOST_VALUES else ''}"
         )
     codes: npt.NDArray[np.int32] = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
     inputs: npt.NDArray[np.float32] = (codes[:, None] == np.arange(len(known))).astype(np.float32)

@@ -15,7 +15,7 @@ from hetfl_flwr.data.cache import kept
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.samples import Arrays, DataSpec
-from hetfl_flwr.errors import DataError
+from hetfl_flwr.errors import DataError, private
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.hub import Source
@@ -87,7 +87,8 @@ def _texts(source: "Source", split: str) -> Iterator[pa.Array]:
         texts = batch[column].combine_chunks()
         if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
             raise DataError(
-                f"column '{column}' of {source.place} holds {texts.type}, not texts: set text-column to one that does"
+                f"column '{column}' of {source.place} holds {private(texts.type)}, not texts: set text-column to one "
+                "that does"
             )
         if texts.null_count:
             row += texts.is_null().index(True).as_py()

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import HetflError, ModelError, unknown
+from hetfl_flwr.errors import HetflError, ModelError, private, unknown
 from hetfl_flwr.seeding import seeded
 
 
@@ -175,9 +175,10 @@ def checked(model: object, spec: DataSpec) -> SplitModel:
 
 
 def cause(error: BaseException) -> str:
-    """Return the first line of an error, with its type where it is not one of this project's."""
-    text = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {error}"
-    return text.splitlines()[0]
+    """Return the first line of an error; of one that is not this project's its type, and the line as `private`."""
+    if isinstance(error, HetflError):
+        return error.marked.splitlines()[0]
+    return f"{type(error).__name__}: {private((str(error).splitlines() or [''])[0])}"
 
 
 def cut(module: nn.Module, name: str) -> SplitModel:

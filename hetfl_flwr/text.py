@@ -1,0 +1,51 @@
+"""Any text or value as one line of bounded length that a terminal shows as it is."""
+
+from reprlib import Repr
+
+LONGEST_TEXT = 2000
+"""Characters of an error that are shown."""
+
+LONGEST_NAME = 100
+"""Characters of a name that are shown; a metric's name has no more."""
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+
+
+def printable(text: str, longest: int = LONGEST_TEXT) -> str:
+    r"""Return a text in one line: what cannot be printed is escaped, and what is longer loses its middle.
+
+    Parameters
+    ----------
+    text : str
+        Any.
+    longest : int
+        Characters of the line, 10 or more.
+
+    Examples
+    --------
+    >>> print(printable("no\x1b[31m\n[data] é"))
+    no\x1b[31m\n[data] é
+    >>> printable("a text that is too long", 15)
+    'a t ... oo long'
+    """
+    text = _shortened(text, longest)
+    if text.isprintable():
+        return text
+    return _shortened("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text), longest)
+
+
+def brief(value: object) -> str:
+    r"""Return the beginning of how a value is written in Python.
+
+    Examples
+    --------
+    >>> brief([1] * 1000), brief("a\\nb")
+    ('[1, 1, 1, 1, 1, 1, ...]', "'a\\\\nb'")
+    """
+    return _REPR.repr(value)
+
+
+def _shortened(text: str, longest: int) -> str:
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[: longest - half - 5]} ... {text[-half:]}"
