@@ -131,7 +131,9 @@ def _built(meme: str, node: Node) -> SplitModel:
         built = build_model(name, node.data.spec, seed=node.config.seed, scope=("global",)).to(node.device)
     except ModelError as error:
         fits = one_model(node.data.spec.kind)
-        raise ModelError(f"fml.meme: {error.marked}; set fml.meme to auto, or to a model that fits, such as {fits}") from None
+        raise ModelError(
+            f"fml.meme: {error.marked}; set fml.meme to auto, or to a model that fits, such as {fits}"
+        ) from None
     return mixed(built, node.config.mixed_precision)
 
 

@@ -161,8 +161,12 @@ SPOILT = {
     "one label": ({"train": SICK.replace(",no", ",Jane Doe HIV+")}, {}, "has one value only, (not shown)"),
     "no header": ({"train": "54,Jane Doe\n7,John Roe\n"}, {}, "has no column 'sick' in its split 'train'"),
     "declared": ({"train": SICK}, {"classes": "no,yes"}, "has sick (not shown): labels must be (not shown)"),
-    "a broken row": ({"train": SICK + "1,2,3,Jane Doe\n"}, {}, "cannot read the data set in 'ward': (not shown)"),
-    "no folder": (None, {}, "dataset 'ward' is not a folder"),
+    "a broken row": (
+        {"train": SICK + "1,2,3,Jane Doe\n"},
+        {},
+        "cannot read the data set in '(not shown)': (not shown)",
+    ),
+    "no folder": (None, {}, "dataset '(not shown)' is not a folder"),
 }
 
 
@@ -198,9 +202,25 @@ def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch,
 
 def test_private_text_is_shown_here_and_not_abroad():
     cell = private("a\x03b")
-    error = PayloadError(f"'/home/me/my data/x.csv' and /srv/a/b: {cell} owner/name https://x.org/a")
-    assert str(error) == "'/home/me/my data/x.csv' and /srv/a/b: ab owner/name https://x.org/a"
-    assert error.outward == "'x.csv' and b: (not shown) owner/name https://x.org/a"
+    error = PayloadError(f"'{private('/srv/a b')}': {cell} owner/name https://x.org/a and/or")
+    assert str(error) == "'/srv/a b': ab owner/name https://x.org/a and/or"
+    assert error.outward == "'(not shown)': (not shown) owner/name https://x.org/a and/or"
+    assert PayloadError(f"client 0: {error.marked}").outward == f"client 0: {error.outward}"
+
+
+@pytest.mark.parametrize(
+    "place", ["/d/O'Brien ward/x", "~/O'Brien, J", "~brien/x", "./Brien", "../x (Brien)", "file:///Brien"]
+)
+@pytest.mark.parametrize("before", ["no such file: '", "path=", "see (", "rotated-", "at https://me:pass@x.org"])
+def test_of_a_path_that_nobody_has_marked_all_that_follows_stays_here(place, before):
+    error = PayloadError(f"row 3: {before}{place}' is no file")
+    assert "Brien" in str(error) or "/x" in str(error)
+    assert error.outward.startswith("row 3: ")
+    assert not any(part in error.outward for part in ("Brien", "/x", "pass", "is no file"))
+
+
+def test_a_mark_that_was_cut_hides_the_rest():
+    assert PayloadError(private("Jane Doe")[:5] + ": more").outward == "(not shown)"
 
 
 def test_flower_logs_no_traceback_of_an_error_that_is_one_line(make_config, run_federation, caplog):

@@ -11,7 +11,7 @@ from torch import nn
 
 from hetfl_flwr import state as state_module
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import StateError
+from hetfl_flwr.errors import StateError, plain
 from hetfl_flwr.state import (
     ClientState,
     ContextStore,
@@ -88,7 +88,9 @@ def test_what_was_saved_is_loaded_bit_for_bit_and_no_later_change_of_it_is(new_s
 def test_whose_state_it_is_is_checked_on_loading(refusal, new_store):
     new_store().save(some_state(), STAMP)
     said = refusal(StateError, new_store().load, replace(STAMP, model="lenet5"), "client 3 (lenet5)")
-    assert said.startswith(f"client 3 (lenet5): {new_store().where}: state of another model: found 'mlp', expected")
+    assert said.startswith(
+        f"client 3 (lenet5): {plain(new_store().where)}: state of another model: found 'mlp', expected"
+    )
 
 
 def test_the_newest_write_replaces_all_of_the_older(new_store):
@@ -189,7 +191,7 @@ def test_a_failed_write_is_named_and_the_older_blob_stays(refusal, tmp_path, mon
     with monkeypatch.context() as broken:
         broken.setattr(step, full)
         said = refusal(StateError, store.write, b"newer")
-    assert said == f"{tmp_path / 'client-3.safetensors'}: cannot be written: No space left on device"
+    assert said == f"state file {tmp_path / 'client-3.safetensors'}: cannot be written: No space left on device"
     assert store.read() == b"older"
     assert [path.name for path in tmp_path.iterdir()] == ["client-3.safetensors"]
 

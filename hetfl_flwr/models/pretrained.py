@@ -93,7 +93,9 @@ def _of_torchvision(name: str) -> Path:
     file = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
     if not file.is_file():
         code = f"import torchvision; torchvision.models.get_model('{name}', weights='{ORIGINAL}')"
-        raise ModelError(f'pretrained: no file {private(file)}; get it once by python -c "{code}", {_or_a_folder(name)}')
+        raise ModelError(
+            f'pretrained: no file {private(file)}; get it once by python -c "{code}", {_or_a_folder(name)}'
+        )
     return file
 
 
@@ -129,7 +131,9 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     except Exception as error:
         raise ModelError(f"pretrained: {private(file)} cannot be read: {cause(error)}") from None
     if not isinstance(weights, Mapping) or not all(isinstance(entry, Tensor) for entry in weights.values()):
-        raise ModelError(f"pretrained: {private(file)} is no state dict: save module.state_dict() alone, names to tensors")
+        raise ModelError(
+            f"pretrained: {private(file)} is no state dict: save module.state_dict() alone, names to tensors"
+        )
     return weights
 
 
