@@ -30,7 +30,7 @@ WARD = "O'Brien, Jane (HIV+)"
 COLUMN = "Doe's  HIV/AIDS, (1)"
 """A column that nobody else must hear of."""
 
-NEAR = "oe's  ###/####, (1)"
+NEAR = "oe's  xxx/xxxx, (1)"
 """What somebody has typed for it."""
 
 SECRETS = ("Brien", "Jane", "HIV", "AIDS", "Doe", "ward", "pytest")
