@@ -1,5 +1,8 @@
 """Which classes there are: declared, refused where a column holds none, and called by their names."""
 
+import json
+from pathlib import Path
+
 import datasets
 import pytest
 import torch
@@ -163,20 +166,48 @@ COLUMNS = {"a": [1, 2, 3], "b": [4, 5, 6], "label": [0, 1, 0]}
 LACKING = {"a": [9], "label": [1]}
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def write_json(folder: Path, *, form: str, **splits: dict[str, list]) -> None:
+    """Write splits as one row a line, or as a list of rows; None is a key that a row lacks."""
+    folder.mkdir(parents=True)
+    for name, columns in splits.items():
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        there = [{key: value for key, value in row.items() if value is not None} for row in rows]
+        lines = "\n".join(map(json.dumps, there))
+        (folder / f"{name}.{form}").write_text(lines if form == "jsonl" else json.dumps(there, indent=1))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "json"])
 def test_files_with_unlike_columns_are_refused(tmp_path, refusal, kind):
     """The reader would fill the test split's b with missing values."""
     folder = tmp_path / "own"
     if kind == "csv":
         write_csv(folder, train="a,b,label\n1,4,0\n2,5,1\n3,6,0\n", test="label,a\n1,9\n")
-    else:
+    elif kind == "parquet":
         write_parquet(folder, train=COLUMNS, test=LACKING)
+    else:
+        write_json(folder, form=kind, train=COLUMNS, test=LACKING)
     said = refusal(DataError, arrays, folder, label_column="label")
     assert said == (
         f"'{folder}/test.{kind}' has no column 'b', which '{folder}/train.{kind}' has: "
         "add it, or name it in ignore-columns"
     )
     assert arrays(folder, label_column="label", ignore_columns="b").inputs.tolist() == [[1], [2], [3], [9]]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_a_key_that_a_row_of_json_lacks_is_missing_as_an_empty_cell_of_csv_is(tmp_path, refusal, form):
+    """A number and a category; rows 3 to 5 are the test split."""
+    csv = "a,b,c,label\n2,5,y,1\n1,,x,0\n3,6,,0\n"
+    columns = {"a": [2, 1, 3], "b": [5, None, 6], "c": ["y", "x", None], "label": [1, 0, 0]}
+    write_csv(tmp_path / "csv", train=csv, test=csv)
+    write_json(tmp_path / "json", form=form, train=columns, test=columns)
+    one, other = (arrays(tmp_path / kind, label_column="label") for kind in ("csv", "json"))
+    assert one.input_names == other.input_names == ("a", "b", "c=x", "c=y", "c=None")
+    assert one.inputs.isnan().sum(0).tolist() == [0, 2, 0, 0, 0]
+    assert torch.equal(one.inputs.nan_to_num(-1), other.inputs.nan_to_num(-1))
+    write_json(tmp_path / "label", form=form, train=columns | {"label": [0, None, 1]})
+    said = refusal(DataError, arrays, tmp_path / "label", label_column="label")
+    assert said.startswith(f"row 1 of split 'train' of '{tmp_path}/label' has no label: fill it in")
 
 
 def test_columns_in_another_order_are_the_same_columns(tmp_path):

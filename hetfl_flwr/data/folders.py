@@ -1,6 +1,7 @@
 """Data sets as files on this machine: which folder holds one."""
 
 import csv
+import json
 import os
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
@@ -20,6 +21,9 @@ SYSTEM = (Path("/dev"), Path("/proc"), Path("/sys"))
 
 MANY = 5000
 """Files in a folder from which on it takes minutes to look through them for data."""
+
+_BLOCK = 10 * 2**20
+"""Bytes of a json file that are read at a time, as the library does that reads the rows: no row is longer."""
 
 EXPECTED = (
     "parquet, csv, json or arrow files (the hub's layout, or what save_to_disk writes), or one folder of images a class"
@@ -102,10 +106,11 @@ def _is_mostly_other(folder: Path) -> bool:
 
 
 def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
-    """Refuse csv and parquet files in which a column stands twice, or that have unlike columns.
+    """Refuse csv, parquet and json files in which a column stands twice, or that have unlike columns.
 
     The library that reads them would rename the one, so that a second label column were an input, and fill up the
-    other with missing values.
+    other with missing values. A json file has the columns of all of its rows: a key that some of them lack is a missing
+    value there, as an empty cell of a csv file is.
 
     Parameters
     ----------
@@ -120,7 +125,7 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
         Names file and column.
     """
     first: tuple[Path, set[str]] | None = None
-    for path, header in ((path, _header(path)) for path in files if path.suffix.lower() in (".csv", ".parquet")):
+    for path, header in ((path, _header(path)) for path in files if path.suffix.lower() in _HEADED):
         names = {name for name in header if " ".join(name.split()) not in ignored}
         for name, count in Counter(header).items():
             if count > 1:
@@ -137,8 +142,13 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
                 )
 
 
+_HEADED = (".csv", ".parquet", ".json", ".jsonl")
+
+
 def _header(path: Path) -> Sequence[str]:
     """Return the names of a file's columns."""
+    if path.suffix.lower() in (".json", ".jsonl"):
+        return _keys(path)
     if path.suffix.lower() == ".parquet":
         from pyarrow.parquet import read_schema
 
@@ -146,6 +156,21 @@ def _header(path: Path) -> Sequence[str]:
         return names
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         return next(csv.reader(file), [])
+
+
+def _keys(path: Path) -> Sequence[str]:
+    """Return the keys of all rows of a json file: one row a line, or a list of rows."""
+    from pyarrow import ArrowInvalid
+    from pyarrow.json import ReadOptions, read_json
+
+    try:
+        names: Sequence[str] = read_json(path, ReadOptions(block_size=_BLOCK)).schema.names
+    except ArrowInvalid as error:
+        try:
+            return list(dict.fromkeys(key for row in json.loads(path.read_bytes()) for key in row))
+        except ValueError:
+            raise error from None
+    return names
 
 
 def _is_file(path: Path, suffixes: set[str]) -> bool:
