@@ -154,7 +154,8 @@ def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
         for what, own in (("classes", names), ("columns", arrays.input_names)):
             shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(own[:MOST_LOGGED]))
             log(INFO, "%s: %s: %s%s", node, what, shown or "none", ", ..." if len(own) > MOST_LOGGED else "")
-    return Naming.of(names, share=share), Naming.of(arrays.input_names, share=share)
+    inputs = Naming((arrays.words(),), ()) if arrays.words else Naming.of(arrays.input_names, share=share)
+    return Naming.of(names, share=share), inputs
 
 
 def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:

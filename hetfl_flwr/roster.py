@@ -80,7 +80,7 @@ class Member:
         What it calls its data: as the run config does, a name of the catalogue, or ``own``.
     class_digests, input_digests : tuple of str
         Digests of the names of its classes and, of a table, of its inputs, in order; or one digest of all of them
-        where they are many. See `hetfl_flwr.naming`.
+        where they are many. See `hetfl_flwr.naming`. Of texts whose words are numbered by the data, one of the words.
     class_names, input_names : tuple of str
         The names themselves; empty where they stay on the node.
     owners : int
@@ -434,6 +434,11 @@ def _unlike_names(kind: Literal["class", "column"], first: Member, other: Member
     """Return in a line what two clients call by unlike names, and the way out."""
     (digests, names), (their_digests, their_names) = _names(first, kind), _names(other, kind)
     here, there = f"client {first.partition}", f"client {other.partition}"
+    if kind == "column" and first.vocabulary:
+        return (
+            f"{here} and {there} have other words for the same tokens, for vocabulary = 'shared:{first.vocabulary}' "
+            f"numbers the words of each data set by itself: set vocabulary = 'hashed:{first.vocabulary}'"
+        )
     unlike = [number for number, pair in enumerate(zip(digests, their_digests, strict=False)) if pair[0] != pair[1]]
     number = unlike[0] if unlike and len(digests) == len(their_digests) else None
     if number is None or len(digests) == 1:

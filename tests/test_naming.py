@@ -60,6 +60,49 @@ def test_names_are_compared_where_sizes_are(refusal, algorithm, kind):
         assert said.startswith("client 0's column 0 is 'bmi', client 1's is 'weight_kg': give all tables the same")
 
 
+@pytest.mark.parametrize("algorithm", ALL)
+def test_words_of_tokens_are_compared_where_columns_are(refusal, algorithm):
+    texts = {"shape": (4,), "vocabulary": 9, "class_digests": Naming.of("abc", share=False).digests, "public": 9}
+    roster = Roster([member(0, **texts, input_digests=("ab",)), member(1, **texts, input_digests=("cd",))])
+    if algorithm in UNLIKE_COLUMNS:
+        strategy(algorithm).check(roster)
+        return
+    assert refusal(FederationError, strategy(algorithm).check, roster) == (
+        "client 0 and client 1 have other words for the same tokens, for vocabulary = 'shared:9' numbers the words of "
+        "each data set by itself: set vocabulary = 'hashed:9'"
+    )
+
+
+MOODS = "said,sick\n" + "".join(f"good day {row % 3},{row % 2}\n" for row in range(40))
+
+
+@pytest.mark.parametrize(("vocabulary", "digests"), [("shared:9", [1, 1, 2]), ("hashed:9", [0, 0, 0])])
+def test_a_node_tells_whether_its_words_are_those_of_others_and_none_of_them(
+    ask, tmp_path, caplog, vocabulary, digests
+):
+    """Two nodes have the same texts, the third has a word more, and of all words there is one digest."""
+    texts = {"one": MOODS, "two": MOODS, "three": MOODS + "Jane Doe,1\n"}
+    keys = {"text-column": "said", "model": "bag", "share-names": True}
+    asked = [
+        Member.from_reply(ask({"vocabulary": vocabulary}, dataset=write_csv(tmp_path / name, train=lines), **keys))
+        for name, lines in texts.items()
+    ]
+    told = [member.input_digests for member in asked]
+    assert [len(set(told[: end + 1]) - {()}) for end in range(3)] == digests
+    assert all(len(digest) == (vocabulary == "shared:9") for digest in told)
+    assert [member.input_names for member in asked] == [()] * 3
+
+
+def test_words_that_each_data_set_numbers_by_itself_are_not_averaged(refusal, tmp_path, make_config, run_federation):
+    """Of a list of data sets the first client has the one, the second the other."""
+    folders = [write_csv(tmp_path / name, train=MOODS.replace("good", name)) for name in ("fine", "well")]
+    keys = {"text_column": "said", "label_column": "sick", "models": "bag", "rounds": 1, "classes": "0,1"}
+    config = make_config(algorithm="fedavg", dataset=",".join(folders), vocabulary="shared:9", **keys)
+    said = refusal(FederationError, run_federation, config)
+    assert "have other words for the same tokens" in said
+    run_federation(config.with_values({"vocabulary": "hashed:9"}))
+
+
 @pytest.mark.parametrize(
     ("theirs", "remedy"),
     [
@@ -109,11 +152,11 @@ SICK = "age,sick\n" + "".join(f"{row},{'Jane Doe HIV+' if row % 2 else 'no'}\n" 
 def ask(monkeypatch, make_config):
     """Call the roll of one node of a deployment, which has a data set of its own; return its answer."""
 
-    def asked(*, deployed=True, **node_config):
+    def asked(keys=None, *, deployed=True, **node_config):
         if deployed:
             monkeypatch.setattr(TaskIdentity, "_node_id", 5)
         own = {"partition-id": 0, "num-partitions": 2, "partition": "all", "label-column": "sick", "model": "mlp"}
-        flat = make_config(algorithm="fedhe").to_flat() | {"dataset": ""}
+        flat = make_config(algorithm="fedhe").to_flat() | {"dataset": "", **(keys or {})}
         message = Message(RecordDict(), 5, MessageType.QUERY)
         message.metadata.__dict__["_message_id"] = "1"
         return client_app.app(message, Context(7, 5, own | node_config, RecordDict(), flat))

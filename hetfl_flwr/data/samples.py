@@ -1,5 +1,6 @@
 """Samples in memory: one array a data set and process, of which every client holds row numbers only."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
@@ -85,6 +86,9 @@ class Arrays:
         What the C classes are called; empty: their numbers.
     input_names : tuple of str
         What the inputs of a table are called, ``COLUMN`` or ``COLUMN=VALUE``; empty: nothing.
+    words : callable, optional
+        Returns a digest of the words that a text's tokens stand for, where these depend on the data set; None: a token
+        is the same word for everybody.
     """
 
     spec: DataSpec
@@ -98,6 +102,7 @@ class Arrays:
     owners: Tensor | None = None
     class_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ()
+    words: Callable[[], str] | None = None
 
 
 @cache

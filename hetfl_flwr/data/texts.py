@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ def read_texts(source: "Source") -> Arrays:
     modulo V - 1, the same in every run, on every node and for all data: nobody learns anything of the words of others.
     With ``"shared:V"`` 1 is an unknown word, and 2..V-1 are the V - 2 most frequent words of the training split, the
     most frequent first, of equally frequent ones the alphabetically first: clients that number words so know which are
-    frequent in the data of all, and need the same training split at hand.
+    frequent in the data of all, and need the same training split at hand. `Arrays.words` tells whether they have it.
 
     Returns
     -------
@@ -46,7 +47,7 @@ def read_texts(source: "Source") -> Arrays:
         If the column holds no texts, or a row none, or the labels are not as they should be.
     """
     length = source.reading.text_length
-    _, size = parse_vocabulary(source.reading.vocabulary)
+    kind, size = parse_vocabulary(source.reading.vocabulary)
     classes, labels = read_labels(source)
     inputs = kept(
         (*(data._fingerprint for data in source.splits.values()), source.inputs, source.reading.vocabulary),
@@ -61,6 +62,7 @@ def read_texts(source: "Source") -> Arrays:
         train_rows=len(labels["train"]),
         peak=1.0,
         centre=torch.zeros(length),
+        words=partial(_digest, source, size) if kind == "shared" else None,
     )
 
 
@@ -119,6 +121,11 @@ def _ranked(words: pa.Array, known: pa.Array) -> IntArray:
     return _FIRST + ranks
 
 
+def _digest(source: "Source", size: int) -> str:
+    return sha256("\0".join(_frequent(source, size).to_pylist()).encode()).hexdigest()[:16]
+
+
+@cache
 def _frequent(source: "Source", size: int) -> pa.Array:
     """Return the most frequent words of the training split, the most frequent first, as many as have a token."""
     counts: Counter[str] = Counter()
