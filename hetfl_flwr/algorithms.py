@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_own_keys
 from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
+from hetfl_flwr.packages import own_package
 
 BASES = {"base", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
@@ -47,7 +47,7 @@ class Algorithm:
 
 def names() -> list[str]:
     """Return the names of the algorithms of this project, sorted."""
-    modules = pkgutil.iter_modules(_own_package("strategies").__path__)
+    modules = pkgutil.iter_modules(own_package("strategies").__path__)
     return sorted(module.name for module in modules if module.name not in BASES)
 
 
@@ -112,7 +112,7 @@ def find(name: str) -> Algorithm:
         Unknown name (with the nearest valid one), or a module without the class that the convention asks for.
     """
     if name in names():
-        _own_package("clients")
+        own_package("clients")
         strategy, client = f"strategies.{name}", f"clients.{name}"
     elif all(part.isidentifier() for part in name.split(".")) and ("." in name or _is_package(name)):
         strategy, client = f"{name}.strategy", f"{name}.client"
@@ -153,25 +153,6 @@ def check_options(config: RunConfig) -> None:
             f"projection = {config.projection}: the loss of {config.algorithm} has no term of its own for what others "
             f"teach; these have: {', '.join(able)}"
         )
-
-
-def _own_package(name: str) -> ModuleType:
-    """Import one of this project's packages.
-
-    Raises
-    ------
-    ConfigError
-        Another package of that name comes before it on Python's path.
-    """
-    root = Path(__file__).resolve().parents[1]
-    package = import_module(name)
-    found = next(iter(package.__path__), "nowhere")
-    if Path(found).resolve() != root / name:
-        raise ConfigError(
-            f"the package '{name}' of this project ({private(root / name)}) is hidden by {private(found)}: rename that "
-            "folder, or take the folder that it lies in out of PYTHONPATH"
-        )
-    return package
 
 
 def _is_package(name: str) -> bool:

@@ -11,6 +11,7 @@ import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.packages import working_directory_last
 from hetfl_flwr.text import printable
 from simulations.local import DEFAULT_CLIENTS, run_locally
 
@@ -356,7 +357,7 @@ def report(
 
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
-    _find_own_modules()
+    working_directory_last()
     try:
         status = 1 if app(standalone_mode=False) else 0  # typer would end with 130 on Ctrl-C
     except HetflError as error:
@@ -374,16 +375,6 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         status = 1
     sys.exit(status)
-
-
-def _find_own_modules() -> None:
-    """Let models and algorithms in the working directory be found, behind all that is installed.
-
-    So a folder there that is called like a package of this project, or of anybody else's, hides none.
-    """
-    here = Path.cwd()
-    if here != Path(__file__).resolve().parents[1]:
-        sys.path[:] = [*(place for place in sys.path if Path(place or ".").resolve() != here), str(here)]
 
 
 def _chosen(recipe: Path | None, settings: list[str] | None, **named: Value | None) -> dict[str, Value]:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from hetfl_flwr.algorithms import check_options, for_flower, resolve
 from hetfl_flwr.config import RunConfig, parse_own_keys, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError
-from simulations import cli
+from hetfl_flwr.packages import working_directory_last
 from simulations.deployment.flower import flower
 
 OUTSIDE = Path(__file__).parent / "fixtures" / "outside"
@@ -156,30 +157,41 @@ def shadows(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def hetfl_installed(here: Path, path: str) -> subprocess.CompletedProcess[str]:
-    """Call the command as installed: Python begins with another folder than the working directory."""
+def hetfl_installed(here: Path, path: str, *, module: bool = False) -> subprocess.CompletedProcess[str]:
+    """Call the command as installed: Python begins with another folder than the working directory, or, -m, with it."""
     script = here / "bin" / "hetfl"
     script.parent.mkdir()
-    script.write_text("from simulations.cli import main\nmain()\n")
-    command = [sys.executable, str(script), "run", "nothing"]
+    entry = tomllib.loads((OUTSIDE.parents[2] / "pyproject.toml").read_text())["project"]["scripts"]["hetfl"]
+    script.write_text("from {} import {}\n{}()\n".format(*entry.split(":"), entry.rpartition(":")[2]))
+    command = [sys.executable, *(["-m", "hetfl_flwr"] if module else [str(script)]), "run", "nothing"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(OUTSIDE.parents[2])]))}
     return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_folders_of_the_working_directory_hide_nothing_of_this_project(shadows):
-    done = hetfl_installed(shadows, "")
+@pytest.mark.parametrize(("path", "module"), [("", False), (".", False), ("", True)])
+def test_folders_of_the_working_directory_hide_nothing_of_this_project(shadows, path, module):
+    """Not even where PYTHONPATH or ``python -m`` has put it first."""
+    done = hetfl_installed(shadows, path, module=module)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("hetfl: unknown algorithm 'nothing': Known: agg, chfl, fedavg, ")
 
 
-def test_a_package_that_hides_one_of_this_project_is_named_with_both_places(shadows):
+@pytest.mark.parametrize("module", [False, True])
+@pytest.mark.parametrize("name", ["strategies", "clients", "simulations", "simulations.py"])
+def test_what_hides_a_package_of_this_project_is_named_with_both_places_and_not_run(shadows, name, module):
     (shadows / "lib").mkdir()
-    (shadows / "strategies").rename(shadows / "lib" / "strategies")
-    done = hetfl_installed(shadows, str(shadows / "lib"))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert (
-        f"'strategies' of this project ({OUTSIDE.parents[2] / 'strategies'}) is hidden by {shadows}/lib/st"
-        in done.stderr
+    there = shadows / "lib" / name
+    if there.suffix:
+        there.write_text("raise SystemExit('run')")
+    else:
+        (shadows / name).rename(there)
+        (there / "__init__.py").write_text("raise SystemExit('run')")
+    done = hetfl_installed(shadows, str(shadows / "lib"), module=module)
+    assert (done.returncode, done.stdout) == (2, "")
+    package = there.stem
+    assert done.stderr == (
+        f"hetfl: the package '{package}' of this project ({OUTSIDE.parents[2] / package}) is hidden by {there}: rename "
+        "that, or take the folder that it lies in out of PYTHONPATH\n"
     )
 
 
@@ -187,5 +199,5 @@ def test_a_package_that_hides_one_of_this_project_is_named_with_both_places(shad
 def test_the_working_directory_comes_last_on_the_path_wherever_it_was(shadows, monkeypatch, place):
     monkeypatch.chdir(shadows)
     monkeypatch.setattr(sys, "path", [place, str(shadows), "/nowhere", *sys.path])
-    cli._find_own_modules()
+    working_directory_last()
     assert [sys.path.index("/nowhere"), sys.path.index(str(shadows))] == [0, len(sys.path) - 1]

@@ -1,0 +1,41 @@
+"""Which packages Python finds under the names of this project's."""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+from hetfl_flwr.errors import ConfigError, private
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The folder that this project's packages lie in."""
+
+
+def own_package(name: str) -> ModuleType:
+    """Import one of this project's packages; nothing of another one is run.
+
+    Raises
+    ------
+    ConfigError
+        A package or a module of that name comes before it on Python's path: names both places.
+    """
+    spec = find_spec(name)
+    places = [] if spec is None else [*(spec.submodule_search_locations or [str(spec.origin)])]
+    found = next(iter(places), "nowhere")
+    if Path(found).resolve() != ROOT / name:
+        raise ConfigError(
+            f"the package '{name}' of this project ({private(ROOT / name)}) is hidden by {private(found)}: rename "
+            "that, or take the folder that it lies in out of PYTHONPATH"
+        )
+    return import_module(name)
+
+
+def working_directory_last() -> None:
+    """Let models and algorithms in the working directory be found, behind all that is installed.
+
+    So a folder there that is called like a package of this project, or of anybody else's, hides none.
+    """
+    here = Path.cwd()
+    if here != ROOT:
+        sys.path[:] = [*(place for place in sys.path if Path(place or ".").resolve() != here), str(here)]
