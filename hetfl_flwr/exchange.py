@@ -23,6 +23,7 @@ from hetfl_flwr.payloads import (
     wire_bytes,
 )
 from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.run_files import Failure
 
 FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
 """Metrics that are fractions in [0, 1]."""
@@ -44,16 +45,6 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+([ ./:][A-Za-z0-9_-]+)*")
 
 LONGEST_NAME = 100
 """Characters of a metric's name."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What went wrong with one client in one round. Its partition is -1 where it has not said which it is."""
-
-    partition: int
-    stage: str
-    reason: str
-    node: int
 
 
 @dataclass

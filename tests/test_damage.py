@@ -202,7 +202,7 @@ def test_a_damaged_line_of_the_rounds_is_lost_alone_and_said(folder, capsys, lin
     path = folder / "rounds.jsonl"
     whole = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*whole[:2], line, *whole[3:]]) + b"\n")
-    assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 3, 4]
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 3, 4]
     assert f"{path}, line 3 is damaged and left out" in capsys.readouterr().err
     go_on(folder)
     assert f"{path}, line 3 is damaged and left out" in capsys.readouterr().err
