@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -143,7 +144,8 @@ class Checkpoint:
         replace_file(unfinished / KNOWLEDGE_FILE, pack(self.arrays, metadata))
         unfinished.replace(target)
         for older in (*checkpoints(run_folder)[KEPT:], *parent.glob("unfinished-*")):
-            shutil.rmtree(older, ignore_errors=True)
+            with suppress(OSError):
+                remove(older)
 
     def load_clients(self, run_folder: Path, grid: object, lost: Set[int] = frozenset()) -> None:
         """Let the Grid, if it keeps clients, take up their states; those that are lost begin anew."""
@@ -299,6 +301,11 @@ def checkpoints(run_folder: Path) -> list[Path]:
     found = {path: _NAME.fullmatch(path.name) for path in (run_folder / CHECKPOINTS).glob("round-*")}
     numbers = {path: int(match[1]) for path, match in found.items() if match}
     return sorted(numbers, key=numbers.__getitem__, reverse=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, or what stands in its place; what a link leads to stays."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def config_digest(config: RunConfig) -> str:

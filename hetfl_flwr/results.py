@@ -1,7 +1,6 @@
 """One run on disk: config, rounds, summary, clients and the server's knowledge."""
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from hetfl_flwr.checkpoint import (
     checkpoints,
     config_digest,
     pack,
+    remove,
 )
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
@@ -230,7 +230,7 @@ class Results:
         with self._writing():
             for folder in checkpoints(self.folder):  # damaged, and given up
                 if int(folder.name.removeprefix("round-")) > checkpoint.round:
-                    shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
+                    remove(folder)
             replace_file(self.folder / ROUNDS_FILE, b"".join(line + b"\n" for line, _ in lines))
         for _, told in choice.losses:
             warn(told)
