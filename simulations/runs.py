@@ -145,7 +145,7 @@ def _load_config(folder: Path) -> dict[str, Value]:
         raise RunFolderError(f"{folder}: holds no run (no {CONFIG_FILE}); {hint}")
     try:
         config = read_toml(path)
-        _CONFIG.validate_python(config)
+        _CONFIG.validate_python(config, strict=True)
     except ConfigError as error:
         _broken(str(error), "mend it")
     except ValidationError as error:

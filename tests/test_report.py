@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.run_files import ClientRecord, Failure, Round, summary_file
+from simulations.cli import main
 from simulations.plots import compare_figure, plot_compare, plot_run, run_figure
 from simulations.report import client_table, compare_table, summary_table, unequal_terms
 from simulations.runs import best_accuracy, bytes_to, figures, group_runs, load_run
@@ -169,6 +171,71 @@ def test_a_damaged_line_is_left_out_and_named_with_its_place(
     where = f"hetfl: {folder / 'rounds.jsonl'}, line"
     assert first.startswith(f"{where} 2 is damaged and left out: Invalid JSON")
     assert second == f"{where} 3 is damaged and left out: seconds: Field required"
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        ("accuracy", "1e400"),
+        ("seconds", "9" * 5000),
+        ("bytes_up", "9" * 5000),
+        ("loss", "-1e400"),
+        ("clock", "[" * 10**5),
+    ],
+    ids=lambda value: value[:8],
+)
+def test_numbers_that_no_run_reaches_lose_their_line_alone_in_every_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    key: str,
+    number: str,
+) -> None:
+    folder = make(tmp_path / "run")
+    first, second, *rest = (folder / "rounds.jsonl").read_text().splitlines()
+    damaged = second.replace(f'"{key}": {json.dumps({"loss": 1.0, **LINES[1]}[key])}', f'"{key}": {number}')
+    assert damaged != second
+    (folder / "rounds.jsonl").write_text("\n".join([first, damaged, *rest]) + "\n")
+    out = tmp_path / ("r.html" if command == "report" else "r.png")
+    monkeypatch.setattr("sys.argv", ["hetfl", command, str(folder), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    [said] = set(capsys.readouterr().err.splitlines())
+    assert said.startswith(f"hetfl: {folder / 'rounds.jsonl'}, line 2 is damaged and left out: ")
+    assert out.stat().st_size > 1000
+
+
+def test_an_infinite_epsilon_is_shown_as_such(tmp_path: Path) -> None:
+    noisy = {"noise-multiplier": 1e-9, "clipping-norm": 1.0}
+    folder = finish(make(tmp_path / "run", **noisy), epsilon=inf, noise_source="seed")
+    assert '"epsilon": "Infinity"' in (folder / "summary.json").read_text()
+    run = load_run(folder)
+    assert figures(run)["epsilon"] == inf
+    assert rows(compare_table([run]))[0]["epsilon"] == "inf"
+    assert facts(summary_table(run))["privacy"].startswith("a client has (inf, 1e-05)-differential privacy after 3")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clients", '"two"'),
+        ("clients", "1000000001"),
+        ("clients", "-1"),
+        ("noise-multiplier", '"much"'),
+        ("noise-multiplier", "nan"),
+        ("seed", "-1"),
+        ("rounds", "1e3"),
+    ],
+)
+def test_a_config_that_no_run_has_is_refused_by_its_key(tmp_path: Path, key: str, value: str) -> None:
+    folder = make(tmp_path / "run", **{key: 77})
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace(f"{key} = 77", f"{key} = {value}"))
+    with pytest.raises(RunFolderError, match=rf"config\.toml: {key}.*; mend it"):
+        load_run(folder)
 
 
 @pytest.mark.parametrize(
