@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -24,10 +25,11 @@ from safetensors.numpy import load, save
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.payloads import Arrays
-from hetfl_flwr.sealed import BLANK, check_seal, seal
+from hetfl_flwr.run_files import CHECKPOINTS, KNOWLEDGE_FILE
+from hetfl_flwr.sealed import check_seal, header, read_header, seal
 from hetfl_flwr.state import replace_file
 
-CHECKPOINTS, KNOWLEDGE_FILE, MESSAGES_FILE = "checkpoint", "knowledge.safetensors", "messages.safetensors"
+MESSAGES_FILE = "messages.safetensors"
 
 KEPT = 2
 """Checkpoints of a run folder: the newest, and one to go back to should it be damaged."""
@@ -38,7 +40,10 @@ CHANGEABLE = (
 )
 """Config keys that may differ when a run goes on."""
 
-_NAME = re.compile(r"round-(0|[1-9]\d{0,17})")
+PACKED = "knowledge"
+"""Key of the metadata of what `pack` has written."""
+
+_NAME = re.compile(r"round-(0|[1-9][0-9]{0,17})")
 
 
 class Held(NamedTuple):
@@ -139,7 +144,8 @@ class Checkpoint:
         replace_file(unfinished / KNOWLEDGE_FILE, pack(self.arrays, metadata))
         unfinished.replace(target)
         for older in (*checkpoints(run_folder)[KEPT:], *parent.glob("unfinished-*")):
-            shutil.rmtree(older, ignore_errors=True)
+            with suppress(OSError):
+                remove(older)
 
     def load_clients(self, run_folder: Path, grid: object, lost: Set[int] = frozenset()) -> None:
         """Let the Grid, if it keeps clients, take up their states; those that are lost begin anew."""
@@ -297,11 +303,16 @@ def checkpoints(run_folder: Path) -> list[Path]:
     return sorted(numbers, key=numbers.__getitem__, reverse=True)
 
 
+def remove(path: Path) -> None:
+    """Remove a checkpoint, or what stands in its place; what a link leads to stays."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
 def config_digest(config: RunConfig) -> str:
     """Return a digest of all that may not change when a run goes on, and is not as by default."""
     usual = RunConfig().to_flat()
     kept = {key: value for key, value in config.to_flat().items() if key not in CHANGEABLE and value != usual.get(key)}
-    return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return blake2b(json.dumps(kept, sort_keys=True, allow_nan=False).encode(), digest_size=16).hexdigest()
 
 
 def pack(arrays: Arrays, metadata: Mapping[str, object]) -> bytes:
@@ -312,7 +323,7 @@ def pack(arrays: Arrays, metadata: Mapping[str, object]) -> bytes:
     return seal(
         save(
             {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()},
-            {"knowledge": json.dumps({"digest": BLANK, **metadata, "names": list(arrays)})},
+            header(PACKED, {**metadata, "names": list(arrays)}),
         )
     )
 
@@ -327,7 +338,6 @@ def unpack(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """
     blob = path.read_bytes()
     check_seal(blob)
-    size = int.from_bytes(blob[:8], "little")
-    metadata: dict[str, Any] = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["knowledge"])
+    metadata = read_header(blob, PACKED)
     loaded = load(blob)
     return {name: loaded[name] for name in metadata["names"]}, metadata

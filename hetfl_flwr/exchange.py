@@ -22,6 +22,7 @@ from hetfl_flwr.payloads import (
     wire_bytes,
 )
 from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.run_files import Failure
 from hetfl_flwr.text import LONGEST_NAME, brief, printable
 
 FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
@@ -41,16 +42,6 @@ MOST_ENTRIES = 100_000
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+([ ./:][A-Za-z0-9_-]+)*")
 """Names that every tracker takes, too."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What went wrong with one client in one round. Its partition is -1 where it has not said which it is."""
-
-    partition: int
-    stage: str
-    reason: str
-    node: int
 
 
 @dataclass

@@ -26,7 +26,6 @@ from hetfl_flwr.exchange import (
     LONGEST_REASON,
     MOST_SAMPLES,
     Exchange,
-    Failure,
     Sent,
     Traffic,
     arrays_of,
@@ -40,6 +39,7 @@ from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POO
 from hetfl_flwr.node_keys import NodeKeys
 from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_record
 from hetfl_flwr.roster import Member, Roster, Sharing
+from hetfl_flwr.run_files import Failure
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.start import FIRST_REPORT, Start
 from hetfl_flwr.text import printable

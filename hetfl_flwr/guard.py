@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.metrics import as_json
 from hetfl_flwr.payloads import Arrays, PayloadSpec
 
 FEWEST = 3
@@ -75,7 +76,7 @@ class Guard:
     Attributes
     ----------
     newest : dict
-        The sizes of each client's newest upload that was not set aside, by client. Part of a checkpoint.
+        The sizes of each client's newest upload that was not set aside, by client. Part of a checkpoint: see `counts`.
 
     Examples
     --------
@@ -126,11 +127,18 @@ class Guard:
         """Forget the sizes of clients that are not there any more."""
         self.newest = {client: sizes for client, sizes in self.newest.items() if client in clients}
 
-    def go_on(self, newest: Mapping[int, Mapping[str, Sequence[float]]]) -> None:
-        """Take up `newest` as a checkpoint holds it."""
+    def counts(self) -> dict[int, dict[str, list[float | str]]]:
+        """Return `newest` as JSON can hold it."""
+        return {
+            client: {name: [as_json(number) for number in size] for name, size in sizes.items()}
+            for client, sizes in self.newest.items()
+        }
+
+    def go_on(self, counts: Mapping[int, Mapping[str, Sequence[Any]]]) -> None:
+        """Take up what `counts` has returned."""
         self.newest = {
-            client: {name: Size(value, work, usual) for name, (value, work, usual) in sizes.items()}
-            for client, sizes in newest.items()
+            client: {name: Size(float(value), work, float(usual)) for name, (value, work, usual) in sizes.items()}
+            for client, sizes in counts.items()
         }
 
     def _far(self, size: Size, sizes: list[Size], *, unknown: bool) -> str | None:

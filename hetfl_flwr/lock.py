@@ -45,7 +45,7 @@ class FolderLock:
         began = datetime.now().isoformat(" ", "seconds")
         mine = {"host": socket.gethostname(), "pid": os.getpid(), "since": began, "run": run}
         with suppress(OSError):  # a full disk: the lock holds all the same
-            self._path.write_text(json.dumps(mine) + "\n")
+            self._path.write_text(json.dumps(mine, allow_nan=False) + "\n")
 
     def release(self) -> None:
         """Give the folder free."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 
 def mean(values: Iterable[float]) -> float | None:
@@ -79,3 +80,14 @@ def domain_scores(accuracies: Mapping[int, float], own: int, samples: Mapping[in
     counts = dict.fromkeys(accuracies, 1) if samples is None else samples
     others = {domain: accuracy for domain, accuracy in accuracies.items() if domain != own}
     return DomainScores(weighted_mean(accuracies, counts), accuracies[own], weighted_mean(others, counts))
+
+
+def as_json(number: float) -> float | str:
+    """Return a number as JSON can hold it: one that is not finite is a text, which `float` reads.
+
+    Examples
+    --------
+    >>> as_json(0.5), as_json(float("inf")), as_json(float("-inf")), as_json(float("nan"))
+    (0.5, 'Infinity', '-Infinity', 'NaN')
+    """
+    return "NaN" if number != number else {inf: "Infinity", -inf: "-Infinity"}.get(number, number)

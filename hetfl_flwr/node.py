@@ -1,6 +1,5 @@
 """What a client half works with on its node: run config, data, model and state store."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -25,7 +24,7 @@ from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, de
 from hetfl_flwr.payloads import Arrays
 from hetfl_flwr.pool import Pool, SeedStore
 from hetfl_flwr.privacy import simulated
-from hetfl_flwr.sealed import BLANK, check_seal, seal
+from hetfl_flwr.sealed import check_seal, header, read_header, seal
 from hetfl_flwr.state import (
     ClientState,
     ContextStore,
@@ -368,7 +367,7 @@ def pack_inputs(data: ClientData) -> bytes:
     if isinstance(arrays.peak, torch.Tensor):
         tensors["peak"] = arrays.peak
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    return seal(save(plain, {"inputs": json.dumps({"digest": BLANK, **told})}))
+    return seal(save(plain, header("inputs", told)))
 
 
 def unpack_inputs(path: Path) -> ClientData:
@@ -382,10 +381,9 @@ def unpack_inputs(path: Path) -> ClientData:
     try:
         blob = path.read_bytes()
         check_seal(blob)
+        told = read_header(blob, "inputs")
     except (OSError, DamagedError) as error:
         raise DamagedError(f"{private(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    size = int.from_bytes(blob[:8], "little")
-    told = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["inputs"])
     tensors = load(blob)
     spec = DataSpec(tuple(told["shape"]), told["classes"], told["vocabulary"])
     arrays = Rows(

@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hetfl_flwr.results import Round
+from hetfl_flwr.run_files import Round
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)
 """Whether bars are shown."""
@@ -120,10 +120,10 @@ class Watch(AbstractContextManager["Watch"]):
         self._bytes += entry.bytes_up + entry.bytes_down
         for failure in entry.failures:
             if FLOWER_LOGGER.isEnabledFor(WARNING):
-                told = " ".join(f"{key}={failure[key]!r}" for key in ("partition", "node", "stage", "reason"))
+                told = " ".join(f"{key}={getattr(failure, key)!r}" for key in ("partition", "node", "stage", "reason"))
                 log(WARNING, "round=%d %s", entry.round, told)
             else:  # `hetfl run`, which shows a person no log
-                self._console.print(f"round {entry.round}: {failure['reason']}", style="yellow", markup=False)
+                self._console.print(f"round {entry.round}: {failure.reason}", style="yellow", markup=False)
         accuracy = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.1%}  "
         self._bar.update(entry.round, figures=accuracy + decimal(self._bytes))
         log(

@@ -1,30 +1,26 @@
 """One run on disk: config, rounds, summary, clients and the server's knowledge."""
 
-import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
-from pydantic import TypeAdapter
 
 from hetfl_flwr.algorithms import for_flower
 from hetfl_flwr.checkpoint import (
     CHANGEABLE,
-    CHECKPOINTS,
-    KNOWLEDGE_FILE,
     Checkpoint,
     Choice,
     UnderWay,
     checkpoints,
     config_digest,
     pack,
+    remove,
 )
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
@@ -39,52 +35,26 @@ from hetfl_flwr.payloads import from_record, to_record
 from hetfl_flwr.privacy import epsilon, noise_source
 from hetfl_flwr.roster import Member
 from hetfl_flwr.rounds import Played
+from hetfl_flwr.run_files import (
+    CHECKPOINTS,
+    CLIENTS_FILE,
+    CONFIG_FILE,
+    KNOWLEDGE_FILE,
+    RESUME_FILE,
+    ROUNDS_FILE,
+    SUMMARY_FILE,
+    UPLOADS_FILE,
+    ClientRecord,
+    Round,
+    Summary,
+    clients_file,
+    read_rounds,
+    round_line,
+    summary_file,
+)
 from hetfl_flwr.state import replace_file
 from hetfl_flwr.uploads import Uploads
 from hetfl_flwr.versions import installed
-
-CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
-    "config.toml",
-    "resume.toml",
-    "rounds.jsonl",
-    "summary.json",
-    "clients.json",
-)
-UPLOADS_FILE = "uploads.log"
-"""Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
-alike: their noise was drawn from entropy."""
-
-
-@dataclass
-class Round:
-    """One line of ``rounds.jsonl``. Round 0 is the sharing of seeds, if any, and the evaluation before any training.
-
-    Accuracies are means over the clients: on their own test and validation samples; of the model all share
-    (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
-    (`fwt`). ``clock`` is simulated time in seconds, where ``client-seconds`` is set.
-    """
-
-    round: int
-    seconds: float
-    accuracy: float | None = None
-    global_accuracy: float | None = None
-    validation_accuracy: float | None = None
-    acc: float | None = None
-    bwt: float | None = None
-    fwt: float | None = None
-    clock: float | None = None
-    numbers_up: int = 0
-    numbers_down: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    wire_up: int = 0
-    wire_down: int = 0
-    evaluation_wire: int = 0
-    clients: dict[str, dict[str, float]] = field(default_factory=dict)
-    failures: list[dict[str, Any]] = field(default_factory=list)
-
-
-_ROUND = TypeAdapter(Round)
 
 
 class Results:
@@ -175,7 +145,7 @@ class Results:
         """Write a round down."""
         roster, trained, evaluated = federation.roster, played.trained, played.evaluated
         self._members |= {member.partition: member for member in roster}
-        entry = Round(round, round_seconds(seconds))
+        entry = Round.blank(round, round_seconds(seconds))
         if self.config.client_seconds:
             entry.clock = getattr(federation.grid, "clock", None)
         measured = {roster.of(reply.metadata.src_node_id).partition: _metrics(reply) for reply in evaluated.replies}
@@ -197,10 +167,9 @@ class Results:
         entry.wire_up, entry.wire_down = total.wire_up, total.wire_down
         evaluation = _total(evaluated.traffic.values())
         entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
-        failures = [*played.left_out, *trained.failures, *evaluated.failures]
-        entry.failures = [asdict(failure) for failure in failures]
+        entry.failures = [*played.left_out, *trained.failures, *evaluated.failures]
         self.rounds.append(entry)
-        line = json.dumps(asdict(entry)).encode()
+        line = round_line(entry)
         self._lines[round] = _digest(line)
         with self._writing(), (self.folder / ROUNDS_FILE).open("ab") as file:
             file.write(line + b"\n")
@@ -227,8 +196,8 @@ class Results:
             "latest": self._latest,
             "samples": self._samples,
             "uploads": self.uploads.counts,
-            "sizes": federation.guard.newest,
-            "claims": federation.claims_guard.newest,
+            "sizes": federation.guard.counts(),
+            "claims": federation.claims_guard.counts(),
             "lines": self._lines,
         }
         digest, trained = config_digest(self.config), federation.trained
@@ -261,7 +230,7 @@ class Results:
         with self._writing():
             for folder in checkpoints(self.folder):  # damaged, and given up
                 if int(folder.name.removeprefix("round-")) > checkpoint.round:
-                    shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
+                    remove(folder)
             replace_file(self.folder / ROUNDS_FILE, b"".join(line + b"\n" for line, _ in lines))
         for _, told in choice.losses:
             warn(told)
@@ -279,17 +248,14 @@ class Results:
         Lines of later rounds, and one that was being written when the run was killed, are dropped.
         """
         path, known = self.folder / ROUNDS_FILE, dict[int, tuple[bytes, Round]]()
-        *lines, tail = path.read_bytes().split(b"\n")
-        for number, line in enumerate([*lines, tail] if tail else lines, start=1):
-            entry = _entry(line)
-            if entry is None:
-                if number <= len(lines):
-                    warn(f"{path}, line {number} is damaged and left out")
-            elif entry.round in self._lines:
-                if _digest(line) != self._lines[entry.round]:
-                    warn(f"{path}, line {number} is damaged and left out")
-                else:
-                    known[entry.round] = line, entry
+        for number, line, entry in read_rounds(self.folder):
+            digest = self._lines.get(entry.round)
+            if digest not in (None, _digest(line)):
+                warn(f"{path}, line {number} is damaged and left out: round {entry.round} was written otherwise")
+            elif entry.round in known:
+                warn(f"{path}, line {number} is left out: round {entry.round} is there already")
+            elif digest is not None:
+                known[entry.round] = line, entry
         if lost := [round for round in self._lines if round not in known]:
             warn(f"{path} has lost round {', '.join(map(str, lost[:5]))}{' and more' * (len(lost) > 5)}")
         return [known[round] for round in sorted(known)]
@@ -298,8 +264,8 @@ class Results:
         """Write summary, clients and the server's knowledge."""
         with self._writing():
             replace_file(self.folder / KNOWLEDGE_FILE, pack(from_record(arrays), {"round": self._reached}))
-            replace_file(self.folder / CLIENTS_FILE, (json.dumps(self.clients(), indent=1) + "\n").encode())
-            replace_file(self.folder / SUMMARY_FILE, (json.dumps(self.summary(), indent=1) + "\n").encode())
+            replace_file(self.folder / CLIENTS_FILE, clients_file(self.clients()))
+            replace_file(self.folder / SUMMARY_FILE, summary_file(self.summary()))
 
     def discard(self) -> None:
         """Take back the files and folders made for a run that has reached nothing; the name is free again."""
@@ -309,7 +275,7 @@ class Results:
                 with suppress(OSError):  # not empty: what others have put there stays
                     path.rmdir() if path.is_dir() else path.unlink()
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """Return the run in one object. Keys that mean nothing here are None."""
         last = self._last_evaluated
         latest = _values(last, "accuracy")
@@ -358,7 +324,7 @@ class Results:
     def _last_evaluated(self) -> Round | None:
         return next((entry for entry in reversed(self.rounds) if entry.accuracy is not None), None)
 
-    def clients(self) -> list[dict[str, Any]]:
+    def clients(self) -> list[ClientRecord]:
         """Return one object a client: model, samples, accuracy before and after, bytes."""
         before = _values(self.rounds[0] if self.rounds else None, "accuracy")
         after = _values(self._last_evaluated, "accuracy")
@@ -437,16 +403,6 @@ def _holds_run(folder: Path) -> bool:
 def _check_holds_run(folder: Path) -> None:
     if not _holds_run(folder):
         raise RunFolderError(f"{folder} holds no run to resume")
-
-
-def _entry(line: bytes) -> Round | None:
-    """Read a line of ``rounds.jsonl``; None of what is none."""
-    try:
-        values = json.loads(line)
-        _ROUND.validate_python(values)
-        return Round(**values)
-    except (ValueError, TypeError, RecursionError):
-        return None
 
 
 def _digest(line: bytes) -> str:

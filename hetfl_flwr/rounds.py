@@ -12,10 +12,11 @@ from flwr.common.constant import ErrorCode
 from hetfl_flwr.checkpoint import Held, KeepsClients, UnderWay
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
-from hetfl_flwr.exchange import Exchange, Failure, Sent, Traffic
+from hetfl_flwr.exchange import Exchange, Sent, Traffic
 from hetfl_flwr.federation import Federation
 from hetfl_flwr.messages import EXAMPLES, METRICS, packed, unpacked
 from hetfl_flwr.roster import Member
+from hetfl_flwr.run_files import Failure
 
 
 @dataclass

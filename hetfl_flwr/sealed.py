@@ -4,9 +4,12 @@ The digest is part of the JSON text in the blob's metadata, so that the file sta
 `BLANK`, which must be the first value of that JSON object, under the key ``digest``.
 """
 
+import json
 import re
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from hetfl_flwr.errors import DamagedError
 
@@ -16,6 +19,29 @@ BLANK = "0" * 64
 _FIELD = re.compile(rb'\\"digest\\": \\"([0-9a-f]{64})\\"')
 _HEAD = 512
 """Bytes from the beginning of a blob within which its digest lies."""
+
+
+def header(name: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata of a blob that is to be sealed: under a name, values that JSON can hold."""
+    return {name: json.dumps({"digest": BLANK, **values}, allow_nan=False)}
+
+
+def read_header(blob: bytes, name: str) -> dict[str, Any]:
+    """Return what `header` has put into a blob; whether the blob is as it was written is for `check_seal` to say.
+
+    Raises
+    ------
+    DamagedError
+        There is none.
+    """
+    size = int.from_bytes(blob[:8], "little")
+    try:
+        found = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"][name])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DamagedError("its header cannot be read")
+    return found
 
 
 def seal(blob: bytes) -> bytes:

@@ -19,8 +19,9 @@ from hetfl_flwr.federation import Federation, Origin, engine_of
 from hetfl_flwr.messages import NEWEST
 from hetfl_flwr.privacy import caveats, guarantee
 from hetfl_flwr.progress import Watch
-from hetfl_flwr.results import Results, Round, new_folder
+from hetfl_flwr.results import Results, new_folder
 from hetfl_flwr.rounds import AsyncRounds, Played, Rounds, SyncRounds
+from hetfl_flwr.run_files import Round
 from hetfl_flwr.tracking import Tracking, check_trackers
 
 app = ServerApp()

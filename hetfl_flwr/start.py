@@ -11,8 +11,8 @@ from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.exchange import Failure
 from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.run_files import Failure
 
 LONGEST_START = 600.0
 """Seconds that the start of a deployment waits for nodes, where neither key says less."""

@@ -5,7 +5,6 @@ stamp that says whose it is. A stamp that does not fit raises: state never leaks
 clients.
 """
 
-import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -22,7 +21,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from hetfl_flwr.errors import DamagedError, StateError, private
-from hetfl_flwr.sealed import BLANK, check_seal, digest_in, is_sealed, seal
+from hetfl_flwr.metrics import as_json
+from hetfl_flwr.sealed import check_seal, digest_in, header, is_sealed, read_header, seal
 
 SCHEMA = 3
 """Version of the blob's layout; raised when older files can no longer be read."""
@@ -63,9 +63,10 @@ class ClientState:
 
 def encode(state: ClientState, stamp: Stamp) -> bytes:
     """Write state, stamp and a digest of all of it as one safetensors blob."""
-    own = {"stamp": asdict(stamp), "numbers": state.numbers, "round": state.round, "names": list(state.tensors)}
-    metadata = {"state": json.dumps({"digest": BLANK, **own})}
-    return seal(save({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, metadata))
+    numbers = {name: as_json(number) for name, number in state.numbers.items()}
+    own = {"stamp": asdict(stamp), "numbers": numbers, "round": state.round, "names": list(state.tensors)}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+    return seal(save(tensors, header("state", own)))
 
 
 def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
@@ -79,17 +80,17 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
         It belongs to another run, algorithm, model, client or schema: names which, found and expected.
     """
     try:
-        size = int.from_bytes(blob[:8], "little")
-        written = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["state"])
+        written = read_header(blob, "state")
         found: Mapping[str, object] = dict(written["stamp"])
         if is_sealed(blob) or found.get("schema") == SCHEMA:
             check_seal(blob)
-        numbers, round = dict(written["numbers"]), int(written["round"])
+        numbers = {name: float(n) if isinstance(n, str) else n for name, n in dict(written["numbers"]).items()}
+        round = int(written["round"])
         loaded = load(blob)
         tensors = {name: loaded[name] for name in written.get("names", loaded)}  # safetensors has an order of its own
     except DamagedError as error:
         raise DamagedError(f"{where}: damaged state ({error})") from None
-    except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{where}: damaged state ({type(error).__name__})") from None
     _check(found, stamp, where)
     return ClientState(tensors, numbers, round)

@@ -29,7 +29,8 @@ from rich.console import Console
 from hetfl_flwr.config import RunConfig, parse_trackers
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.metrics import mean
-from hetfl_flwr.results import Results, Round
+from hetfl_flwr.results import Results
+from hetfl_flwr.run_files import Round
 from hetfl_flwr.state import replace_file
 
 PROJECT = "hetfl"
@@ -215,7 +216,7 @@ class Tracking(AbstractContextManager["Tracking"]):
             except Exception as error:
                 raise ConfigError(f"track = {name!r}: cannot be started: {_line(error)}") from None
         if found := {name: tracker.id for name, tracker in self._trackers.items() if tracker.id}:
-            replace_file(path, (json.dumps(ids | found) + "\n").encode())
+            replace_file(path, (json.dumps(ids | found, allow_nan=False) + "\n").encode())
 
     def __enter__(self) -> Self:
         """Tell of the rounds that a run which goes on has already."""
@@ -254,7 +255,7 @@ def scalars(entry: Round) -> Scalars:
 
     Examples
     --------
-    >>> entry = Round(1, 0.5, accuracy=0.75, clients={"0": {"accuracy": 0.75, "train-loss": 2.0}})
+    >>> entry = Round.blank(1, 0.5, accuracy=0.75, clients={"0": {"accuracy": 0.75, "train-loss": 2.0}})
     >>> {name: value for name, value in scalars(entry).items() if value}
     {'seconds': 0.5, 'accuracy': 0.75, 'train_loss': 2.0, 'client/0/accuracy': 0.75, 'client/0/train_loss': 2.0}
     """

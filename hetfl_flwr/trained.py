@@ -10,7 +10,8 @@ from hetfl_flwr.data import ClientData
 from hetfl_flwr.errors import RunFolderError, private
 from hetfl_flwr.node import Node, kept_config, kept_inputs, unpack_inputs
 from hetfl_flwr.payloads import load_model_arrays, weights
-from hetfl_flwr.results import CONFIG_FILE, config_of
+from hetfl_flwr.results import config_of
+from hetfl_flwr.run_files import CONFIG_FILE
 from hetfl_flwr.state import decode, state_file
 
 

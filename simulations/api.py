@@ -176,7 +176,7 @@ class Result:
         """One row a round, 0 being before any training: accuracies, bytes, seconds, how many failures."""
         own = ("clients", "failures")
         rows = [
-            {key: value for key, value in record.items() if key not in own} | {"failures": len(record["failures"])}
+            {key: value for key, value in vars(record).items() if key not in own} | {"failures": len(record.failures)}
             for record in self._run.rounds
         ]
         return _frame(rows)
@@ -186,10 +186,10 @@ class Result:
         """One row a client and round: its model, and what it reported, such as accuracy and training loss."""
         models = {client["partition"]: client["model"] for client in self._run.clients}
         rows = [
-            {"round": record["round"], "client": int(client), "model": models.get(int(client))}
+            {"round": record.round, "client": int(client), "model": models.get(int(client))}
             | {key.replace("-", "_"): value for key, value in scores.items()}
             for record in self._run.rounds
-            for client, scores in record["clients"].items()
+            for client, scores in record.clients.items()
         ]
         return _frame(rows)
 

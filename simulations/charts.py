@@ -138,7 +138,7 @@ def _lines_of(run: Run) -> tuple[list[Series], str]:
     low, high = y, y
     if np.array_equal(rounds, x):
         low, high = np.minimum.reduceat(scores[:, 2], starts), np.maximum.reduceat(scores[:, 2], starts)
-    shared = [(record["round"], record["global_accuracy"]) for record in run.rounds]
+    shared = [(record.round, record.global_accuracy) for record in run.rounds]
     known = np.array([point for point in shared if point[1] is not None], dtype=np.float64).reshape(-1, 2)
     lines = [Series("mean over clients", 0, x, y, low, high)]
     if known.size:

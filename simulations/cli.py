@@ -439,7 +439,7 @@ def _show(folder: Path) -> None:
 
     finished = load_run(folder)
     _print(client_table(finished), summary_table(finished))
-    if any(record["accuracy"] is not None for record in finished.rounds):  # else no client has test samples
+    if any(record.accuracy is not None for record in finished.rounds):  # else no client has test samples
         plot_run(finished, folder / "accuracy.png")
     typer.echo(f"results: {folder}")
 

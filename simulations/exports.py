@@ -89,7 +89,7 @@ def export_node(node: Node, path: Path) -> Path:
     if path.suffix == ".onnx" and not find_spec("onnxscript"):
         raise ConfigError("ONNX needs the package onnxscript: pip install 'hetfl[onnx]', or write a .pt2 file")
     program = Program(_plain(node.model), node.data.train).cpu().eval()
-    told = json.dumps(description(node), indent=1)
+    told = json.dumps(description(node), indent=1, allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _quiet():

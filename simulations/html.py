@@ -21,9 +21,10 @@ from rich.table import Table
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
+from hetfl_flwr.run_files import ClientRecord
 from simulations.charts import FRAME, SMALL, SmallChart, in_bytes, over_bytes, over_rounds, percent, small_charts
 from simulations.report import NOTHING, compare_table, privacy, shared_terms, unequal_terms
-from simulations.runs import ClientRecord, Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
+from simulations.runs import Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
 
 if TYPE_CHECKING:
     from simulations.partition import Split
@@ -206,7 +207,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Seed": shown["seed"],
         "Engine": shown["engine"],
         "Privacy": privacy(run),
-        "Made with": ", ".join(map(" ".join, shown.get("versions", {}).items())) or None,
+        "Made with": ", ".join(map(" ".join, shown["versions"].items())) or None,
         "Run folder": run.name,
     }
     return [(name, str(fact)) for name, fact in facts.items() if fact is not None]
@@ -241,7 +242,7 @@ def _traffic(run: Run) -> Sheet:
 def _clients(run: Run, split: Split | str) -> Sheet:
     """Return a row a client: its first, best and last accuracy are on its own test samples."""
     scores = client_scores(run.rounds)
-    failed = [failure["partition"] for record in run.rounds for failure in record["failures"]]
+    failed = [failure.partition for record in run.rounds for failure in record.failures]
     shares = {} if isinstance(split, str) else {share.client: share for share in split.shares}
     classes = {client: str(share.classes) for client, share in shares.items()}
     own: dict[int, list[float]] = {client["partition"]: [] for client in run.clients}
@@ -275,9 +276,9 @@ def _failures(run: Run) -> Sheet | None:
     """Return the failures and refused uploads, those for one reason in one row; None where there are none."""
     found: dict[tuple[int, str, str], list[int]] = {}
     for record in run.rounds:
-        for failure in record["failures"]:
-            reason = " ".join(failure["reason"].split())
-            found.setdefault((failure["partition"], failure["stage"], reason), []).append(record["round"])
+        for failure in record.failures:
+            reason = " ".join(failure.reason.split())
+            found.setdefault((failure.partition, failure.stage, reason), []).append(record.round)
     if not found:
         return None
     rows = [

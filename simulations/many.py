@@ -20,6 +20,7 @@ from rich.progress import TextColumn
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.progress import Bar
+from hetfl_flwr.run_files import CHECKPOINTS, CONFIG_FILE, read_summary, rounds_written
 
 MADE_BY = "made-by.json"
 """File of a run folder that says which commits of this project, or versions, made it: more than one if it went on."""
@@ -54,10 +55,11 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether its run has ended, and was one of these settings."""
-        return (self.folder / "summary.json").exists() and self.done >= self.rounds and self._is_as_asked()
+        summary = read_summary(self.folder)
+        return summary is not None and summary["rounds"] >= self.rounds and self._is_as_asked()
 
     def _is_as_asked(self) -> bool:
-        made = RunConfig().to_flat() | read_toml(self.folder / "config.toml")  # keys younger than the run as by default
+        made = RunConfig().to_flat() | read_toml(self.folder / CONFIG_FILE)  # keys younger than the run as by default
         matters = {key: value for key, value in self.settings.items() if key not in ELSEWHERE and self.concerns(key)}
         return all(made.get(key) == value for key, value in matters.items())
 
@@ -69,8 +71,7 @@ class Job:
     @property
     def done(self) -> int:
         """How many rounds are in its folder, round 0 left out."""
-        path = self.folder / "rounds.jsonl"
-        return max(path.read_bytes().count(b"\n") - 1, 0) if path.exists() else 0
+        return rounds_written(self.folder)
 
 
 def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path, str]:
@@ -135,12 +136,12 @@ def _run(folder: Path, settings: dict[str, Value]) -> str:
     from simulations.local import run_locally
 
     chosen: dict[str, Value] = {**settings, "output-dir": str(folder)}
-    resume = any((folder / "checkpoint").glob("round-*"))
+    resume = any((folder / CHECKPOINTS).glob("round-*"))
     try:
         with _BUSY:
             folder.mkdir(parents=True, exist_ok=True)
             before = _makers(folder) if resume else []
-            (folder / MADE_BY).write_text(json.dumps(list(dict.fromkeys([*before, made_by()]))))
+            (folder / MADE_BY).write_text(json.dumps(list(dict.fromkeys([*before, made_by()])), allow_nan=False))
             run_locally(chosen, resume=resume, verbose=False, progress=False)
     except Interrupted:
         return "stopped; the same command goes on with it"

@@ -170,7 +170,7 @@ def write_json(split: Split, path: Path) -> None:
         If it cannot be written there.
     """
     try:
-        path.write_text(json.dumps(asdict(split), indent=1) + "\n")
+        path.write_text(json.dumps(asdict(split), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}; name another file") from None
 

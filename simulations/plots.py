@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.run_files import ClientRecord
 from simulations.report import shared_terms, unequal_terms
-from simulations.runs import ClientRecord, Group, Run, client_scores, curve, figures, group_runs
+from simulations.runs import Group, Run, client_scores, curve, figures, group_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -251,7 +252,7 @@ def _draw_band(axes: Axes, run: Run) -> None:
 
 
 def _draw_global(axes: Axes, run: Run, marker: str) -> None:
-    points = [(record["round"], record["global_accuracy"]) for record in run.rounds]
+    points = [(record.round, record.global_accuracy) for record in run.rounds]
     known = np.array([point for point in points if point[1] is not None], dtype=np.float64)
     if known.size:
         axes.plot(*known.T, color="black", linewidth=1.8, linestyle="--", marker=marker, label="global model")

@@ -13,11 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.run_files import ClientRecord, Summary
 from simulations.runs import (
-    ClientRecord,
     Group,
     Run,
-    Summary,
     best_accuracy,
     bytes_to,
     clock_to,
@@ -109,9 +108,9 @@ def summary_table(run: Run) -> Table:
         if value is not None:
             table.add_row(name, Text(value))
     told = [
-        f"round {record['round']}: {' '.join(failure['reason'].split())}"
+        f"round {record.round}: {' '.join(failure.reason.split())}"
         for record in run.rounds
-        for failure in record["failures"]
+        for failure in record.failures
     ]
     for failure in told[:SHOWN_FAILURES]:
         table.add_row("", Text(failure))
@@ -159,17 +158,17 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         to_goal.replace("payload", "clock"): lambda group: _reached(group, goal, clock_to, _seconds),
         "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
         "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
-        "epsilon": lambda group: _epsilon(group.values(lambda run: run.get("epsilon"))),
+        "epsilon": lambda group: _epsilon(group.values(lambda run: run["epsilon"])),
     }
     if all(len(group.runs) == 1 for group in groups):
         del columns["± seeds %"]
     if all(figures(run)["global_accuracy"] is None for run in runs):
         del columns["global %"]
-    if all(figures(run).get("epsilon") is None for run in runs):
+    if all(figures(run)["epsilon"] is None for run in runs):
         del columns["epsilon"]
     if all(figures(run)["fwt"] is None for run in runs):
         del columns["ACC / BWT / FWT %"]
-    if all(record.get("clock") is None for run in runs for record in run.rounds):
+    if all(record.clock is None for run in runs for record in run.rounds):
         del columns[to_goal.replace("payload", "clock")]
     notes = [
         unequal_terms(groups),
@@ -264,8 +263,8 @@ def privacy(run: Run) -> str | None:
     from hetfl_flwr.privacy import caveats, guarantee  # torch is not needed to compare runs
 
     shown = figures(run)
-    uploads = max((client.get("uploads") or 0 for client in run.clients), default=0) or shown["rounds"]
-    source = shown.get("noise_source")
+    uploads = max((client["uploads"] or 0 for client in run.clients), default=0) or shown["rounds"]
+    source = shown["noise_source"]
     return guarantee(noise, uploads) + (f"; {caveats(source)}" if source else "")
 
 

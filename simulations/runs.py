@@ -5,7 +5,6 @@ Accuracies are fractions in [0, 1].
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +12,23 @@ from typing import Annotated, NoReturn, NotRequired, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, with_config
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
 from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.notices import warn
+from hetfl_flwr.run_files import (
+    CONFIG_FILE,
+    ROUNDS_FILE,
+    ClientRecord,
+    Count,
+    Round,
+    Summary,
+    first_problem,
+    read_clients,
+    read_rounds,
+    read_summary,
+)
 
 T = TypeVar("T")
 INCIDENTAL = {
@@ -38,103 +48,18 @@ INCIDENTAL = {
 """Config keys in which runs of the same settings may differ."""
 
 
-Count = Annotated[int, Field(ge=0, le=2**53)]
-"""A number of rounds or bytes."""
-
-
-@with_config(ConfigDict(extra="allow"))
-class Score(TypedDict, total=False):
-    """What one client's evaluation gave in a round."""
-
-    accuracy: float | None
-    loss: float | None
-
-
-class Failure(TypedDict):
-    """One client that failed in a round, and why."""
-
-    partition: int
-    stage: str
-    reason: str
-
-
-@with_config(ConfigDict(extra="allow"))
-class RoundRecord(TypedDict):
-    """One line of ``rounds.jsonl``; `accuracy` is None in a round without evaluation."""
-
-    round: Count
-    seconds: float
-    accuracy: float | None
-    global_accuracy: float | None
-    acc: NotRequired[float | None]
-    bwt: NotRequired[float | None]
-    fwt: NotRequired[float | None]
-    clock: NotRequired[float | None]
-    bytes_up: Count
-    bytes_down: Count
-    wire_up: Count
-    wire_down: Count
-    clients: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,9}$")], Score]
-    failures: list[Failure]
-
-
-@with_config(ConfigDict(extra="allow"))
-class ClientRecord(TypedDict):
-    """One client of ``clients.json``; None where it is not known."""
-
-    partition: int
-    model: str | None
-    parameters: int | None
-    train: int | None
-    validation: int | None
-    test: int | None
-    accuracy_before: float | None
-    accuracy: float | None
-    bytes_up: int | None
-    bytes_down: int | None
-    uploads: NotRequired[int | None]
-    epsilon: NotRequired[float | None]
-
-
-@with_config(ConfigDict(extra="allow"))
-class Summary(TypedDict):
-    """The contents of ``summary.json``; None where a figure has no meaning or is not known."""
-
-    algorithm: str
-    dataset: str
-    clients: int
-    rounds: int
-    seed: int
-    engine: str | None
-    accuracy: float | None
-    accuracy_per_client: list[float | None]
-    acc: float | None
-    bwt: float | None
-    fwt: float | None
-    global_accuracy: float | None
-    bytes_up: int
-    bytes_down: int
-    wire_up: int
-    wire_down: int
-    seconds: float
-    failures: int
-    epsilon: NotRequired[float | None]
-    noise_source: NotRequired[str | None]
-    versions: NotRequired[dict[str, str]]
-
-
-@with_config(ConfigDict(extra="allow"))
-class _Config(TypedDict):
-    algorithm: str
-    dataset: str
-    rounds: int
-    seed: int
-
-
-_ROUND = TypeAdapter(RoundRecord)
-_SUMMARY = TypeAdapter(Summary)
-_CLIENTS = TypeAdapter(list[ClientRecord])
-_CONFIG = TypeAdapter(_Config)
+_Settings = TypedDict(
+    "_Settings",
+    {
+        "algorithm": str,
+        "dataset": str,
+        "rounds": Count,
+        "seed": Count,
+        "clients": NotRequired[Annotated[int, Field(ge=0, le=1_000_000)]],
+        "noise-multiplier": NotRequired[Annotated[FiniteFloat, Field(ge=0)]],
+    },
+)
+_CONFIG = TypeAdapter(_Settings)
 
 
 @dataclass(frozen=True)
@@ -148,7 +73,7 @@ class Run:
         The folder's own name.
     config : dict
         The run config, flat (``fedhe.alpha``).
-    rounds : list of RoundRecord
+    rounds : list of Round
         In ascending order; empty before the first round has ended.
     summary : Summary or None
         None while the run is going on, or where it was killed: see `figures`.
@@ -159,7 +84,7 @@ class Run:
     folder: Path
     name: str
     config: dict[str, Value]
-    rounds: list[RoundRecord]
+    rounds: list[Round]
     summary: Summary | None
     clients: list[ClientRecord]
 
@@ -201,9 +126,9 @@ def load_run(folder: Path) -> Run:
         One line, for a folder that is missing or holds no run, or for a broken file.
     """
     config = _load_config(folder)
-    rounds = _load_rounds(folder / "rounds.jsonl")
-    clients = _load_json(folder / "clients.json", _CLIENTS)
-    summary = _load_json(folder / "summary.json", _SUMMARY)
+    rounds = _load_rounds(folder)
+    clients = read_clients(folder)
+    summary = read_summary(folder)
     if clients is None:
         clients = _clients_seen(rounds)
     ordered = sorted(clients, key=lambda client: client["partition"])
@@ -211,82 +136,47 @@ def load_run(folder: Path) -> Run:
 
 
 def _load_config(folder: Path) -> dict[str, Value]:
-    path = folder / "config.toml"
+    path = folder / CONFIG_FILE
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: no such folder; name a run folder, such as runs/NAME")
     if not path.is_file():
-        inner = sorted(item.parent for item in folder.glob("*/config.toml"))
+        inner = sorted(item.parent for item in folder.glob(f"*/{CONFIG_FILE}"))
         hint = f"name a run in it, such as {inner[0]}" if inner else "name a folder that `hetfl run` wrote"
-        raise RunFolderError(f"{folder}: holds no run (no config.toml); {hint}")
+        raise RunFolderError(f"{folder}: holds no run (no {CONFIG_FILE}); {hint}")
     try:
         config = read_toml(path)
-        _CONFIG.validate_python(config)
+        _CONFIG.validate_python(config, strict=True)
     except ConfigError as error:
         _broken(str(error), "mend it")
     except ValidationError as error:
-        _broken(f"{path}: {_first(error)}", "mend it")
+        _broken(f"{path}: {first_problem(error)}", "mend it")
     return config
 
 
-def _load_rounds(path: Path) -> list[RoundRecord]:
-    *lines, tail = _read(path).split(b"\n")
-    parsed = {number: _parse_round(path, number, line) for number, line in enumerate(lines, start=1)}
-    found = {number: record for number, record in parsed.items() if record is not None}
-    if tail:
-        with suppress(ValidationError):
-            found[len(parsed) + 1] = _ROUND.validate_json(tail)
-    for (_, before), (number, record) in pairwise(found.items()):
-        if record["round"] <= before["round"]:
-            _broken(f"{path}, line {number}: round {record['round']} after round {before['round']}", "delete that line")
-    return list(found.values())
-
-
-def _parse_round(path: Path, number: int, line: bytes) -> RoundRecord | None:
-    try:
-        return _ROUND.validate_json(line)
-    except ValidationError as error:
-        reason = _first(error).replace("line 1 column", "column")
-        warn(" ".join(f"{path}, line {number} is damaged and left out: {reason}".split()))
-        return None
-
-
-def _load_json(path: Path, kind: TypeAdapter[T]) -> T | None:
-    if not path.exists():
-        return None
-    try:
-        return kind.validate_json(_read(path))
-    except ValidationError as error:
-        _broken(f"{path}: {_first(error)}", "mend it, or delete it to have the run reported from its rounds")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes() if path.exists() else b""
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]
+def _load_rounds(folder: Path) -> list[Round]:
+    found = list(read_rounds(folder))
+    for (_, _, before), (number, _, entry) in pairwise(found):
+        if entry.round <= before.round:
+            place = f"{folder / ROUNDS_FILE}, line {number}"
+            _broken(f"{place}: round {entry.round} after round {before.round}", "delete that line")
+    return [entry for _, _, entry in found]
 
 
 def _broken(what: str, remedy: str) -> NoReturn:
     raise RunFolderError(" ".join(f"{what}; {remedy}".split())) from None
 
 
-def client_scores(rounds: Iterable[RoundRecord]) -> list[tuple[int, int, float]]:
+def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
     """Return what is known of the clients' accuracies: (round, partition, accuracy), by round."""
     return [
-        (record["round"], int(key), accuracy)
+        (record.round, int(key), accuracy)
         for record in rounds
-        for key, score in record["clients"].items()
+        for key, score in record.clients.items()
         if (accuracy := score.get("accuracy")) is not None
     ]
 
 
-def _clients_seen(rounds: Sequence[RoundRecord]) -> list[ClientRecord]:
+def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
     scores = client_scores(rounds)
     before = {partition: accuracy for number, partition, accuracy in scores if number == 0}
     after = {partition: accuracy for number, partition, accuracy in scores if number}
@@ -294,6 +184,8 @@ def _clients_seen(rounds: Sequence[RoundRecord]) -> list[ClientRecord]:
         ClientRecord(
             partition=partition,
             model=None,
+            dataset=None,
+            owners=None,
             parameters=None,
             train=None,
             validation=None,
@@ -302,6 +194,9 @@ def _clients_seen(rounds: Sequence[RoundRecord]) -> list[ClientRecord]:
             accuracy=after.get(partition),
             bytes_up=None,
             bytes_down=None,
+            versions=None,
+            uploads=None,
+            epsilon=None,
         )
         for partition in {partition for _, partition, _ in scores}
     ]
@@ -311,38 +206,43 @@ def figures(run: Run) -> Summary:
     """Return the run's summary or, where it has none, the same figures as far as its rounds tell them."""
     if run.summary is not None:
         return run.summary
-    evaluated = [record for record in run.rounds if record["accuracy"] is not None]
+    evaluated = [record for record in run.rounds if record.accuracy is not None]
     last = evaluated[-1] if evaluated else None
     scores = {partition: accuracy for _, partition, accuracy in client_scores(evaluated[-1:])}
+    validated = [record.validation_accuracy for record in run.rounds if record.validation_accuracy is not None]
     clients = int(run.config.get("clients", 0)) or len(run.clients)
     return Summary(
         algorithm=str(run.config["algorithm"]),
         dataset=str(run.config["dataset"]),
         clients=clients,
-        rounds=run.rounds[-1]["round"] if run.rounds else 0,
+        rounds=run.rounds[-1].round if run.rounds else 0,
         seed=int(run.config["seed"]),
         engine=None,
-        accuracy=last["accuracy"] if last else None,
+        accuracy=last.accuracy if last else None,
         accuracy_per_client=[scores.get(partition) for partition in range(clients)],
-        acc=last.get("acc") if last else None,
-        bwt=last.get("bwt") if last else None,
-        fwt=last.get("fwt") if last else None,
-        global_accuracy=last["global_accuracy"] if last else None,
-        bytes_up=sum(record["bytes_up"] for record in run.rounds),
-        bytes_down=sum(record["bytes_down"] for record in run.rounds),
-        wire_up=sum(record["wire_up"] for record in run.rounds),
-        wire_down=sum(record["wire_down"] for record in run.rounds),
-        seconds=sum(record["seconds"] for record in run.rounds),
-        failures=sum(len(record["failures"]) for record in run.rounds),
+        acc=last.acc if last else None,
+        bwt=last.bwt if last else None,
+        fwt=last.fwt if last else None,
+        global_accuracy=last.global_accuracy if last else None,
+        best_validation_accuracy=max(validated, default=None),
+        bytes_up=sum(record.bytes_up for record in run.rounds),
+        bytes_down=sum(record.bytes_down for record in run.rounds),
+        wire_up=sum(record.wire_up for record in run.rounds),
+        wire_down=sum(record.wire_down for record in run.rounds),
+        seconds=sum(record.seconds for record in run.rounds),
+        failures=sum(len(record.failures) for record in run.rounds),
+        epsilon=None,
+        noise_source=None,
+        versions={},
     )
 
 
 def curve(run: Run) -> Curve:
     """Return the run's evaluated rounds; arrays of shape (n,), n may be 0."""
-    sent = np.cumsum([record["bytes_up"] + record["bytes_down"] for record in run.rounds], dtype=np.int64)
-    evaluated = np.array([record["accuracy"] is not None for record in run.rounds], dtype=bool)
-    numbers = np.array([record["round"] for record in run.rounds], dtype=np.int64)
-    accuracy = np.array([record["accuracy"] for record in run.rounds], dtype=np.float64)
+    sent = np.cumsum([record.bytes_up + record.bytes_down for record in run.rounds], dtype=np.int64)
+    evaluated = np.array([record.accuracy is not None for record in run.rounds], dtype=bool)
+    numbers = np.array([record.round for record in run.rounds], dtype=np.int64)
+    accuracy = np.array([record.accuracy for record in run.rounds], dtype=np.float64)
     return Curve(numbers[evaluated], accuracy[evaluated], sent[evaluated])
 
 
@@ -361,8 +261,8 @@ def bytes_to(run: Run, target: float) -> int | None:
 def clock_to(run: Run, target: float) -> float | None:
     """Return the simulated seconds until the mean accuracy reached `target`; None for never, or without a clock."""
     for record in run.rounds:
-        if record["accuracy"] is not None and record["accuracy"] >= target:
-            return record.get("clock")
+        if record.accuracy is not None and record.accuracy >= target:
+            return record.clock
     return None
 
 

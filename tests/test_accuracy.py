@@ -9,9 +9,10 @@ from datasets import load_dataset
 from fixtures.hub import table as images
 from fixtures.hub import write
 
+from hetfl_flwr.run_files import Round
 from simulations.benchmarks import accuracy
 from simulations.plots import costs_figure
-from simulations.runs import RoundRecord, Run, group_runs, load_run
+from simulations.runs import Run, group_runs, load_run
 
 TINY = {"algorithm": "local", "dataset": "digits", "clients": 2, "models": "mlp", "rounds": 1}
 
@@ -19,14 +20,11 @@ TINY = {"algorithm": "local", "dataset": "digits", "clients": 2, "models": "mlp"
 def made(algorithm: str, seed: int, *accuracies: float, sent: int = 100) -> Run:
     """Return a run of round 0 and more, in each of which `sent` bytes went up and as many down, save in round 0."""
     rounds = [
-        RoundRecord(
-            round=number,
-            seconds=1.0,
+        Round.blank(
+            number,
+            1.0,
             accuracy=reached,
-            global_accuracy=None,
             **dict.fromkeys(("bytes_up", "bytes_down", "wire_up", "wire_down"), sent * bool(number)),
-            clients={},
-            failures=[],
         )
         for number, reached in enumerate(accuracies)
     ]

@@ -1,3 +1,5 @@
+import os
+import time
 import tomllib
 from pathlib import Path
 
@@ -6,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetfl_flwr.algorithms import check_options, find, names
-from hetfl_flwr.config import NODE_KEYS, RunConfig, for_node, parse_setting, read_toml, simulated_seconds, to_toml
+from hetfl_flwr.config import (
+    NODE_KEYS,
+    RunConfig,
+    for_node,
+    load_toml,
+    parse_setting,
+    read_toml,
+    simulated_seconds,
+    to_toml,
+)
 from hetfl_flwr.errors import ConfigError, HetflError
+from hetfl_flwr.node_keys import read_node_keys
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 GENERAL = {key: value for key, value in PYPROJECT.items() if not isinstance(value, dict)}
@@ -198,6 +210,25 @@ def test_a_config_survives_its_toml_file(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("toml") / "config.toml"
     path.write_text(to_toml(config.to_flat()))
     assert typed(RunConfig.from_flat(read_toml(path)).to_flat()) == typed(config.to_flat())
+
+
+@pytest.mark.parametrize("read", [load_toml, read_node_keys])
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda path: path.symlink_to("/dev/zero"), "is a pipe or a device"),
+        (os.mkfifo, "is a pipe or a device"),
+        (Path.mkdir, "is a folder"),
+    ],
+    ids=["device", "pipe", "folder"],
+)
+def test_what_is_no_file_is_refused_at_once(refusal, tmp_path, read, make, what):
+    """Nothing is waited for that no other program writes, and nothing without an end is read."""
+    path = tmp_path / "keys.toml"
+    make(path)
+    begin = time.monotonic()
+    assert refusal(ConfigError, read, path) == f"{path}: {what}, expected a TOML file"
+    assert time.monotonic() - begin < 5
 
 
 def test_a_toml_file_that_cannot_be_read_is_named(refusal, tmp_path):

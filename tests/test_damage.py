@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hetfl_flwr.checkpoint import Checkpoint
+from hetfl_flwr.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, RunFolderError, StateError
 from hetfl_flwr.federation import GridView
@@ -172,6 +172,76 @@ def test_what_clients_save_later_changes_no_checkpoint(make_config, run_federati
         assert len(set(seen)) == 1
 
 
+@pytest.mark.parametrize("name", ["round-004", "round-04", "round-4 ", "round-٤", "round-+4", "round-1e1"])
+def test_a_copy_of_a_checkpoint_under_a_name_that_no_run_writes_is_nobody_s(folder, name):
+    """Also where it is the only one: what it holds cannot be told from its name."""
+    (folder / "checkpoint" / "round-4").rename(folder / "checkpoint" / name)
+    assert [path.name for path in checkpoints(folder)] == ["round-2"]
+    assert Checkpoint.read(folder).round == 2
+
+
+@pytest.mark.parametrize("name", ["round-5", "round-40"])
+def test_a_checkpoint_under_the_name_of_another_round_is_refused_and_with_accept_loss_given_up(refusal, folder, name):
+    shutil.copytree(folder / "checkpoint" / "round-2", folder / "checkpoint" / name)
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(
+        f"{folder}/checkpoint/{name}: damaged checkpoint (it is of round 2); the checkpoint of round"
+    )
+    go_on(folder, **{"accept-loss": True})
+    assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == ["round-4", "round-5"]
+    assert Checkpoint.read(folder).round == 5
+
+
+def a_file(place: Path) -> None:
+    place.write_text("no checkpoint")
+
+
+def a_link_to_nothing(place: Path) -> None:
+    place.symlink_to("nowhere")
+
+
+def a_link_to_a_checkpoint(place: Path) -> None:
+    place.symlink_to("round-2")
+
+
+IMPOSTORS = [a_file, a_link_to_nothing, a_link_to_a_checkpoint]
+
+
+@pytest.mark.parametrize("impostor", IMPOSTORS)
+def test_what_stands_in_place_of_a_checkpoint_is_refused_and_with_accept_loss_removed(refusal, folder, impostor):
+    impostor(folder / "checkpoint" / "round-5")
+    before = sorted((folder / "checkpoint" / "round-2").iterdir())
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder}/checkpoint/round-5: damaged checkpoint (")
+    assert "the checkpoint of round 4 is whole: --accept-loss" in line
+    assert sorted((folder / "checkpoint" / "round-2").iterdir()) == before
+    go_on(folder, **{"accept-loss": True})
+    assert not (folder / "checkpoint" / "round-5").is_symlink()
+    assert Checkpoint.read(folder).round == 5
+    [failure] = lines(folder)[5]["failures"]
+    assert failure["reason"].endswith("gone back to round 4")
+
+
+@pytest.mark.parametrize("impostor", IMPOSTORS)
+def test_what_stands_in_place_of_an_old_checkpoint_is_removed_with_it_and_what_a_link_leads_to_stays(
+    folder, tmp_path, impostor
+):
+    impostor(folder / "checkpoint" / "round-1")
+    shutil.copytree(folder / "checkpoint" / "round-2", tmp_path / "mine")
+    (folder / "checkpoint" / "round-0").symlink_to(tmp_path / "mine")
+    go_on(folder)
+    assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == ["round-4", "round-5"]
+    assert (tmp_path / "mine" / "client-0").exists()
+
+
+@pytest.mark.parametrize("accept", [False, True])
+def test_a_file_in_place_of_all_checkpoints_is_refused(refusal, folder, accept):
+    shutil.rmtree(folder / "checkpoint")
+    (folder / "checkpoint").write_text("no folder")
+    line = refusal(RunFolderError, go_on, folder, **{"accept-loss": accept})
+    assert line.startswith(f"{folder} has no checkpoint to resume from")
+
+
 # --- another run's -------------------------------------------------------------------------------
 
 
@@ -197,17 +267,72 @@ def test_a_checkpoint_of_a_run_with_another_config_is_refused(refusal, folder, t
 # --- rounds.jsonl --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", [b'{"round": 2, "sec', b"\xff\xfe\x00", b'{"round": "two", "seconds": 1}', b"[]", b""])
+@pytest.mark.parametrize(
+    "line",
+    [b'{"round": 2, "sec', b"\xff\xfe\x00", b'{"round": "two", "seconds": 1}', b"[]", b"", b"[" * 10**5],
+    ids=["cut", "binary", "text", "list", "empty", "deep"],
+)
 def test_a_damaged_line_of_the_rounds_is_lost_alone_and_said(folder, capsys, line):
     path = folder / "rounds.jsonl"
     whole = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*whole[:2], line, *whole[3:]]) + b"\n")
-    assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 3, 4]
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 3, 4]
     assert f"{path}, line 3 is damaged and left out" in capsys.readouterr().err
     go_on(folder)
     assert f"{path}, line 3 is damaged and left out" in capsys.readouterr().err
     assert path.read_bytes().splitlines()[:4] == [*whole[:2], *whole[3:]]
     assert [entry["round"] for entry in lines(folder)] == [0, 1, 3, 4, 5]
+
+
+def test_a_line_that_was_changed_is_lost_alone_and_named(folder, capsys):
+    """It is a round of this run still, with another accuracy."""
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes().splitlines()
+    changed = json.dumps(json.loads(whole[2]) | {"accuracy": 0.99}).encode()
+    path.write_bytes(b"\n".join([*whole[:2], changed, *whole[3:]]) + b"\n")
+    go_on(folder)
+    err = capsys.readouterr().err
+    assert f"hetfl: {path}, line 3 is damaged and left out: round 2 was written otherwise\n" in err
+    assert f"hetfl: {path} has lost round 2\n" in err
+    assert [entry["round"] for entry in lines(folder)] == [0, 1, 3, 4, 5]
+
+
+def test_lines_that_are_lost_are_named(folder, capsys):
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([whole[0], whole[3]]))
+    go_on(folder)
+    assert f"hetfl: {path} has lost round 1, 2, 4\n" in capsys.readouterr().err
+    assert [entry["round"] for entry in lines(folder)] == [0, 3, 5]
+
+
+def test_a_line_that_is_doubled_is_kept_once_and_named(folder, capsys):
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*whole, whole[2]]))
+    go_on(folder)
+    assert f"hetfl: {path}, line 6 is left out: round 2 is there already\n" in capsys.readouterr().err
+    assert path.read_bytes().splitlines(keepends=True)[:5] == whole
+
+
+def test_rounds_after_the_checkpoint_are_run_again_without_a_word(origin, folder, tmp_path, capsys):
+    whole = go_on(Path(shutil.copytree(origin, tmp_path / "whole")))
+    path = folder / "rounds.jsonl"
+    later = json.dumps(json.loads(path.read_bytes().splitlines()[-1]) | {"round": 5, "accuracy": 0.99})
+    path.write_bytes(path.read_bytes() + later.encode() + b"\n")
+    capsys.readouterr()
+    go_on(folder)
+    assert "rounds.jsonl" not in capsys.readouterr().err
+    assert lines(folder)[-1]["accuracy"] == lines(whole)[-1]["accuracy"]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_folder_or_pipe_in_place_of_the_rounds_is_one_line_for_all_that_read_them(refusal, folder, make):
+    path = folder / "rounds.jsonl"
+    path.unlink()
+    make(path)
+    assert refusal(RunFolderError, go_on, folder) == f"{path} is no file"
+    assert refusal(RunFolderError, load_run, folder) == f"{path} is no file"
 
 
 # --- two at once ---------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 import json
 import os
+import time
 from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from datasets import ClassLabel, Features, Value
@@ -12,6 +14,7 @@ from fixtures.columns import source_of, write_csv, write_parquet
 from fixtures.loading import load_client
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow.csv import write_csv as write_table
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -447,6 +450,20 @@ def test_rows_with_missing_numbers_and_categories_cross_the_wire(tmp_path, make_
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["failures"] == 0
     assert summary["bytes_up"] == 2 * 9 * (4 * 4 + 8)  # nine public rows each: size, three kinds, and the label
+
+
+@pytest.mark.slow
+def test_a_wide_table_opens_in_seconds(tmp_path):
+    """1,000 columns of 10,000 rows. Whoever copies the description of all columns for each of them takes minutes."""
+    (tmp_path / "wide").mkdir()
+    numbers = np.random.default_rng(0).standard_normal((1000, 10_000), dtype=np.float32)
+    table = pa.table({f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(10_000) % 2})
+    write_table(table, tmp_path / "wide" / "train.csv")
+    keys = {"partition_id": 0, "num_partitions": 2, "seed": 0, "normalize": "none"}
+    begin = time.process_time()
+    data = load_client(dataset=str(tmp_path / "wide"), label_column="label", **keys)
+    assert time.process_time() - begin < 10
+    assert np.allclose(data.train.arrays.inputs.numpy(), numbers.T, atol=1e-6)
 
 
 @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/adult")

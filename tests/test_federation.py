@@ -9,10 +9,10 @@ from flwr.serverapp import Grid
 from hetfl_flwr import federation as federation_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.exchange import Failure
 from hetfl_flwr.federation import Federation, Origin, _member
 from hetfl_flwr.payloads import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
 from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.run_files import Failure
 from hetfl_flwr.versions import installed
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))

@@ -1,6 +1,7 @@
 """The guard: which uploads are far from the others, and which are not though they differ."""
 
 import json
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,8 @@ def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
 def test_what_it_knows_survives_a_checkpoint():
     """Sizes go through JSON, whose keys are texts, and come back as the same bits."""
     guard, other = Guard(5.0), Guard(5.0)
-    guard.set_aside({client: {"w": Size(0.1 + client / 3, work=7, usual=1.5)} for client in range(3)})
-    counts = json.loads(json.dumps(guard.newest))
+    guard.set_aside({client: {"w": Size(0.1 + client / 3, 7, 1.5), "c": Size(1.0, 7, inf)} for client in range(3)})
+    counts = json.loads(json.dumps(guard.counts(), allow_nan=False))
     other.go_on({int(client): sizes for client, sizes in counts.items()})
     assert other.newest == guard.newest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import LINES, SILENT, finish, line, make
+from test_report import LINES, SILENT, client, finish, line, make
 
 from hetfl_flwr.errors import RunFolderError
 from simulations.charts import MOST_POINTS
@@ -70,7 +70,7 @@ def report(folders: list[Path], path: Path) -> Page:
 def test_one_run(tmp_path: Path) -> None:
     """Clients at 0 and 20 %, then 40 and 60 %, then 70 and 90 %; 300 bytes each way in three rounds, and ten times that
     on the wire; client 1 fails in rounds 1 and 2 for one reason."""
-    failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory"}
+    failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
     lines = [LINES[0], line(1, [0.4, 0.6], failures=[failure]), line(2, [], failures=[failure]), LINES[3]]
     page = report([make(tmp_path / "run", lines, rounds=9, partition="iid")], tmp_path)
     assert "unfinished: 3 of 9 rounds" in page.words
@@ -95,10 +95,10 @@ def test_one_run(tmp_path: Path) -> None:
 
 
 def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
-    """Runs of before these were written say nothing of them."""
+    """A run without a summary says nothing of them."""
     new = finish(make(tmp_path / "new"), versions={"hetfl": "0.1.0", "torch": "2.9.1"})
     assert "Made withhetfl 0.1.0, torch 2.9.1" in report([new], tmp_path).words
-    assert "Made with" not in report([finish(make(tmp_path / "old"))], tmp_path).words
+    assert "Made with" not in report([make(tmp_path / "killed")], tmp_path).words
 
 
 def test_points_lie_where_their_numbers_are(tmp_path: Path) -> None:
@@ -137,11 +137,9 @@ def test_several_runs(tmp_path: Path) -> None:
 
 def test_nothing_from_a_run_folder_is_markup(tmp_path: Path) -> None:
     """Reason, model, folder, config value and config key, in a page of one run and in one of two."""
-    failure = {"partition": 0, "stage": EVIL, "reason": EVIL}
+    failure = {"partition": 0, "stage": EVIL, "reason": EVIL, "node": 1}
     folder = make(tmp_path / "<b>run", [LINES[0], line(1, [0.4, 0.6], failures=[failure])], models=EVIL, algorithm=EVIL)
-    client = {"partition": 0, "model": EVIL, "parameters": 1, "train": 1, "validation": 1, "test": 1}
-    client |= {"accuracy_before": None, "accuracy": 0.4, "bytes_up": 1, "bytes_down": 1}
-    (folder / "clients.json").write_text(json.dumps([client]))
+    (folder / "clients.json").write_text(json.dumps([client(0, model=EVIL)]))
     for folders in ([folder], [folder, make(tmp_path / "plain")]):
         page = report(folders, tmp_path)
         assert page.words.count(EVIL) > 3
@@ -250,7 +248,7 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_in_a_browser(tmp_path: Path, browser: Any, scheme: str) -> None:
     """On a phone, with the network refused: nothing is asked for or complained of, and nothing sticks out."""
-    failure = {"partition": 0, "stage": "train", "reason": EVIL + "x" * 200}
+    failure = {"partition": 0, "stage": "train", "reason": EVIL + "x" * 200, "node": 1}
     one = make(tmp_path / "run", [*LINES[:3], line(3, [0.7, 0.9], failures=[failure])])
     path = write_report([finish(one), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path / "report.html")
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, offline=True)

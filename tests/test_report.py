@@ -1,7 +1,8 @@
 """Run folders of two or three rounds, whose figures are derived by hand."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.run_files import ClientRecord, Failure, Round, summary_file
+from simulations.cli import main
 from simulations.plots import compare_figure, plot_compare, plot_run, run_figure
 from simulations.report import client_table, compare_table, summary_table, unequal_terms
 from simulations.runs import best_accuracy, bytes_to, figures, group_runs, load_run
@@ -19,20 +22,18 @@ from simulations.runs import best_accuracy, bytes_to, figures, group_runs, load_
 
 def line(number: int, scores: list[float], sent: int = 100, **changes: Any) -> dict[str, Any]:
     """One round: `sent` bytes up and as many down, ten times that on the wire."""
-    return {
-        "round": number,
-        "seconds": 1.5,
-        "accuracy": sum(scores) / len(scores) if scores else None,
-        "global_accuracy": None,
-        "bytes_up": sent,
-        "bytes_down": sent,
-        "wire_up": 10 * sent,
-        "wire_down": 10 * sent,
-        "evaluation_wire": 7,
-        "clients": {str(client): {"accuracy": score, "loss": 1.0} for client, score in enumerate(scores)},
-        "failures": [],
-        **changes,
-    }
+    entry = Round.blank(
+        number,
+        1.5,
+        accuracy=sum(scores) / len(scores) if scores else None,
+        bytes_up=sent,
+        bytes_down=sent,
+        wire_up=10 * sent,
+        wire_down=10 * sent,
+        evaluation_wire=7,
+        clients={str(client): {"accuracy": score, "loss": 1.0} for client, score in enumerate(scores)},
+    )
+    return asdict(entry) | changes
 
 
 LINES = [line(0, [0.0, 0.2], sent=0), line(1, [0.4, 0.6]), line(2, []), line(3, [0.7, 0.9])]
@@ -50,8 +51,13 @@ def make(folder: Path, lines: list[dict[str, Any]] = LINES, **config: Any) -> Pa
 def finish(folder: Path, **changes: Any) -> Path:
     """Add the summary that goes with the rounds, other than in `changes`."""
     summary = dict(figures(load_run(folder)))
-    (folder / "summary.json").write_text(json.dumps(summary | changes))
+    (folder / "summary.json").write_bytes(summary_file(summary | changes))
     return folder
+
+
+def client(partition: int, **known: Any) -> dict[str, Any]:
+    """An object of ``clients.json``."""
+    return dict.fromkeys(ClientRecord.__annotations__) | {"partition": partition} | known
 
 
 def rows(table: Table) -> list[dict[str, str]]:
@@ -67,7 +73,7 @@ def facts(table: Table) -> dict[str, str]:
 
 def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
     """Three rounds of 100 bytes each way, 4 x 1.5 s; round 3 is the last that was evaluated."""
-    failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory"}
+    failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
     run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=[failure]), LINES[3]], rounds=9))
     shown = figures(run)
     assert run.summary is None
@@ -88,7 +94,7 @@ def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
 
 
 def test_many_failures_are_cut_short(tmp_path: Path) -> None:
-    failures = [{"partition": 1, "stage": "train", "reason": f"client 1: {number}"} for number in range(12)]
+    failures = [asdict(Failure(1, "train", f"client 1: {number}", 1)) for number in range(12)]
     run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=failures), LINES[3]]))
     cells = list(summary_table(run).columns[1].cells)
     assert [str(cell) for cell in cells[-2:]] == ["round 2: client 1: 9", "and 2 more in rounds.jsonl"]
@@ -110,16 +116,10 @@ def test_client_table(tmp_path: Path) -> None:
         ("1", "20.0", "90.0"),
     ]
     assert seen[0]["model"] == seen[0]["params"] == seen[0]["up"] == "-"
-    client = {
-        "partition": 0,
-        "model": "a[b]",
-        "parameters": 55210,
-        "train": 126,
-        "validation": 18,
-        "test": 36,
-    }
-    client |= {"accuracy_before": None, "accuracy": 0.93, "bytes_up": 96000, "bytes_down": 82}
-    (folder / "clients.json").write_text(json.dumps([client | {"partition": 1}, client]))
+    known = {"parameters": 55210, "train": 126, "validation": 18, "test": 36}
+    known |= {"accuracy": 0.93, "bytes_up": 96000, "bytes_down": 82}
+    told = [client(partition, model="a[b]", **known) for partition in (1, 0)]
+    (folder / "clients.json").write_text(json.dumps(told))
     first, second = rows(client_table(load_run(folder)))
     assert list(first.values()) == [
         "0",
@@ -155,9 +155,9 @@ def test_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
     path = folder / "rounds.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 2]
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2]
     path.write_bytes(whole[:-1])
-    assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 2, 3]
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2, 3]
 
 
 def test_a_damaged_line_is_left_out_and_named_with_its_place(
@@ -166,11 +166,76 @@ def test_a_damaged_line_is_left_out_and_named_with_its_place(
     folder = make(tmp_path / "run")
     whole = [json.dumps(line) for line in LINES]
     (folder / "rounds.jsonl").write_text("\n".join([whole[0], '{"round": 0', '{"round": 1}', *whole[1:]]) + "\n")
-    assert [record["round"] for record in load_run(folder).rounds] == [0, 1, 2, 3]
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2, 3]
     first, second = capsys.readouterr().err.splitlines()
     where = f"hetfl: {folder / 'rounds.jsonl'}, line"
     assert first.startswith(f"{where} 2 is damaged and left out: Invalid JSON")
     assert second == f"{where} 3 is damaged and left out: seconds: Field required"
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        ("accuracy", "1e400"),
+        ("seconds", "9" * 5000),
+        ("bytes_up", "9" * 5000),
+        ("loss", "-1e400"),
+        ("clock", "[" * 10**5),
+    ],
+    ids=lambda value: value[:8],
+)
+def test_numbers_that_no_run_reaches_lose_their_line_alone_in_every_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    key: str,
+    number: str,
+) -> None:
+    folder = make(tmp_path / "run")
+    first, second, *rest = (folder / "rounds.jsonl").read_text().splitlines()
+    damaged = second.replace(f'"{key}": {json.dumps({"loss": 1.0, **LINES[1]}[key])}', f'"{key}": {number}')
+    assert damaged != second
+    (folder / "rounds.jsonl").write_text("\n".join([first, damaged, *rest]) + "\n")
+    out = tmp_path / ("r.html" if command == "report" else "r.png")
+    monkeypatch.setattr("sys.argv", ["hetfl", command, str(folder), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    [said] = set(capsys.readouterr().err.splitlines())
+    assert said.startswith(f"hetfl: {folder / 'rounds.jsonl'}, line 2 is damaged and left out: ")
+    assert out.stat().st_size > 1000
+
+
+def test_an_infinite_epsilon_is_shown_as_such(tmp_path: Path) -> None:
+    noisy = {"noise-multiplier": 1e-9, "clipping-norm": 1.0}
+    folder = finish(make(tmp_path / "run", **noisy), epsilon=inf, noise_source="seed")
+    assert '"epsilon": "Infinity"' in (folder / "summary.json").read_text()
+    run = load_run(folder)
+    assert figures(run)["epsilon"] == inf
+    assert rows(compare_table([run]))[0]["epsilon"] == "inf"
+    assert facts(summary_table(run))["privacy"].startswith("a client has (inf, 1e-05)-differential privacy after 3")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clients", '"two"'),
+        ("clients", "1000000001"),
+        ("clients", "-1"),
+        ("noise-multiplier", '"much"'),
+        ("noise-multiplier", "nan"),
+        ("seed", "-1"),
+        ("rounds", "1e3"),
+    ],
+)
+def test_a_config_that_no_run_has_is_refused_by_its_key(tmp_path: Path, key: str, value: str) -> None:
+    folder = make(tmp_path / "run", **{key: 77})
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace(f"{key} = 77", f"{key} = {value}"))
+    with pytest.raises(RunFolderError, match=rf"config\.toml: {key}.*; mend it"):
+        load_run(folder)
 
 
 @pytest.mark.parametrize(

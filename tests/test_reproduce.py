@@ -11,6 +11,7 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.run_files import Round
 from simulations.reproduce.collection import collect
 from simulations.reproduce.command import Request, reproduce
 from simulations.reproduce.outcome import Outcome
@@ -468,7 +469,8 @@ def test_one_seed_has_no_deviation():
 
 def run_of(rounds, **summary):
     whole = {"clients": 2, "rounds": len(rounds), "bytes_up": 0, "bytes_down": 0, "acc": None, **summary}
-    return Run(Path("r"), "r", {}, rounds, whole, [])
+    records = [Round.blank(**{"round": number, "seconds": 1.0, **record}) for number, record in enumerate(rounds)]
+    return Run(Path("r"), "r", {}, records, whole, [])
 
 
 def scored(*clients):

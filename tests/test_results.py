@@ -13,6 +13,7 @@ from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.federation import GridView
 from hetfl_flwr.results import new_folder
+from hetfl_flwr.run_files import clients_file, read_clients, read_rounds, read_summary, round_line, summary_file
 from hetfl_flwr.seeding import generator
 from simulations.engine import LocalGrid
 
@@ -121,6 +122,15 @@ def test_a_run_folder_holds_what_was_promised_and_nothing_else(finished):
     assert [path.name for path in (finished / "checkpoint").iterdir()] == ["round-2"]
     assert list(summary_of(finished)) == SUMMARY
     assert [list(entry) for entry in lines(finished)] == [ROUND] * 3
+
+
+def test_what_is_written_is_what_readers_ask_for_to_the_byte(finished):
+    assert (
+        b"".join(round_line(entry) + b"\n" for _, _, entry in read_rounds(finished))
+        == (finished / "rounds.jsonl").read_bytes()
+    )
+    assert summary_file(read_summary(finished)) == (finished / "summary.json").read_bytes()
+    assert clients_file(read_clients(finished)) == (finished / "clients.json").read_bytes()
 
 
 def test_the_figures_of_a_run_by_hand(finished):

@@ -7,11 +7,13 @@ from unittest.mock import Mock
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from safetensors.torch import save
 from torch import nn
 
 from hetfl_flwr import state as state_module
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import StateError, plain
+from hetfl_flwr.errors import DamagedError, StateError, plain
+from hetfl_flwr.sealed import check_seal, header, read_header, seal
 from hetfl_flwr.state import (
     ClientState,
     ContextStore,
@@ -36,7 +38,7 @@ def some_state():
             "empty": torch.zeros(0, 3),
             "half": torch.tensor([1.5], dtype=torch.float16),
         },
-        {"rounds": 3, "alpha": 0.1},
+        {"rounds": 3, "alpha": 0.1, "best": float("-inf")},
     )
 
 
@@ -72,6 +74,7 @@ def test_what_was_written_is_read_by_the_next_store_bit_for_bit(new_store):
     assert {name: (type(value), value) for name, value in found.numbers.items()} == {
         "rounds": (int, 3),
         "alpha": (float, 0.1),
+        "best": (float, float("-inf")),
     }
 
 
@@ -143,6 +146,32 @@ def damaged(blob):
 def test_a_damaged_blob_is_refused(refusal, kind):
     blob = list(damaged(encode(some_state(), STAMP)))[kind]
     assert refusal(StateError, decode, blob, STAMP, "here").startswith("here: ")
+
+
+def test_the_header_holds_json_as_other_programs_read_it():
+    blob = encode(some_state(), STAMP)
+    size = int.from_bytes(blob[:8], "little")
+    assert '"best": "-Infinity"' in json.loads(blob[8 : 8 + size])["__metadata__"]["state"]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    ["[]", "3", "[" * 10**5, "{", '"x"'],
+    ids=["list", "number", "deep", "cut", "text"],
+)
+def test_a_header_that_holds_no_object_is_refused(refusal, inner):
+    header = json.dumps({"__metadata__": {"state": inner}}).encode()
+    blob = len(header).to_bytes(8, "little") + header
+    assert refusal(DamagedError, read_header, blob, "state") == "its header cannot be read"
+    assert refusal(StateError, decode, blob, STAMP, "here") == "here: damaged state (its header cannot be read)"
+
+
+def test_a_header_is_read_by_its_name(refusal):
+    blob = seal(save({"x": torch.ones(2)}, header("mine", {"round": 3})))
+    assert read_header(blob, "mine") == {"digest": check_seal(blob), "round": 3}
+    assert "its header cannot be read" in refusal(DamagedError, read_header, blob, "yours")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        header("mine", {"loss": float("nan")})
 
 
 def test_a_folder_holds_one_file_a_client_and_no_remains(tmp_path):

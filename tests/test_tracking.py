@@ -17,7 +17,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from hetfl_flwr import tracking
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.results import Round
+from hetfl_flwr.run_files import Round
 from hetfl_flwr.tracking import Tracking, check_trackers, scalars
 
 History = dict[str, dict[int, float]]
@@ -58,7 +58,7 @@ def round_(number: int) -> Round:
         "0": {"accuracy": number / 10, "loss": 1.0, "train-loss": 2.0},
         "1": {"accuracy": number / 10, "loss": 3.0},
     }
-    return Round(number, 0.25, accuracy=number / 10, bytes_up=100, clients=clients)
+    return Round.blank(number, 0.25, accuracy=number / 10, bytes_up=100, clients=clients)
 
 
 def tensorboard(folder: Path) -> tuple[History, set[str]]:

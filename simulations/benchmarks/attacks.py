@@ -195,7 +195,7 @@ def main(
                 found = {"row": row, "column": name, "seed": seed, **measured(ALGORITHMS[row], column, seed)}
                 done[row, name, seed] = found
                 with records.open("a") as file:
-                    file.write(json.dumps(found) + "\n")
+                    file.write(json.dumps(found, allow_nan=False) + "\n")
     text = "\n".join(table(done.values()))
     (out / "attacks.md").write_text(text + "\n")
     print(text)

@@ -24,7 +24,7 @@ def main(grid: Grid, context: Context) -> None:
     """Ask all nodes, as many rounds as the run config says, and write each round's milliseconds a message to a file."""
     rounds, out = int(context.run_config["rounds"]), str(context.run_config["out"])
     taken = [exchange(grid) for _ in range(rounds + 1)]
-    Path(out).write_text(json.dumps(taken[1:]))  # the first one starts Ray's actors
+    Path(out).write_text(json.dumps(taken[1:], allow_nan=False))  # the first one starts Ray's actors
 
 
 def exchange(grid: Grid) -> float:

@@ -174,7 +174,7 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Few rounds, and no
 
 def _elsewhere(clients: int, rounds: int) -> Figures:
     script = "import json, sys; from simulations.benchmarks.scale import measured; "
-    script += "print(json.dumps(measured(*map(int, sys.argv[1:]))))"
+    script += "print(json.dumps(measured(*map(int, sys.argv[1:])), allow_nan=False))"
     command = [sys.executable, "-c", script, str(clients), str(rounds)]
     said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
     return Figures(*json.loads(said.splitlines()[-1]))

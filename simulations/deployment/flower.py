@@ -57,7 +57,7 @@ class Flower:
     def superlink(self, *options: str) -> None:
         """Start the SuperLink and wait until it answers."""
         self.home.mkdir(parents=True, exist_ok=True)
-        trust = f"root-certificates = {json.dumps(str(self.keys.ca))}" if self.keys else "insecure = true"
+        trust = f"root-certificates = {_toml_value(str(self.keys.ca))}" if self.keys else "insecure = true"
         (self.home / "config.toml").write_text(f'[superlink.{NAME}]\naddress = "{self.address}"\n{trust}\n')
         host, _, port = self.address.partition(":")
         self.start("superlink", "flower-superlink", *self._as_server(), "--host", host, "--port", port, *options)
@@ -231,4 +231,8 @@ def _run_command(settings: Mapping[str, Value]) -> list[str]:
 
 
 def _toml(settings: Mapping[str, Value]) -> str:
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    return " ".join(f"{key}={_toml_value(value)}" for key, value in settings.items())
+
+
+def _toml_value(value: Value) -> str:
+    return json.dumps(value, allow_nan=False)  # which TOML reads alike

@@ -228,9 +228,8 @@ def lessened(recipe: Recipe, cells: Iterable[Cell]) -> str:
 def as_json(recipe: Recipe, found: Sequence[Outcome], commits: Sequence[str], command: str) -> str:
     """Return all figures, each seed's among them."""
     whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "command": command}
-    return (
-        json.dumps({**whole, "commits": commits, "figures": [outcome.as_json() for outcome in found]}, indent=1) + "\n"
-    )
+    told = {**whole, "commits": commits, "figures": [outcome.as_json() for outcome in found]}
+    return json.dumps(told, indent=1, allow_nan=False) + "\n"
 
 
 def _error(values: Collection[float]) -> float:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from hetfl_flwr.config import RunConfig, Value, flattened, load_toml
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
-from simulations.runs import Summary
+from hetfl_flwr.run_files import Summary
 
 TABLES = Path(__file__).resolve().parents[1] / "recipes" / "tables"
 """Where the recipes lie."""

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from math import ceil, inf
+from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import fmean
 
@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import RunFolderError, unknown
+from hetfl_flwr.run_files import Round
 from hetfl_flwr.state import replace_file
 from simulations.many import commits
 from simulations.reproduce.recipe import NUMBERS, PAYLOAD, Measure, Recipe
 from simulations.reproduce.running import Job
-from simulations.runs import RoundRecord, Run, figures, load_run
+from simulations.runs import Run, figures, load_run
 
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 """Client P, or clients P to Q, in a measure's key."""
@@ -123,7 +124,7 @@ class Records:
 
 
 def _key(cell: str, seed: int, settings: Mapping[str, Value]) -> tuple[str, int, str]:
-    return cell, seed, json.dumps(settings, sort_keys=True)
+    return cell, seed, json.dumps(settings, sort_keys=True, allow_nan=False)
 
 
 def record(job: Job, recipe: Recipe) -> Record:
@@ -157,7 +158,7 @@ def asked(job: Job) -> dict[str, Value]:
 
 
 def measured(run: Run, measure: Measure) -> float | None:
-    """Return a figure of a run, or None where it has none.
+    """Return a figure of a run, or None where it has none, or none that is finite.
 
     Raises
     ------
@@ -167,8 +168,8 @@ def measured(run: Run, measure: Measure) -> float | None:
     summary = figures(run)
     where, _, name = measure.key.rpartition(":")
     if name in NUMBERS:
-        counted = [record for record in run.rounds if (record["round"] == 0) == (where == "before")]
-        return counted[-1][name] / summary["clients"] if counted else None  # type: ignore[literal-required]
+        counted = [record for record in run.rounds if (record.round == 0) == (where == "before")]
+        return getattr(counted[-1], name) / summary["clients"] if counted else None
     if where:
         course = [value for record in run.rounds if (value := reported(record, measure.key)) is not None]
         return (max(course) if where == "best" else course[-1]) if course else None
@@ -177,15 +178,15 @@ def measured(run: Run, measure: Measure) -> float | None:
     if name not in summary:
         raise RunFolderError(f"{run.folder}: {unknown('figure', measure.key, summary)}")
     value = summary[name]  # type: ignore[literal-required]
-    return None if value is None else float(value)
+    return None if value is None or not isfinite(value) else float(value)
 
 
-def reported(record: RoundRecord, key: str) -> float | None:
+def reported(record: Round, key: str) -> float | None:
     """Return the mean over clients, all or those that a key names, of what they report in a round."""
     where, _, name = key.rpartition(":")
     among = CLIENTS.fullmatch(where)
     first, last = (int(among[1]), int(among[2] or among[1])) if among else (0, inf)
-    return mean((scores for client, scores in record["clients"].items() if first <= int(client) <= last), name)
+    return mean((scores for client, scores in record.clients.items() if first <= int(client) <= last), name)
 
 
 def mean(clients: Iterable[Mapping[str, object]], name: str) -> float | None:
@@ -198,12 +199,11 @@ def course(run: Run, x: str, y: str) -> Course:
     """Return one figure over the rounds that report it: of the round, or the mean over clients, all or those named."""
     places, values, sent = [], [], 0
     for record in run.rounds:
-        sent += record["bytes_up"] + record["bytes_down"]
-        told: Mapping[str, object] = record
-        value = told.get(y)
+        sent += record.bytes_up + record.bytes_down
+        value = vars(record).get(y)
         if value is None:
             value = reported(record, y)
         if value is not None:
-            places.append(record["round"] if x == "round" else sent)
-            values.append(float(value))  # type: ignore[arg-type]
+            places.append(record.round if x == "round" else sent)
+            values.append(float(value))
     return places, values

@@ -1,0 +1,211 @@
+"""The files of a run folder: what is written is read, and what is damaged is named."""
+
+import ast
+import json
+import os
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clients
+import hetfl_flwr
+import simulations
+import strategies
+from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.run_files import (
+    ClientRecord,
+    Failure,
+    Round,
+    Summary,
+    clients_file,
+    read_clients,
+    read_rounds,
+    read_summary,
+    round_line,
+    summary_file,
+)
+
+ROUND = Round.blank(
+    3,
+    1.5,
+    accuracy=0.5,
+    bytes_up=7,
+    clients={"0": {"accuracy": 0.5, "hits": 3, "loss": 1e300}},
+    failures=[Failure(-1, "train", "no\nanswer", 2**64 - 1)],
+)
+SUMMARY: dict[str, Any] = dict.fromkeys(Summary.__annotations__, 0)
+SUMMARY |= {"algorithm": "a", "dataset": "d", "engine": None, "accuracy_per_client": [None, 0.5], "noise_source": None}
+SUMMARY |= {"versions": {"hetfl": "1"}, "epsilon": 0.25}
+CLIENT: dict[str, Any] = dict.fromkeys(ClientRecord.__annotations__) | {"partition": 4, "model": "mlp", "epsilon": 0.5}
+
+DEEP = {"lists": "[" * 100_000, "objects": '{"a":' * 100_000}
+HUGE = {"1e400": "1e400", "5000 digits": "9" * 5000, "4000 digits": "9" * 4000, "negative": "-1e400"}
+
+
+def read(folder: Path, *lines: bytes | str) -> list[Round]:
+    whole = [line.encode() if isinstance(line, str) else line for line in lines]
+    (folder / "rounds.jsonl").write_bytes(b"".join(line + b"\n" for line in whole))
+    return [entry for _, _, entry in read_rounds(folder)]
+
+
+def strict(text: str | bytes) -> Any:
+    """Read JSON as other programs do."""
+
+    def refused(name: str) -> None:
+        raise ValueError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refused)
+
+
+# --- written and read ----------------------------------------------------------------------------
+
+
+def test_a_round_is_read_as_it_was_written_whole_numbers_too(tmp_path):
+    [entry] = read(tmp_path, round_line(ROUND))
+    assert entry == ROUND
+    assert type(entry.clients["0"]["hits"]) is int
+    assert round_line(entry) == round_line(ROUND)
+
+
+def test_summary_and_clients_are_read_as_they_were_written(tmp_path):
+    (tmp_path / "summary.json").write_bytes(summary_file(Summary(**SUMMARY)))
+    (tmp_path / "clients.json").write_bytes(clients_file([ClientRecord(**CLIENT)]))
+    assert read_summary(tmp_path) == SUMMARY
+    assert read_clients(tmp_path) == [CLIENT]
+
+
+@pytest.mark.parametrize("literal", ['"Infinity"', "Infinity"])
+def test_an_infinite_epsilon_is_written_as_text_and_read_in_either_form(tmp_path, literal):
+    written = summary_file(Summary(**SUMMARY | {"epsilon": inf}))
+    assert strict(written)["epsilon"] == "Infinity"
+    assert strict(clients_file([ClientRecord(**CLIENT | {"epsilon": inf})]))[0]["epsilon"] == "Infinity"
+    (tmp_path / "summary.json").write_bytes(written.replace(b'"Infinity"', literal.encode()))
+    found = read_summary(tmp_path)
+    assert found is not None
+    assert found["epsilon"] == inf
+
+
+def test_no_file_there_is_no_round_and_no_summary(tmp_path):
+    assert list(read_rounds(tmp_path)) == []
+    assert (read_summary(tmp_path), read_clients(tmp_path)) == (None, None)
+
+
+def test_keys_of_later_versions_are_not_looked_at(tmp_path):
+    assert read(tmp_path, json.dumps(asdict(ROUND) | {"later": [1]})) == [ROUND]
+
+
+def calls(tree: ast.AST) -> list[ast.Call]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dumps", "json.dump")
+    ]
+
+
+def test_whatever_writes_json_writes_no_number_that_json_has_not():
+    packages = [Path(str(package.__file__)).parent for package in (hetfl_flwr, strategies, clients, simulations)]
+    found = {
+        f"{path}, line {call.lineno}": {ast.unparse(keyword) for keyword in call.keywords}
+        for package in packages
+        for path in package.rglob("*.py")
+        for call in calls(ast.parse(path.read_text()))
+    }
+    assert len(found) > 9
+    assert [place for place, keywords in found.items() if "allow_nan=False" not in keywords] == []
+
+
+# --- damaged -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", asdict(ROUND))
+def test_a_line_that_lacks_a_key_is_left_out_and_the_key_is_named(tmp_path, capsys, key):
+    lacking = {name: value for name, value in asdict(ROUND).items() if name != key}
+    assert read(tmp_path, json.dumps(lacking), round_line(ROUND)) == [ROUND]
+    said = f"hetfl: {tmp_path / 'rounds.jsonl'}, line 1 is damaged and left out: {key}: Field required\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"round": -1}, "round: Input should be greater than or equal to 0"),
+        ({"round": "3"}, "round: Input should be a valid integer"),
+        ({"round": True}, "round: Input should be a valid integer"),
+        ({"seconds": -0.1}, "seconds: Input should be greater"),
+        ({"seconds": None}, "seconds: Input should be a valid number"),
+        ({"accuracy": 1.01}, "accuracy: Input should be less than or equal to 1"),
+        ({"accuracy": "0.5"}, "accuracy: Input should be a valid number"),
+        ({"fwt": -1e-9}, "fwt: Input should be greater"),
+        ({"wire_up": 2**53 + 1}, "wire_up: Input should be less"),
+        ({"clients": {"-1": {}}}, "clients.-1"),
+        ({"clients": {"٣": {}}}, "clients."),
+        ({"clients": {"01": {}}}, "clients.01"),
+        ({"clients": {"0": {"loss": "x"}}}, "clients.0.loss: Input should be a valid number"),
+        ({"clients": {"0": {"loss": True}}}, "clients.0.loss: Input should be a valid number"),
+        ({"clients": {"0": {"\x1b[31m\n": None}}}, r"clients.0.\x1b[31m : Input should be"),
+        ({"clients": []}, "clients: Input should be an object"),
+        ({"failures": [{"partition": 0, "stage": "train", "reason": "r"}]}, "failures.0.node: Field required"),
+        ({"failures": [{"partition": -2, "stage": "", "reason": "", "node": 0}]}, "failures.0.partition: Input should"),
+    ],
+    ids=str,
+)
+def test_a_line_with_a_value_of_another_kind_or_beyond_its_range_is_left_out_and_named(tmp_path, capsys, changes, said):
+    assert read(tmp_path, json.dumps(asdict(ROUND) | changes)) == []
+    err = capsys.readouterr().err
+    assert f"line 1 is damaged and left out: {said}" in err
+    assert err.count("\n") == 1
+    assert err.strip().isprintable()
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", *HUGE.values()], ids=["NaN", "Infinity", *HUGE])
+@pytest.mark.parametrize("key", ["round", "seconds", "accuracy", "bytes_up", "clock", "loss"])
+def test_numbers_that_no_run_reaches_are_left_out_and_named(tmp_path, capsys, key, literal):
+    text = json.dumps(asdict(ROUND) | {"clients": {"0": {"loss": 2.0}}})
+    value = {"loss": 2.0, **asdict(ROUND)}[key]
+    damaged = text.replace(f'"{key}": {json.dumps(value)}', f'"{key}": {literal}')
+    assert damaged != text
+    assert read(tmp_path, damaged) == []
+    assert "line 1 is damaged and left out: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", [*DEEP.values(), "", "[]", "null", b"\xff\xfe\x00"], ids=[*DEEP, *"abcd"])
+def test_lines_that_are_nothing_are_left_out_and_named(tmp_path, capsys, line):
+    assert read(tmp_path, round_line(ROUND), line) == [ROUND]
+    assert "line 2 is damaged and left out: " in capsys.readouterr().err
+
+
+def test_a_last_line_that_was_cut_is_left_out_without_a_word(tmp_path, capsys):
+    whole = round_line(ROUND)
+    (tmp_path / "rounds.jsonl").write_bytes(whole + b"\n" + whole[:-1])
+    assert [entry for _, _, entry in read_rounds(tmp_path)] == [ROUND]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "key"),
+    [("summary.json", SUMMARY, key) for key in SUMMARY] + [("clients.json", CLIENT, key) for key in CLIENT],
+)
+def test_a_summary_or_client_that_lacks_a_key_is_refused_by_it(refusal, tmp_path, name, whole, key):
+    lacking = {other: value for other, value in whole.items() if other != key}
+    (tmp_path / name).write_text(json.dumps([lacking] if name == "clients.json" else lacking))
+    line = refusal(RunFolderError, read_clients if name == "clients.json" else read_summary, tmp_path)
+    place = f"0.{key}" if name == "clients.json" else key
+    assert line.startswith(f"{tmp_path / name}: {place}: Field required; mend it, or delete it")
+
+
+@pytest.mark.parametrize("epsilon", ["-1", "NaN", '"much"', "1e400x"])
+def test_an_epsilon_that_is_none_is_refused(refusal, tmp_path, epsilon):
+    text = json.dumps(SUMMARY).replace('"epsilon": 0.25', f'"epsilon": {epsilon}')
+    (tmp_path / "summary.json").write_text(text)
+    assert f"{tmp_path / 'summary.json'}: " in refusal(RunFolderError, read_summary, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "summary.json", "clients.json"])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_refused_and_not_waited_for(refusal, tmp_path, name, make):
+    make(tmp_path / name)
+    readers = {"rounds.jsonl": lambda folder: list(read_rounds(folder)), "summary.json": read_summary}
+    assert refusal(RunFolderError, readers.get(name, read_clients), tmp_path) == f"{tmp_path / name} is no file"
