@@ -125,7 +125,7 @@ def compare_runs(compare, folders, out, target):
         compare(folders, out, target)
 
 
-def no_hub(name: str) -> None:
+def no_hub(name: str, called: str) -> None:
     raise DataError(f"cannot load {name} from the hub")
 
 
