@@ -117,6 +117,11 @@ class Sent:
         return self.message.metadata.message_type == MessageType.TRAIN
 
     @property
+    def is_evaluation(self) -> bool:
+        """Whether it asks for an evaluation."""
+        return self.message.metadata.message_type == MessageType.EVALUATE
+
+    @property
     def arrays(self) -> Arrays:
         """The arrays that its client is sent."""
         return arrays_of(self.message)

@@ -13,7 +13,7 @@ from logging import INFO, WARNING
 from math import ceil, inf
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -41,7 +41,7 @@ from hetfl_flwr.payloads import PayloadSpec, from_record, halved, seeds, to_reco
 from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.run_files import Failure
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.start import FIRST_REPORT, Start
+from hetfl_flwr.start import FIRST_REPORT, Refusal, Start
 from hetfl_flwr.text import printable
 from hetfl_flwr.uploads import Uploads
 from hetfl_flwr.versions import installed
@@ -56,7 +56,10 @@ UNLISTED = "its key is not in node-keys"
 """Why a node was not asked who it is."""
 
 SILENCE = 60.0
-"""Seconds after which nodes that have not answered the roll call are named in the log."""
+"""Seconds after which nodes of a deployment that have not answered the roll call are named."""
+
+NEWCOMERS = 5.0
+"""Seconds between two looks for nodes that have come while a round of a deployment is running."""
 
 DEPLOYMENT_POLL = 0.5
 """Seconds between two looks for replies, for a Grid that does not say its own interval."""
@@ -82,6 +85,21 @@ class Presence:
 
     since: str
     partition: int
+
+
+class Call(NamedTuple):
+    """A roll call that has not been answered.
+
+    Parameters
+    ----------
+    node : int
+        Who was asked.
+    patience : float
+        When it is named as silent; infinity once it has been.
+    """
+
+    node: int
+    patience: float
 
 
 @dataclass(frozen=True)
@@ -123,8 +141,9 @@ class Federation:
         Who is here.
     trained : dict of int to int
         The round in which each client has trained last, by partition.
-    guard, rows_guard, claims_guard : Guard
-        What the sizes of uploads, of public rows and of ``num-examples`` are held against.
+    guard, rows_guard, claims_guard, tests_guard : Guard
+        What the sizes of uploads, of public rows, and of ``num-examples`` of training and of evaluations are held
+        against.
 
     Raises
     ------
@@ -145,13 +164,21 @@ class Federation:
         self._since: dict[int, str] = {}
         self._holds: dict[int, set[int]] = {}
         self._late: dict[str, int] = {}
+        self._calls: dict[str, Call] = {}
+        self._next_look = 0.0
         self._keys = NodeKeys(Path(config.node_keys).expanduser()) if config.node_keys else None
-        if self._keys and engine_of(grid) != "deployment":
+        if self._keys and self._own:
             raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
         self.guard = Guard(config.outlier_factor)
         self.rows_guard = Guard(ROWS_FACTOR if config.outlier_factor else 0.0)
         self.claims_guard = Guard(ROWS_FACTOR if config.outlier_factor else 0.0)
+        self.tests_guard = Guard(ROWS_FACTOR if config.outlier_factor else 0.0)
         self.poll: float = getattr(grid, "pull_interval", DEPLOYMENT_POLL)
+
+    @property
+    def _own(self) -> bool:
+        """Whether all nodes are the user's own and answer at once, as in the local engine and the simulation."""
+        return engine_of(self.grid) != "deployment"
 
     def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and call the roll.
@@ -167,93 +194,123 @@ class Federation:
 
         Raises
         ------
+        ConfigError
+            A deployment whose operator does not say how many clients there are.
         FederationError
             Too few nodes within ``start-timeout``, or clients that cannot take part: names them and why.
         """
-        start = Start(self.config, self.roster, fixed=engine_of(self.grid) != "deployment")
-        calls = self._wait(start)
-        self._late |= calls  # who has not answered yet is asked again when it has
-        self._noted += [failure for _, failure in sorted(start.refused.items())]
+        listed = self._keys.clients if self._keys else ()
+        start = Start(self.config, self.roster, fixed=self._own, listed=listed)
+        self._wait(start)
         start.check_enough()
         if check is not None:
             self._settle(check, start)
+        self._noted += start.failures
         for member, announced in start.disagreeing():
             self._note(member, f"says that there are {member.partitions} clients, most say {announced}")
         self._name_versions(self.roster)
         self._check_origin()
 
-    def _wait(self, start: Start) -> dict[str, int]:
-        """Take in nodes as they come and answer until the run may begin; return the calls that are not answered."""
+    def _wait(self, start: Start) -> None:
+        """Take in nodes as they come and answer until the run may begin."""
         began = time.monotonic()
-        deadline, silence, report, pause = began + start.seconds, began + SILENCE, began, FIRST_REPORT
-        calls: dict[str, int] = {}
+        deadline, report, pause = began + start.seconds, began, FIRST_REPORT
         while True:
             present = self._present()
-            self._forget_gone(present, calls, start)
-            self._call(present, calls, start)
-            self._hear(present, calls, start, deadline)
+            self._forget_gone(present, start)
+            for refusal in self._call(present):
+                start.refuse(refusal)
+            self._take_in_answered(present, start, deadline)
             start.check_refused()
-            now = time.monotonic()
-            if now > silence and calls:
-                silence = inf
-                _name_silent(calls.values())
-            if start.may_begin(len(calls)) or now > deadline or start.hopeless(len(calls), now):
+            now, pending = time.monotonic(), len(self._calls)
+            self._name_silent()
+            if start.may_begin(pending) or now > deadline or start.hopeless(pending, now):
                 break
             if now >= report:
-                log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(len(calls)), deadline - now)
+                log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(pending), deadline - now)
                 report, pause = now + pause, 2 * pause
             time.sleep(max(self.poll, 0.1))
-        if not start.may_begin(len(calls)):
+        if not start.may_begin(len(self._calls)):
             log(WARNING, "waited %.0f s for nodes: %s", now - began, start.missing())
-            for node in calls.values():
-                reason = f"node {node}: no reply within {start.seconds:g} s"
-                start.refused[node] = Failure(present[node].partition, "roll call", reason, node)
-        return calls
+            for node in self._asked():
+                line = f"node {node}: no reply within {start.seconds:g} s"
+                start.refused[node] = Refusal(Failure(present[node].partition, "roll call", line, node))
+        if self._own:
+            self._late |= {message: call.node for message, call in self._calls.items()}
+            self._calls.clear()
 
-    def _forget_gone(self, present: Mapping[int, Presence], calls: dict[str, int], start: Start) -> None:
-        """Forget who has left. Their numbers are free again: who was refused, perhaps for one of these, is asked again.
-
-        A node that was refused and is not here any more counts no more.
-        """
-        here = len(self.roster)
-        self.roster.keep(present.keys())
-        for message in [message for message, node in calls.items() if node not in present]:
-            del calls[message]
-        gone = start.refused.keys() - present.keys() if len(self.roster) == here else list(start.refused)
-        for node in gone:
-            del start.refused[node]
-
-    def _call(self, present: Mapping[int, Presence], calls: dict[str, int], start: Start) -> None:
-        """Ask nodes that are new, or have restarted since they were asked, who they are."""
-        waiting = set(calls.values())
-        asked = {*start.refused, *(member.node for member in self.roster)}
-        messages = []
-        for node, presence in sorted(present.items()):
-            if node in waiting or (node in asked and self._since.get(node) == presence.since):
-                continue
+    def _forget_gone(self, present: Mapping[int, Presence], start: Start) -> None:
+        """Forget who has left or restarted. Their numbers are free: all that were refused may have another chance."""
+        left = self._left(present)
+        if any(node in self.roster for node in left):
+            for node in left:
+                self.roster.remove(node)
+            left |= start.refused.keys()
+        for node in left:
             start.refused.pop(node, None)
-            self._since[node] = presence.since
-            if self._is_listed(presence):
-                messages.append(self._roll_call(node))
-            else:
-                start.refuse(Failure(-1, "roll call", f"node {node}: {UNLISTED}", node))
-        if messages:
-            self.grid.push_messages(messages)
-        calls |= {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+            self._since.pop(node, None)
 
-    def _hear(self, present: Mapping[int, Presence], calls: dict[str, int], start: Start, deadline: float) -> None:
-        """Take in those whose answers have come."""
-        while calls and (replies := list(self.grid.pull_messages(calls.keys()))):
-            came = {calls.pop(reply.metadata.reply_to_message_id, -1): reply for reply in replies}
-            for node, reply in sorted((node, reply) for node, reply in came.items() if node in present):
-                failure = self._registered(node, reply, present[node], None)
-                if failure is not None:
-                    start.refuse(failure)
+    def _take_in_answered(self, present: Mapping[int, Presence], start: Start, deadline: float) -> None:
+        while answers := self._answered():
+            for refusal in self._registered_all(answers, present):
+                start.refuse(refusal)
             if time.monotonic() > deadline:
                 break
 
+    def _left(self, present: Mapping[int, Presence]) -> set[int]:
+        """Return nodes that have left or restarted since they were asked who they are, and expect no answer of them."""
+        left = {node for node, since in self._since.items() if node not in present or present[node].since != since}
+        for node in left:
+            del self._since[node]
+        self._calls = {message: call for message, call in self._calls.items() if call.node not in left}
+        return left
+
+    def _call(self, present: Mapping[int, Presence]) -> list[Refusal]:
+        """Ask nodes that are new, or have restarted since they were asked, who they are; return those not listed."""
+        busy = self.busy()
+        new = [node for node in sorted(present) if node not in self._since and node not in busy]
+        self._since |= {node: present[node].since for node in new}
+        messages = [self._roll_call(node) for node in new if self._is_listed(present[node])]
+        if messages:
+            self.grid.push_messages(messages)
+        patience = time.monotonic() + SILENCE
+        self._calls |= {one.metadata.message_id: Call(one.metadata.dst_node_id, patience) for one in messages}
+        return [
+            Refusal(Failure(-1, "roll call", f"node {node}: {UNLISTED}", node))
+            for node in new
+            if not self._is_listed(present[node])
+        ]
+
+    def _asked(self) -> set[int]:
+        """Return the nodes that have not answered the roll call yet."""
+        return {call.node for call in self._calls.values()}
+
+    def _answered(self) -> dict[int, Message]:
+        """Return the answers to the roll call that have come, by node."""
+        replies = list(self.grid.pull_messages(self._calls.keys())) if self._calls else []
+        came = {self._calls.pop(reply.metadata.reply_to_message_id, None): reply for reply in replies}
+        return {call.node: reply for call, reply in came.items() if call is not None}
+
+    def _name_silent(self) -> list[int]:
+        """Name nodes that have not answered the roll call for `SILENCE` seconds, each once; return them."""
+        now = time.monotonic()
+        silent = {message: call.node for message, call in self._calls.items() if now > call.patience}
+        self._calls |= {message: Call(node, inf) for message, node in silent.items()}
+        nodes = sorted(silent.values())
+        if nodes:
+            log(
+                WARNING,
+                "no answer to the roll call within %g s from node %s: it is loading its data, or is to be started "
+                "again if its log says nothing new",
+                SILENCE,
+                ", ".join(map(str, nodes)),
+            )
+        return nodes
+
     def _settle(self, check: Check, start: Start) -> None:
         """Set aside, in a deployment, those with whom the algorithm cannot work beside most of the others.
+
+        Whoever was refused since one of these had taken its number first is taken in, if it does fit.
 
         Raises
         ------
@@ -264,19 +321,32 @@ class Federation:
             check(self.roster)
         except FederationError:
             majority = [] if start.fixed else self.roster.majority(check)
-            if len(majority) < start.fewest:
+            if not majority:
                 raise
             nodes = {member.node for member in majority}
-            for member in [member for member in self.roster if member.node not in nodes]:
+            odd = [member for member in self.roster if member.node not in nodes]
+            for member in odd:
                 self.roster.remove(member.node)
-                try:
-                    check(Roster([*majority, member]))
-                except FederationError as error:
-                    self._note(member, f"left out, for most clients agree without it: {error}")
-                    log(WARNING, "not taken in: %s", self._noted[-1].reason)
-                else:
-                    self.roster.add(member)
-                    majority.append(member)
+            self._take_in_fitting(odd, check, start, self._fit)
+            self._take_in_fitting(start.rivals, check, start, self._take_in)
+            if len(self.roster) < start.fewest:
+                raise
+
+    def _take_in_fitting(
+        self, members: Iterable[Member], check: Check, start: Start, take_in: Callable[[Member, Check], object]
+    ) -> None:
+        """Take in those whose number is free and with whom the algorithm can work, too; the others are left out."""
+        taken = {member.partition for member in self.roster}
+        for member in members:
+            if member.partition in taken:
+                continue
+            start.refused.pop(member.node, None)
+            try:
+                take_in(member, check)
+                taken.add(member.partition)
+            except FederationError as error:
+                self._note(member, f"left out, for most clients agree without it: {error}")
+                log(WARNING, "not taken in: %s", self._noted[-1].reason)
 
     def notes(self) -> list[Failure]:
         """Return what has been noticed about clients since the last call."""
@@ -308,9 +378,9 @@ class Federation:
             if member.node not in present:
                 self._forget(member.node)
         before = {member.node for member in self.roster}
-        failures = self._call_roll(present, check)
+        failures = (self._call_all if self._own else self._call_on)(present, check)
         self._name_versions(member for member in self.roster if member.node not in before)
-        return [*self.notes(), *sorted(failures.values(), key=lambda failure: failure.reason)]
+        return [*self.notes(), *sorted(failures, key=lambda failure: failure.reason)]
 
     def _present(self) -> dict[int, Presence]:
         """Return the nodes that are here."""
@@ -321,41 +391,74 @@ class Federation:
             for node in self.grid.get_nodes()
         }
 
-    def _call_roll(self, present: Mapping[int, Presence], check: Check | None = None) -> dict[int, Failure]:
+    def _call_all(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
         """Ask each node that is new, or has restarted since it was asked, who it is; return those not taken in."""
         wanted = [
             node for node in sorted(present) if node not in self.roster or self._since.get(node) != present[node].since
         ]
-        known = [node for node in wanted if self._is_listed(present[node])]
-        answers: dict[int, Message | str] = dict.fromkeys(wanted, UNLISTED)
-        answers |= dict(self._answers([self._roll_call(node) for node in known], silence=SILENCE))
-        failures = (self._registered(node, answers[node], present[node], check) for node in wanted)
-        return {failure.node: failure for failure in failures if failure is not None}
+        answers = dict(self._answers([self._roll_call(node) for node in wanted]))
+        return [refusal.failure for refusal in self._registered_all(answers, present, check)]
+
+    def _call_on(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
+        """Take in those who have answered the roll call since, and ask others; nobody waits for their answers.
+
+        Who was refused is asked once more in each round.
+        """
+        self._left(present)
+        refused = self._registered_all(self._answered(), present, check)
+        line = f"no answer to the roll call within {SILENCE:g} s"
+        silent = [
+            Failure(present[node].partition, "roll call", f"node {node}: {line}", node) for node in self._name_silent()
+        ]
+        asked = self._asked()
+        self._since = {node: since for node, since in self._since.items() if node in self.roster or node in asked}
+        refused += self._call(present)
+        return [*silent, *(refusal.failure for refusal in refused)]
 
     def _is_listed(self, presence: Presence) -> bool:
         """Say whether a node may be asked who it is: its key is in ``node-keys``, or there is no such list."""
         return self._keys is None or presence.partition >= 0
 
-    def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Failure | None:
+    def _registered_all(
+        self, answers: Mapping[int, Message | str], present: Mapping[int, Presence], check: Check | None = None
+    ) -> list[Refusal]:
+        """Take in the nodes that have answered the roll call, by node; return those that are refused."""
+        refusals = (self._registered(node, answers[node], present[node], check) for node in sorted(answers))
+        return [refusal for refusal in refusals if refusal is not None]
+
+    def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Refusal | None:
         """Take in a node that has answered the roll call, or return why not."""
         if reply == BUSY and node in self.roster:
             return None  # restarted, and what it was sent before is not given up yet
         if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
             self._forget(node)
+            self._since.pop(node, None)
             return None  # where it comes back, it is asked again
         self.roster.remove(node)
+        member = None
         try:
-            member = _member(reply, node, own=engine_of(self.grid) != "deployment")
-            if self._keys and member.partition != presence.partition:
-                raise FederationError(
-                    f"node {node}: says that it is client {member.partition}, "
-                    f"but its key is that of client {presence.partition} in node-keys"
-                )
+            member = self._identified(node, reply, presence)
             self._take_in(member, check)
         except FederationError as error:
-            return Failure(presence.partition, "roll call", str(error), node)
+            return Refusal(Failure(presence.partition, "roll call", str(error), node), member)
         self._since[node] = presence.since
         return None
+
+    def _identified(self, node: int, reply: Message | str, presence: Presence) -> Member:
+        """Read a node's answer to the roll call and hold it against its key.
+
+        Raises
+        ------
+        FederationError
+            It cannot be read, or its key is another client's.
+        """
+        member = _member(reply, node, own=self._own)
+        if self._keys and member.partition != presence.partition:
+            raise FederationError(
+                f"node {node}: says that it is client {member.partition}, "
+                f"but its key is that of client {presence.partition} in node-keys"
+            )
+        return member
 
     def _roll_call(self, node: int) -> Message:
         content = RecordDict()
@@ -366,6 +469,16 @@ class Federation:
         return message
 
     def _take_in(self, member: Member, check: Check | None) -> None:
+        self._fit(member, check)
+        self._holds[member.node] = set(member.holds)
+        if self._is_behind(member):
+            has = f"with its state of round {member.round}" if member.round else "without its state"
+            self._note(
+                member, f"comes {has}, but it has trained until round {self.trained[member.partition]}: see state-dir"
+            )
+
+    def _fit(self, member: Member, check: Check | None) -> None:
+        """Put a client on the roster, unless its number is taken or it does not fit there."""
         self.roster.add(member)
         try:
             if check is not None:
@@ -373,12 +486,6 @@ class Federation:
         except FederationError:
             self.roster.remove(member.node)
             raise
-        self._holds[member.node] = set(member.holds)
-        if self._is_behind(member):
-            has = f"with its state of round {member.round}" if member.round else "without its state"
-            self._note(
-                member, f"comes {has}, but it has trained until round {self.trained[member.partition]}: see state-dir"
-            )
 
     def _is_behind(self, member: Member) -> bool:
         return 0 <= member.round < self.trained.get(member.partition, 0)
@@ -535,17 +642,15 @@ class Federation:
         }
         for node, reply in self._answers([one.message for one in sent.values()]):
             self.judge(reply, sent[node], result, uploads, samples)
-        if uploads is not None:
-            self.set_aside(result, sent, uploads)
+        self.set_aside(result, sent, uploads)
         return result.ordered(self.roster)
 
     def set_aside(
-        self,
-        result: Exchange,
-        sent: Mapping[int, Sent],
-        uploads: Callable[[Member], PayloadSpec],
+        self, result: Exchange, sent: Mapping[int, Sent], uploads: Callable[[Member], PayloadSpec] | None
     ) -> None:
-        """Move training replies that are far larger than those of others from the good ones to the failures.
+        """Move replies that are far larger than those of others from the good ones to the failures.
+
+        Of training these are the uploads and ``num-examples``, of evaluations ``num-examples`` alone.
 
         Parameters
         ----------
@@ -553,21 +658,22 @@ class Federation:
             Replies that have been judged.
         sent : mapping of int to Sent
             What each node was sent.
-        uploads : callable
-            What each client was to upload.
+        uploads : callable, optional
+            What each client was to upload, where it was to train.
         """
-        came, claims = dict[int, Sizes](), dict[int, Sizes]()
+        came, claims, tests = dict[int, Sizes](), dict[int, Sizes](), dict[int, Sizes]()
         for reply in result.replies:
-            node, content = reply.metadata.src_node_id, reply.content
-            if sent[node].is_training:
-                member, arrays = self.roster.of(node), arrays_of(reply)
-                samples = int(content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
-                came[member.partition] = measure(arrays, uploads(member), sent[node].arrays, samples)
+            member, asked = self.roster.of(reply.metadata.src_node_id), sent[reply.metadata.src_node_id]
+            samples = int(reply.content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
+            if asked.is_training and uploads is not None:
+                came[member.partition] = measure(arrays_of(reply), uploads(member), asked.arrays, samples)
                 claims[member.partition] = {EXAMPLES: Size(samples)}
+            elif asked.is_evaluation:
+                tests[member.partition] = {EXAMPLES: Size(samples)}
         here = {member.partition for member in self.roster}
-        self.guard.keep(here)
-        self.claims_guard.keep(here)
-        far = self.claims_guard.set_aside(claims)
+        for guard in (self.guard, self.claims_guard, self.tests_guard):
+            guard.keep(here)
+        far = self.claims_guard.set_aside(claims) | self.tests_guard.set_aside(tests)
         near = {client: sizes for client, sizes in came.items() if client not in far}
         far |= self.guard.set_aside(near, others_follow=len(self.roster) >= FEWEST)
         for reply in list(result.replies):
@@ -615,7 +721,7 @@ class Federation:
             return False
         try:
             result.traffic[member.partition].add(cost(reply, member))
-            if sent.message.metadata.message_type == MessageType.EVALUATE:
+            if sent.is_evaluation:
                 samples = attrgetter("rows")
             most = samples(member) if samples else MOST_SAMPLES
             reply = checked(reply, sent.message, member, uploads, most, half=self.config.half)
@@ -649,13 +755,12 @@ class Federation:
     def busy(self) -> set[int]:
         """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
         self._take_late()
-        return set(self._late.values())
+        return {*self._late.values(), *self._asked()}
 
-    def _answers(self, messages: Sequence[Message], silence: float = inf) -> Iterator[tuple[int, Message | str]]:
+    def _answers(self, messages: Sequence[Message]) -> Iterator[tuple[int, Message | str]]:
         """Yield each node and its reply as they come, and last the nodes without one and why.
 
         A node that has not answered in time is sent nothing more until its late reply is in: one message at a time.
-        After `silence` seconds, those that have not answered yet are named in the log.
         """
         busy = self.busy()
         nodes = [message.metadata.dst_node_id for message in messages]
@@ -665,7 +770,7 @@ class Federation:
         if free:
             self.push(free)
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
-        deadline, patience = (time.monotonic() + seconds for seconds in (self.config.round_timeout, silence))
+        deadline = time.monotonic() + self.config.round_timeout
         while waiting:
             for reply in self.grid.pull_messages(waiting.keys()):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -673,14 +778,21 @@ class Federation:
                     yield node, reply
             if time.monotonic() > deadline:
                 break
-            if waiting and time.monotonic() > patience:
-                patience = inf
-                _name_silent(waiting.values())
-            if waiting and self.poll:
-                time.sleep(self.poll)
+            if waiting:
+                self.pause()
         self._late |= waiting
         yield from ((node, f"no reply within {self.config.round_timeout:g} s") for node in waiting.values())
         yield from ((node, BUSY) for node in nodes if node in busy)
+
+    def pause(self) -> None:
+        """Wait a moment for replies; in a deployment, ask nodes that have come meanwhile who they are."""
+        if self.poll:
+            time.sleep(self.poll)
+        if not self._own and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + NEWCOMERS
+            present = self._present()
+            self._left(present)
+            self._call(present)
 
     def _take_late(self) -> None:
         """Drop replies that came after their round: they belong to knowledge that is gone."""
@@ -731,16 +843,6 @@ class GridView(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push messages and pull their replies."""
         return self._grid.send_and_receive(messages, timeout=timeout)
-
-
-def _name_silent(nodes: Iterable[int]) -> None:
-    log(
-        WARNING,
-        "no answer to the roll call within %g s from node %s: it is loading its data, or is to be started "
-        "again if its log says nothing new",
-        SILENCE,
-        ", ".join(map(str, sorted(nodes))),
-    )
 
 
 def _member(reply: Message | str, node: int, *, own: bool) -> Member:

@@ -102,7 +102,7 @@ class Guard:
             Whether sizes of more clients are still to come, so that it pays to take no risk: until `FEWEST` are known,
             a size above `UNHEARD_OF` is far, too, and known from then on.
         """
-        if self.factor == 0:
+        if self.factor == 0 or not came:
             return {}
         came = {client: self._counted(client, sizes) for client, sizes in came.items()}
         all_sizes = {**self.newest, **came}

@@ -68,11 +68,18 @@ class NodeKeys:
     Raises
     ------
     ConfigError
-        As `read_node_keys`.
+        As `read_node_keys`, or the list is empty.
     """
 
     def __init__(self, path: Path) -> None:
         self._numbers = {_canonical(text): number for number, text in read_node_keys(path).items()}
+        if not self._numbers:
+            raise ConfigError(f"{path}: lists no client")
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients that are listed."""
+        return sorted(self._numbers.values())
 
     def number(self, key: bytes) -> int:
         """Return the client that a node's public key, in PEM format as Flower has it, is listed for; -1: no one."""

@@ -198,6 +198,7 @@ class Results:
             "uploads": self.uploads.counts,
             "sizes": federation.guard.counts(),
             "claims": federation.claims_guard.counts(),
+            "tests": federation.tests_guard.counts(),
             "lines": self._lines,
         }
         digest, trained = config_digest(self.config), federation.trained
@@ -224,6 +225,7 @@ class Results:
         self.uploads.go_on(counts["uploads"])
         federation.guard.go_on(counts["sizes"])
         federation.claims_guard.go_on(counts["claims"])
+        federation.tests_guard.go_on(counts["tests"])
         self._lines = counts["lines"]
         lines = self._known_lines()
         self.rounds = [entry for _, entry in lines]

@@ -1,6 +1,6 @@
 """The clients as the server knows them: who they are, and whether an algorithm can work with them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Literal, TypeVar
@@ -253,11 +253,6 @@ class Roster:
         if member is not None:
             del self._nodes[member.partition]
             self._ordered = None
-
-    def keep(self, nodes: Set[int]) -> None:
-        """Forget clients whose nodes are gone."""
-        for node in self._by_node.keys() - nodes:
-            self.remove(node)
 
     def majority(self, check: Callable[["Roster"], object]) -> list[Member]:
         """Return those, more than half of the members, who get on with one another; nobody where there are none such.

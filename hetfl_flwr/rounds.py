@@ -225,7 +225,7 @@ class AsyncRounds:
         self._came.extend(self._federation.grid.pull_messages(self._waiting.keys()))
         self._give_up(played)
         if not self._came:
-            time.sleep(self._federation.poll)
+            self._federation.pause()
 
     def _use(self, reply: Message, number: int, played: Played) -> None:
         """Learn from a reply, and ask its client for more."""
@@ -233,22 +233,25 @@ class AsyncRounds:
         sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
         if sent is None:
             return  # a second reply to one message
-        if not sent.is_training:
-            federation.judge(reply, sent, played.evaluated)
-        elif not (replies := self._judged(reply, sent, played)):
+        replies = self._judged(reply, sent, played)
+        if sent.is_training and not replies:
             return  # asked again in the next round, lest one that fails at once uses the rounds up
-        elif taken := with_samples(replies):
+        if sent.is_training and (taken := with_samples(replies)):
             learnt, _ = strategy.aggregate_train(number, taken)
             played.arrays = played.arrays if learnt is None else learnt
         self._ask(federation.roster.of(sent.node), number, played)
 
     def _judged(self, reply: Message, sent: Sent, played: Played) -> list[Message]:
         """Return the reply, as it may be used, or nothing."""
-        alone, strategy = Exchange(), self._strategy
-        self._federation.judge(reply, sent, alone, strategy.upload_spec, strategy.most_samples)
-        self._federation.set_aside(alone, {sent.node: sent}, strategy.upload_spec)
-        played.trained.add(alone)
-        played.trained.replies += alone.replies
+        alone, federation, strategy = Exchange(), self._federation, self._strategy
+        if sent.is_training:
+            federation.judge(reply, sent, alone, strategy.upload_spec, strategy.most_samples)
+        else:
+            federation.judge(reply, sent, alone)
+        federation.set_aside(alone, {sent.node: sent}, strategy.upload_spec)
+        result = played.trained if sent.is_training else played.evaluated
+        result.add(alone)
+        result.replies += alone.replies
         return alone.replies
 
     def _ask(self, member: Member, number: int, played: Played) -> None:

@@ -105,8 +105,10 @@ class Post(Grid):
     run = create_message = send_and_receive = property(set_run)
 
 
-def federation_of(*members, **keys):
-    federation = Federation(Post(members), RunConfig(**{"clients": len(members), "round_timeout": 0.05} | keys))
+def federation_of(*members, engine="deployment", **keys):
+    post = Post(members)
+    post.engine = engine
+    federation = Federation(post, RunConfig(**{"clients": len(members), "round_timeout": 0.05} | keys))
     federation.assemble()
     return federation
 
@@ -226,6 +228,7 @@ def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
 
     post.members[98] = member(2)
     post.get_node_ids = joins_late
+    post.engine = "simulation"
     federation = Federation(post, RunConfig(clients=0))
     federation.assemble()
     assert partitions(federation.roster) == [0, 1, 2]
@@ -261,23 +264,33 @@ def test_a_dead_node_s_reason_is_flower_s_own():
     assert failure.reason == "client 1 (mlp): Node Unavailable"
 
 
-def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten():
-    federation = federation_of(member(0), member(1))
+def welcomed(federation):
+    """Welcome nodes. In a deployment nobody waits for their answers: they take part from the next round on."""
+    return federation.welcome() + (federation.welcome() if federation.grid.engine == "deployment" else [])
+
+
+ENGINES = pytest.mark.parametrize("engine", ["local", "deployment"])
+
+
+@ENGINES
+def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten(engine):
+    federation = federation_of(member(0), member(1), engine=engine)
     del federation.grid.members[100]
     federation.grid.members[98] = member(2)
     called = len(federation.grid.pushed)
-    assert federation.welcome() == [Failure(0, "roll call", "client 0 (mlp): its node has left", 100)]
+    assert welcomed(federation) == [Failure(0, "roll call", "client 0 (mlp): its node has left", 100)]
     assert partitions(federation.roster) == [1, 2]
     assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [98]
-    assert federation.welcome() == []
+    assert welcomed(federation) == []
     assert len(federation.grid.pushed) == called + 1
 
 
-def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again():
-    federation = federation_of(member(0), member(1))
+@ENGINES
+def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again(engine):
+    federation = federation_of(member(0), member(1), engine=engine)
     del federation.grid.members[99]
     federation.grid.members[5] = member(1, node=5)
-    assert [failure.node for failure in federation.welcome()] == [99]
+    assert [failure.node for failure in welcomed(federation)] == [99]
     assert [(one.partition, one.node) for one in federation.roster] == [(0, 100), (1, 5)]
 
 
@@ -308,7 +321,7 @@ def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_u
     post = Post([member(0), member(1)])
     known = post.roll_call
     post.roll_call = lambda message: (never if message.metadata.dst_node_id == 99 else known)(message)
-    federation = Federation(post, RunConfig(clients=0, round_timeout=0.05))
+    federation = Federation(post, RunConfig(clients=2, round_timeout=0.05))
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures
@@ -334,33 +347,36 @@ def test_a_node_that_dies_during_the_roll_call_is_waited_for():
     assert federation.notes() == []
 
 
-def test_a_node_that_dies_when_it_is_asked_again_has_left():
-    federation = federation_of(member(0), member(1))
-    since = {100: "noon", 99: "noon"}
-    federation.grid.get_nodes = lambda: [
-        SimpleNamespace(node_id=node, last_activated_at=at) for node, at in since.items()
-    ]
-    federation.welcome()
+def dated(*members, engine):
+    """Return an assembled federation whose Grid knows since when nodes are there, and these moments by node."""
+    since = {one.node: "noon" for one in members}
+    post = Post(members)
+    post.engine = engine
+    post.get_nodes = lambda: [SimpleNamespace(node_id=node, last_activated_at=at) for node, at in since.items()]
+    federation = Federation(post, RunConfig(clients=len(members), round_timeout=0.05))
+    federation.assemble()
+    return federation, since
+
+
+@ENGINES
+def test_a_node_that_dies_when_it_is_asked_again_has_left(engine):
+    federation, since = dated(member(0), member(1), engine=engine)
     since[99] = "one"
     federation.grid.roll_call = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
-    assert federation.welcome() == [Failure(1, "roll call", "client 1 (mlp): its node has left", 99)]
+    assert welcomed(federation) == [Failure(1, "roll call", "client 1 (mlp): its node has left", 99)]
     assert partitions(federation.roster) == [0]
 
 
-def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has():
+@ENGINES
+def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has(engine):
     """It holds nobody's public rows any more, and comes without the model that it had trained until round 1."""
-    federation = federation_of(member(0, round=0), member(1, round=0))
-    since = dict.fromkeys(federation.grid.members, "noon")
-    federation.grid.get_nodes = lambda: [
-        SimpleNamespace(node_id=node, last_activated_at=moment) for node, moment in since.items()
-    ]
-    federation.welcome()
-    federation.grid.members = {100: member(0, round=1, holds=[1]), 99: member(1, round=1, holds=[0])}
+    members = member(0, round=1, holds=[1]), member(1, round=1, holds=[0])
+    federation, since = dated(*members, engine=engine)
     exchange(federation)
     assert federation.trained == {0: 1, 1: 1}
     called = len(federation.grid.pushed)
     since[99], federation.grid.members[99] = "one", member(1, round=0, holds=[])
-    assert federation.welcome() == [
+    assert welcomed(federation) == [
         Failure(
             1,
             "roll call",
@@ -370,7 +386,7 @@ def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has():
     ]
     assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [99]
     assert federation.roster.of(99).holds == ()
-    assert federation.welcome() == []
+    assert welcomed(federation) == []
 
 
 @pytest.mark.parametrize(("newest", "left"), [((4, 4), None), ((4, 0), 1), ((0, 3), 0), ((0, 0), "all")])
@@ -386,8 +402,8 @@ def test_a_run_that_is_gone_on_with_names_clients_without_their_state(refusal, n
     assert [failure.partition for failure in federation.notes()] == ([] if left is None else [left])
 
 
-def test_a_late_joiner_that_does_not_answer_or_fit_is_left_out():
-    federation = federation_of(member(0), member(1))
+def test_in_a_simulation_all_are_waited_for_and_who_does_not_answer_or_fit_is_left_out():
+    federation = federation_of(member(0), member(1), engine="simulation")
     federation.grid.members |= {7: member(1, node=7), 6: member(2, node=6)}
     federation.grid.answers[6] = never
     reasons = [failure.reason for failure in federation.welcome()]

@@ -314,7 +314,8 @@ def test_nor_where_a_damaged_state_is_looked_at_on_registration(tmp_path, make_c
     node.store._path.write_bytes(b"?")
     own, others = told(node.registered_state)
     assert WARD in own
-    assert "state file (not shown): damaged state (its header cannot be read): it would go on from an older state" in others
+    damage = "state file (not shown): damaged state (its header cannot be read)"
+    assert f"{damage}: it would go on from an older state" in others
 
 
 COLOUR = DataSpec((3, 64, 64), 7)

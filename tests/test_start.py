@@ -1,6 +1,7 @@
 """The start: who is waited for and how long, whose word counts, and who is left out by name."""
 
 import re
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from hetfl_flwr.federation import Federation
 from hetfl_flwr.node_keys import NodeKeys, read_node_keys, write_node_keys
 from hetfl_flwr.roster import Roster
 from hetfl_flwr.run_files import Failure
-from hetfl_flwr.start import Start
+from hetfl_flwr.start import Refusal, Start
 from hetfl_flwr.versions import installed
 
 
@@ -70,6 +71,31 @@ def same_classes(roster):
 # --- how many there are --------------------------------------------------------------------------
 
 
+def test_a_deployment_whose_operator_says_no_number_is_refused_at_once(clock, refusal):
+    """Lest a node that is alone at first, and says that there is one client, begins the run by itself."""
+    post = post_of(member(0, partitions=1))
+    assert refusal(ConfigError, started, post) == (
+        "a deployment does not learn from its nodes how many clients there are: set clients, start-clients or node-keys"
+    )
+    assert (clock.now, post.pushed) == (0, [])
+
+
+@pytest.mark.parametrize("engine", ["local", "simulation"])
+def test_where_all_nodes_are_the_users_own_they_say_how_many_there_are(clock, engine):
+    federation = started(post_of(*honest(3), engine=engine))
+    assert partitions(federation.roster) == [0, 1, 2]
+    assert clock.now == 0
+
+
+def test_a_lone_first_liar_begins_no_run(clock):
+    """It says that there is one client, and counts for one of those that are waited for."""
+    post = post_of(member(0, partitions=1))
+    clock.events[20.0] = lambda: post.members.update({one.node: one for one in honest(3)[1:]})
+    federation = started(post, clients=3)
+    assert partitions(federation.roster) == [0, 1, 2]
+    assert 20 <= clock.now < 21
+
+
 @pytest.mark.parametrize("claim", [1, 2, 8, 10**6])
 @pytest.mark.parametrize("who", ["client 0", "a stranger asked first", "a stranger asked last"])
 def test_one_wrong_number_of_clients_is_named_and_costs_no_wait(clock, claim, who):
@@ -81,7 +107,7 @@ def test_one_wrong_number_of_clients_is_named_and_costs_no_wait(clock, claim, wh
         members.append(wrong)
     else:
         members[claim - 1] = wrong
-    federation = started(post_of(*members))
+    federation = started(post_of(*members), clients=3)
     assert clock.now == 0
     assert partitions(federation.roster)[:3] == [0, 1, 2]
     [failure] = federation.notes()
@@ -95,7 +121,7 @@ def test_who_answers_first_does_not_decide_how_many_there_are(clock, claim):
     liar, waiting = member(0, node=1, partitions=claim), []
     post = post_of(liar, *honest(4)[1:], answers=dict.fromkeys((99, 98, 97), waiting.append))
     clock.events[60.0] = lambda: post._replies.extend(Post.roll_call(post, message) for message in waiting)
-    federation = started(post, start_timeout=100)
+    federation = started(post, start_timeout=100, clients=4)
     assert partitions(federation.roster) == [0, 1, 2, 3]
     assert 60 <= clock.now < 61
     assert [failure.node for failure in federation.notes()] == [1]
@@ -103,21 +129,21 @@ def test_who_answers_first_does_not_decide_how_many_there_are(clock, claim):
 
 def test_without_a_majority_the_start_waits_and_says_what_the_nodes_say(clock, caplog):
     caplog.set_level("INFO")
-    federation = started(post_of(member(0, partitions=2), member(1, partitions=20)), start_timeout=60)
+    post = post_of(member(0, partitions=2), member(1, partitions=20), engine="simulation")
+    federation = started(post, start_timeout=60)
     assert partitions(federation.roster) == [0, 1]
     assert 60 <= clock.now < 62
     said = "the nodes do not agree on how many there are: client 0 (mlp) says 2, client 1 (mlp) says 20"
     assert f"waiting for nodes: {said}; 60 s left" in caplog.messages
 
 
-@pytest.mark.parametrize("keys", [{}, {"clients": 3}])
-def test_numbers_beyond_the_clients_do_not_make_them_complete(clock, keys):
+def test_numbers_beyond_the_clients_do_not_make_them_complete(clock):
     """Two nodes with numbers of their own invention are no reason to begin before client 2 is here."""
     post = post_of(*honest(3)[:2], *(member(number, node=number, partitions=10**6) for number in (7, 8)))
     clock.events[20.0] = lambda: post.members.update({5: member(2, node=5), 6: member(3, node=6)})
-    federation = started(post, start_timeout=60, **keys)
+    federation = started(post, start_timeout=60, clients=3)
     assert {0, 1, 2} <= set(partitions(federation.roster))
-    assert 20 <= clock.now < (21 if keys else 62)
+    assert 20 <= clock.now < 21
 
 
 # --- how long is waited, and for whom ------------------------------------------------------------
@@ -134,12 +160,20 @@ def test_who_is_missing_is_said_at_growing_intervals(clock, caplog):
     assert lines[-1] == f"waited 100 s for nodes: {missing}"
 
 
-def test_a_million_missing_clients_are_said_in_one_short_line(clock, caplog):
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"clients": 100_000}, "1 of 100000 clients are here; missing: client 1, 2, 3, 4, 5 and 99994 more"),
+        ({"start_clients": 2}, "1 of start-clients = 2 clients are here"),
+    ],
+)
+def test_many_missing_clients_or_unknown_ones_are_said_in_one_short_line(clock, caplog, refusal, keys, line):
     caplog.set_level("INFO")
-    started(post_of(member(0, partitions=10**6)), start_timeout=1)
-    assert caplog.messages[-1] == (
-        "waited 1 s for nodes: 1 of 1000000 clients are here; missing: client 1, 2, 3, 4, 5 and 999994 more"
-    )
+    if "clients" in keys:
+        started(post_of(member(0)), start_timeout=1, **keys)
+    else:
+        refusal(FederationError, started, post_of(member(0)), start_timeout=1, **keys)
+    assert caplog.messages[-1] == f"waited 1 s for nodes: {line}"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +186,7 @@ def test_a_million_missing_clients_are_said_in_one_short_line(clock, caplog):
     ],
 )
 def test_one_device_that_is_off_delays_the_start_so_long(clock, keys, seconds):
-    federation = started(post_of(*honest(3)[:2]), **keys)
+    federation = started(post_of(*honest(3)[:2]), clients=3, **keys)
     assert seconds <= clock.now < seconds + 2
     assert partitions(federation.roster) == [0, 1]
 
@@ -213,7 +247,7 @@ LIARS = {
 
 
 @pytest.mark.parametrize("liar", LIARS)
-@pytest.mark.parametrize("keys", [{}, {"clients": 3}])
+@pytest.mark.parametrize("keys", [{"start_clients": 3}, {"clients": 3}])
 def test_a_bad_registration_costs_the_others_nothing_and_is_named(clock, caplog, liar, keys):
     one, answers, reason = LIARS[liar]
     federation = started(post_of(*honest(3), one, answers=answers), **keys)
@@ -234,12 +268,11 @@ def test_where_all_nodes_are_the_users_own_a_bad_registration_is_an_error(clock,
     assert clock.now == 0
 
 
-@pytest.mark.parametrize(("keys", "seconds"), [({}, 0), ({"clients": 3}, 60)])
-def test_a_client_that_says_that_it_cannot_is_waited_for_only_where_so_many_are_asked_for(clock, keys, seconds):
+def test_a_client_that_says_that_it_cannot_is_waited_for_where_so_many_are_asked_for(clock):
     """In that time it may be mended and started again."""
     post = post_of(*honest(3), answers={98: fails("client 2, roll call: no data")})
-    federation = started(post, start_timeout=60, **keys)
-    assert seconds <= clock.now < seconds + 2
+    federation = started(post, start_timeout=60, clients=3)
+    assert 60 <= clock.now < 62
     assert partitions(federation.roster) == [0, 1]
 
 
@@ -268,7 +301,7 @@ def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
 
 def test_many_refusals_are_one_line(clock, refusal):
     post = post_of(*(member(0, node=node) for node in range(1, 100)), answers=dict.fromkeys(range(1, 100), nonsense))
-    said = refusal(FederationError, started, post, start_timeout=1)
+    said = refusal(FederationError, started, post, start_timeout=1, clients=99)
     assert said.startswith("min-clients = 1, but there are 0 clients; node 1: not an answer")
     assert said.endswith("; 96 more were refused")
 
@@ -276,7 +309,7 @@ def test_many_refusals_are_one_line(clock, refusal):
 # --- who does not fit ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keys", [{}, {"clients": 4}])
+@pytest.mark.parametrize("keys", [{"start_clients": 3}, {"clients": 4}])
 @pytest.mark.parametrize("odd", [0, 2, 3])
 def test_a_minority_that_does_not_fit_is_left_out_by_name(clock, caplog, keys, odd):
     members = [member(number, partitions=4, classes=3 if number == odd else 2) for number in range(4)]
@@ -292,9 +325,49 @@ def test_a_minority_that_does_not_fit_is_left_out_by_name(clock, caplog, keys, o
 
 def test_several_who_each_differ_in_their_own_way_are_left_out(clock):
     members = [member(number, partitions=5, classes=2 if number < 3 else number) for number in range(5)]
-    federation = started(post_of(*members), same_classes)
+    federation = started(post_of(*members), same_classes, clients=5)
     assert partitions(federation.roster) == [0, 1, 2]
     assert [failure.partition for failure in federation.notes()] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("claims", "holders", "left_out"),
+    [
+        ([(1, 3)], {0: 100, 1: 99, 2: 98, 3: 97}, [(1, "left out")]),  # the liar alone does not fit
+        ([(1, 2)], {0: 100, 1: 1, 2: 98, 3: 97}, [(99, "claimed by two nodes")]),  # only its key would give it away
+        ([(1, 3), (3, 4)], {0: 100, 1: 99, 2: 98, 3: 97}, [(1, "left out"), (2, "left out")]),
+    ],
+)
+@pytest.mark.parametrize("keys", [{"clients": 5}, {"start_clients": 5}])
+def test_who_is_refused_for_a_number_that_a_liar_took_first_takes_part_in_round_1(
+    clock, claims, holders, left_out, keys
+):
+    """Liars, nodes 1 and 2, are asked first, and say with how many classes they are which client. They cost no wait."""
+    liars = [
+        member(number, partitions=5, node=node, classes=classes)
+        for node, (number, classes) in enumerate(claims, start=1)
+    ]
+    post = post_of(*liars, *honest(5))
+    federation = started(post, same_classes, **keys)
+    assert {one.partition: one.node for one in federation.roster} == {**holders, 4: 96}
+    notes = federation.notes()
+    assert [failure.node for failure in notes] == [node for node, _ in left_out]
+    assert all(word in failure.reason for failure, (_, word) in zip(notes, left_out, strict=True))
+    assert clock.now == 0
+    assert len(post.pushed) == len(post.members)
+
+
+def test_who_gets_a_number_back_must_fit_like_all_others_and_is_named_once(clock):
+    """Of client 1's number there are, besides the liar's, an honest and a wrong claim, and one more that comes last."""
+    numbered = enumerate((3, 4, 2, 2), start=1)
+    claims = [member(1, partitions=4, node=node, classes=classes) for node, classes in numbered]
+    federation = started(post_of(*claims, *honest(4)[::2], honest(4)[3]), same_classes, clients=4)
+    assert {one.partition: one.node for one in federation.roster} == {0: 100, 1: 3, 2: 98, 3: 97}
+    assert sorted((failure.node, "left out" in failure.reason) for failure in federation.notes()) == [
+        (1, True),
+        (2, True),
+        (4, False),
+    ]
 
 
 ERROR = "the clients must have the same number of classes: client 0 (mlp) has 2, client 1 (mlp) has 3"
@@ -315,6 +388,8 @@ def test_without_a_majority_or_with_too_few_left_or_all_the_users_own_it_is_an_e
     clock, refusal, engine, classes, keys
 ):
     members = [member(number, partitions=len(classes), classes=count) for number, count in enumerate(classes)]
+    if engine == "deployment":
+        keys = {"clients": len(classes)} | keys
     assert refusal(FederationError, started, post_of(*members, engine=engine), same_classes, **keys) == ERROR
 
 
@@ -378,6 +453,30 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
     assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
 
 
+def test_with_a_list_alone_there_are_as_many_clients_as_it_lists(clock, keyed):
+    """Client 0 comes first and says that there is one client; the two others are waited for, and one cannot."""
+    post, path = keyed(member(0, node=5, partitions=1), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
+    late, known = {node: post.members.pop(node) for node in (6, 7)}, post.roll_call
+    post.roll_call = lambda message: (fails("no data") if message.metadata.dst_node_id == 7 else known)(message)
+    clock.events[20.0] = lambda: post.members.update(late)
+    federation = started(post, node_keys=path)
+    assert partitions(federation.roster) == [0, 1]
+    assert 20 <= clock.now < 21
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"clients": 4}, "clients = 4: more than the 3 clients in node-keys"),
+        ({"start_clients": 4}, "start-clients = 4: more than the 3 clients in node-keys"),
+    ],
+)
+def test_more_clients_than_are_listed_are_refused_at_once(clock, keyed, refusal, keys, line):
+    post, path = keyed(*honest(3), keys=[0, 1, 2])
+    assert refusal(ConfigError, started, post, node_keys=path, **keys) == line
+    assert post.pushed == []
+
+
 def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
     """Client 2's node says as client 1 that it cannot take part; client 1 comes a little later, and is waited for."""
     post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
@@ -397,7 +496,7 @@ def test_who_joins_late_is_held_against_the_list_too(clock, keyed, key):
     late = post.members.pop(7)
     federation = started(post, node_keys=path, clients=2)
     post.members[7] = late
-    [failure] = federation.welcome()
+    [failure] = federation.welcome() or federation.welcome()
     assert "node-keys" in failure.reason
     assert partitions(federation.roster) == [0, 1]
 
@@ -412,9 +511,9 @@ def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
 def test_the_start_waits_not_long_where_all_that_are_here_are_refused():
     """Half a minute, and anew once somebody is taken in or is asked."""
     roster = Roster()
-    start = Start(RunConfig(), roster, fixed=False)
+    start = Start(RunConfig(clients=1), roster, fixed=False)
     assert not start.hopeless(0, 0.0)
-    start.refuse(Failure(-1, "roll call", "node 5: no data", 5))
+    start.refuse(Refusal(Failure(-1, "roll call", "node 5: no data", 5)))
     assert [start.hopeless(pending, now) for pending, now in ((0, 10.0), (0, 39.0), (1, 40.0), (0, 45.0))] == [
         False
     ] * 4
@@ -443,11 +542,115 @@ def test_a_list_that_is_none_is_refused_in_one_line(tmp_path, public, refusal, t
     assert refusal(ConfigError, read_node_keys, path) == f"{tmp_path}/{line}"
 
 
+def test_an_empty_list_is_refused(tmp_path, refusal):
+    (tmp_path / "list").write_bytes(write_node_keys({}))
+    assert refusal(ConfigError, NodeKeys, tmp_path / "list") == f"{tmp_path}/list: lists no client"
+
+
 def test_a_list_of_keys_needs_a_deployment(refusal, keyed):
     post, path = keyed(*honest(2), keys=[0, 1])
     post.engine = "simulation"
     line = refusal(ConfigError, Federation, post, RunConfig(node_keys=path))
     assert line == "node-keys: only nodes of a deployment have keys; leave it out"
+
+
+# --- who comes later -----------------------------------------------------------------------------
+
+
+def running(*members, answers=None, **keys):
+    """Return an assembled deployment of two clients, and what happens to it."""
+    post = post_of(*honest(2), *members, answers=answers)
+
+    def pull(numbers):
+        ready = [reply for reply in post._replies if reply and reply.metadata.reply_to_message_id in numbers]
+        post._replies = [reply for reply in post._replies if reply not in ready]
+        return ready
+
+    post.pull_messages = pull
+    late = {one.node: post.members.pop(one.node) for one in members}
+    since = {}
+    post.get_nodes = lambda: [
+        SimpleNamespace(node_id=node, last_activated_at=since.get(node, "noon")) for node in post.members
+    ]
+    federation = started(post, **{"clients": 2} | keys)
+    post.members |= late
+    return federation, post, since
+
+
+def train(federation):
+    """Send every client a message."""
+    return federation.exchange([Message(RecordDict(), one.node, "train") for one in federation.roster])
+
+
+def asked(post, node):
+    return sum(message.metadata.dst_node_id == node for message in post.pushed)
+
+
+def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(clock, caplog):
+    """It is asked once, and taken in when it has answered; meanwhile it is no client, and is sent nothing else."""
+    unanswered = []
+    federation, post, _ = running(member(2, node=7), answers={7: unanswered.append})
+    failures = []
+    for _ in range(8):
+        failures += federation.welcome()
+        assert partitions(federation.roster) == [0, 1]
+        assert train(federation).failures == []
+        clock.now += 20
+    assert clock.now == 160
+    assert asked(post, 7) == len(unanswered) == 1
+    [failure] = failures
+    assert failure == Failure(-1, "roll call", "node 7: no answer to the roll call within 60 s", 7)
+    assert sum("no answer to the roll call within 60 s from node 7:" in line for line in caplog.messages) == 1
+    post._replies.append(Post.roll_call(post, unanswered[0]))
+    assert federation.welcome() == []
+    assert partitions(federation.roster) == [0, 1, 2]
+
+
+def test_a_newcomer_that_leaves_is_forgotten_and_asked_anew_where_it_returns(clock):
+    federation, post, since = running(member(2, node=7), answers={7: lambda message: None})
+    federation.welcome()
+    late = post.members.pop(7)
+    assert federation.welcome() == []
+    assert federation.busy() == set()
+    post.members[7], since[7] = late, "one"
+    federation.welcome()
+    assert asked(post, 7) == 2
+    since[7] = "two"  # a restart that nobody has seen it leave for
+    federation.welcome()
+    assert asked(post, 7) == 3
+
+
+def test_a_client_that_restarts_and_is_silent_is_sent_nothing_else_and_stays_a_client(clock):
+    unanswered = []
+    answers = {}
+    federation, post, since = running(answers=answers)
+    since[99], answers[99] = "one", unanswered.append
+    assert federation.welcome() == []
+    result = train(federation)
+    assert [failure.reason for failure in result.failures] == ["client 1 (mlp): still busy with an earlier message"]
+    assert clock.now == 0
+    post._replies.append(Post.roll_call(post, unanswered[0]))
+    assert federation.welcome() == []
+    assert train(federation).failures == []
+    assert asked(post, 99) == 3  # at the start, at its restart, to train
+
+
+def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in_the_next(clock):
+    """Looks for newcomers are some seconds apart; a node that is refused is asked once in a round."""
+    federation, post, _ = running(round_timeout=30.0)
+    federation.poll = 1.0
+    post.answers[99] = never
+    looks = []
+    known = post.get_nodes
+    post.get_nodes = lambda: looks.append(clock.now) or known()
+    clock.events[12.0] = lambda: post.members.update({7: member(2, node=7), 8: member(0, node=8)})
+    train(federation)
+    assert all(later - earlier >= 5 for earlier, later in pairwise(looks))
+    assert len(looks) > 3
+    assert asked(post, 7) == asked(post, 8) == 1
+    assert [failure.reason for failure in federation.welcome()] == ["partition-id 0 is claimed by two nodes, 100 and 8"]
+    assert partitions(federation.roster) == [0, 1, 2]
+    assert asked(post, 8) == 2
 
 
 # --- versions ------------------------------------------------------------------------------------
@@ -460,7 +663,7 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
         member(1, **here | {"torch": "1.0", "flwr": "0.1"}),
         member(2, **here | {"hetfl": "0"}),
     ]
-    federation = started(post_of(*members))
+    federation = started(post_of(*members), clients=3)
     assert partitions(federation.roster) == [0, 1, 2]
     assert federation.notes() == []
     assert caplog.messages == [
@@ -469,6 +672,6 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
     ]
     caplog.clear()
     federation.grid.members[7] = member(3, node=7, **here | {"torch": "2"})
-    assert federation.welcome() == []
+    assert federation.welcome() == federation.welcome() == []
     [line] = caplog.messages
     assert line.endswith("; client 3 (mlp) has torch 2")
