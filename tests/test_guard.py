@@ -8,17 +8,32 @@ import numpy as np
 import pytest
 import torch
 from fixtures.grids import Tampering
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from test_federation import GOOD, federation_of, member, reply_with
 
+from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.exchange import Failure
+from hetfl_flwr.federation import Federation
 from hetfl_flwr.guard import Guard, Size, measure
 from hetfl_flwr.messages import ARRAYS, SEEDS
 from hetfl_flwr.payloads import ArraySpec, PayloadSpec, from_record
+
+UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
+
+
+def round_of(federation: Federation, answers: dict[int, Any]) -> list[Failure]:
+    """Let these clients train, who answer in these ways; return the failures."""
+    federation.grid.answers = {
+        one.node: answers[one.partition] for one in federation.roster if one.partition in answers
+    }
+    messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in federation.grid.answers]
+    return federation.exchange(messages, lambda one: UPLOAD).failures
 
 
 def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
@@ -260,6 +275,85 @@ def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):
         [failure] = entry["failures"]
         assert failure["partition"] == 1
         assert "array 'num-examples' has size 5.5e+11" in failure["reason"]
+
+
+@pytest.mark.parametrize("keys", [{"algorithm": "fedavg"}, {"algorithm": "fedhe", "fedhe.mode": "async"}])
+def test_who_registers_endless_test_rows_owns_no_accuracy(tmp_path, run_federation, keys):
+    """It claims 2^40 test rows, registered as such, and an accuracy of 0."""
+    small = {"models": "mlp", "clients": 4, "rounds": 2, "local-batches": 1, "output-dir": str(tmp_path)}
+    config = RunConfig.from_flat({**small, **keys})
+
+    class Boasting(Tampering):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                member = reply.content.config_records.get("member") if reply.has_content() else None
+                if member is not None and member["partition"] == 1:
+                    member["test"] = 2**40
+            return replies
+
+    def claim(reply: Message) -> Message:
+        metrics = {**reply.content.metric_records["metrics"], "num-examples": 2**40, "accuracy": 0.0}
+        metrics |= {"global-accuracy": 0.0} if "global-accuracy" in metrics else {}
+        reply.content["metrics"] = MetricRecord(metrics)
+        return reply
+
+    folder = run_federation(config, Boasting(config, 1, claim, MessageType.EVALUATE))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert len(rounds) == 3
+    for entry in rounds:
+        [failure] = entry["failures"]
+        assert (failure["partition"], failure["stage"]) == (1, "evaluate")
+        assert failure["reason"].startswith("client 1 (mlp): array 'num-examples' has size 1.1e+12, ")
+        assert failure["reason"].endswith("set aside (outlier-factor = 5)")
+        assert keys["algorithm"] != "fedavg" or entry["global_accuracy"] > 0.01
+        assert "accuracy" not in entry["clients"].get("1", {})
+
+
+def test_what_the_guards_know_is_part_of_a_checkpoint(tmp_path, run_federation):
+    """Sizes know how many uploads and evaluations they are of, so that a run that forgot them would be found out."""
+    small = {"algorithm": "fedhe", "models": "mlp", "clients": 3, "local-batches": 1, "output-dir": str(tmp_path / "a")}
+    config = RunConfig.from_flat({**small, "rounds": 2})
+    run_federation(config)
+    parts = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "resume": True})))
+    whole = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "output-dir": str(tmp_path / "b")})))
+    for kind in ("sizes", "claims", "tests"):
+        assert parts.counts[kind] == whole.counts[kind]
+        assert parts.counts[kind].keys() == {"0", "1", "2"}
+
+
+def test_where_few_are_drawn_the_first_uploads_are_not_taken_on_trust():
+    """A fourth of four clients: one a round. While fewer than three sizes are known, none is taken that is unheard of;
+    of two clients there is never a third to compare with."""
+    huge = reply_with(GOOD | {"logits": Array(np.full(2, 1e6, np.float32))})
+    four, two = (federation_of(*map(member, range(clients)), fraction=0.25) for clients in (4, 2))
+    [failure] = round_of(four, {0: huge})
+    assert "size 1e+06, more than 100, and too few clients are known to compare it with" in failure.reason
+    assert round_of(two, {0: huge}) == []
+
+
+def test_the_sizes_of_clients_that_have_left_are_measures_no_more():
+    """Three of five leave, whose sizes were small: what the others send then is not held against these."""
+    federation = federation_of(*map(member, range(5)))
+    small, large = (reply_with(GOOD | {"logits": Array(np.full(2, size, np.float32))}) for size in (0.1, 80.0))
+    assert round_of(federation, dict.fromkeys(range(5), small)) == []
+    for node in (100, 99, 98):
+        del federation.grid.members[node]
+    federation.welcome()
+    assert round_of(federation, {3: large, 4: large}) == []
+    assert set(federation.guard.newest) == set(federation.claims_guard.newest) == {3, 4}
+
+
+def test_clients_that_differ_widely_do_not_let_one_of_any_size_pass():
+    """Their median is 2.2 and three of their deviations are exp(9.8); 30 times the median is the limit all the same."""
+    federation = federation_of(*map(member, range(5)))
+    sizes = (0.2, 2.0, 2.2, 20.0, 99.0)
+    answers = {
+        client: reply_with(GOOD | {"logits": Array(np.full(2, size, np.float32))}) for client, size in enumerate(sizes)
+    }
+    [failure] = round_of(federation, answers)
+    assert failure.partition == 4
+    assert "has size 99, 45 times the clients' median 2.2" in failure.reason
 
 
 def test_the_first_upload_of_an_asynchronous_run_is_not_taken_on_trust(tmp_path, run_federation):

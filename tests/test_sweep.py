@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from test_report import finish, make
 from typer.testing import CliRunner
 
 from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.errors import ConfigError, HetflError
 from simulations import compare, load, run, sweep
 from simulations.cli import app
+from simulations.many import Job
 from simulations.sweeps import jobs, parse_grid, run_sweep
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
@@ -32,6 +34,19 @@ def run_small():
     """Run one of the sweep by itself."""
     keys = {key.replace("-", "_"): value for key, value in SMALL.items()}
     return lambda out, **more: run(**{**keys, **more}, out=out, progress=False)
+
+
+@pytest.mark.parametrize(("reached", "finished"), [(2, False), (3, True)])
+def test_a_run_has_ended_when_its_summary_says_so_whatever_stands_among_its_rounds(tmp_path, reached, finished):
+    folder = finish(make(tmp_path / "run"), rounds=reached)
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write("no round\n" * 9)
+    assert Job("run", folder, {"algorithm": "fedhe", "dataset": "digits", "rounds": 3}).finished is finished
+
+
+def test_where_no_file_has_the_rounds_of_a_run_none_are_counted(tmp_path):
+    (tmp_path / "rounds.jsonl").mkdir()
+    assert Job("run", tmp_path, {}).done == 0
 
 
 @pytest.mark.parametrize(
