@@ -8,9 +8,9 @@ from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.data import Joined
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
-from hetfl_flwr.training import train
+from hetfl_flwr.learning.training import train
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 
 
 class AGGClient(KnowledgeClient):

@@ -13,15 +13,15 @@ from torch import nn
 
 from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.lockstep import together
-from hetfl_flwr.messages import EXAMPLES, ROUND
-from hetfl_flwr.metrics import domain_scores
+from hetfl_flwr.learning.lockstep import together
+from hetfl_flwr.learning.metrics import domain_scores
+from hetfl_flwr.learning.training import Loss, draw_epochs, evaluate, make_optimizer, train
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.state import ClientState, load_optimizer, optimizer_tensors
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.state import ClientState, load_optimizer, optimizer_tensors
-from hetfl_flwr.training import Loss, draw_epochs, evaluate, make_optimizer, train
+from hetfl_flwr.wire.messages import EXAMPLES, ROUND
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 
 Metrics = dict[str, Scalar]
 """Names and values of what a client reports."""
@@ -154,7 +154,7 @@ class KnowledgeClient(NumPyClient, ABC):
     def train(
         self, batches: Iterable[torch.Tensor], loss: Loss, optimizer: torch.optim.Optimizer | None = None
     ) -> tuple[int, float]:
-        """Step down a loss on the own training samples, as `hetfl_flwr.training.train`.
+        """Step down a loss on the own training samples, as `hetfl_flwr.learning.training.train`.
 
         Parameters
         ----------

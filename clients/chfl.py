@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.distillation import cosine_temperature, decoupled_kd
 from hetfl_flwr.errors import ModelError
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head, summed_heads
-from hetfl_flwr.training import EVALUATION_BATCH, Terms
+from hetfl_flwr.learning.distillation import cosine_temperature, decoupled_kd
+from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec, linear_head, summed_heads
 
 Head = tuple[Tensor, Tensor]
 """Weight (C, D) and bias (C,)."""
@@ -27,10 +27,10 @@ Head = tuple[Tensor, Tensor]
 class CHFLClient(KnowledgeClient):
     """Trains on ``CE + alpha * (target term + non-target term)``, the teacher being the global head on own features.
 
-    Eq. (5)-(7), Algorithm 1, with the losses of `hetfl_flwr.distillation.decoupled_kd`. From round 2 on. The teacher's
-    logits are fixed within an epoch: computed once at its start, in evaluation mode (no dropout, batch norm by its
-    running statistics), so that they depend on no other sample of the batch and training consumes the same random
-    numbers as without them. That is one more forward pass an epoch.
+    Eq. (5)-(7), Algorithm 1, with the losses of `hetfl_flwr.learning.distillation.decoupled_kd`. From round 2 on. The
+    teacher's logits are fixed within an epoch: computed once at its start, in evaluation mode (no dropout, batch norm
+    by its running statistics), so that they depend on no other sample of the batch and training consumes the same
+    random numbers as without them. That is one more forward pass an epoch.
 
     The temperature falls with the epochs of the whole run, counted from 1 to ``rounds * local-epochs``; where
     ``local-batches`` is above 0, a round counts as one. It acts on the non-target term alone: nothing with 2 classes.

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
-from hetfl_flwr.training import evaluate
+from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
 
 
 class FedAvgClient(KnowledgeClient):

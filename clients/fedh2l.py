@@ -16,12 +16,12 @@ from torch.optim import Optimizer
 from clients.base import KnowledgeClient, Metrics, to_numpy
 from hetfl_flwr.data import Joined
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.gradients import flat_gradient, pcgrad, project, set_gradient
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, relayed_signals, teaching_signal
+from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
+from hetfl_flwr.learning.training import draw_batches, train
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import draw_batches, train
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, relayed_signals, teaching_signal
 
 UPDATES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "qp": project,

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.distillation import kl_divergence
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits, known_class_logits
-from hetfl_flwr.training import Terms
+from hetfl_flwr.learning.distillation import kl_divergence
+from hetfl_flwr.learning.training import Terms
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, class_logits, known_class_logits
 
 
 class FedHeClient(KnowledgeClient):

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.alignment import FEWEST_SAMPLES, linear_cka, rbf_cka, rbf_to_factor_cka
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import (
+from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, linear_cka, rbf_cka, rbf_to_factor_cka
+from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms, evaluate, make_optimizer
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import generator
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import (
     EMPTY,
     Arrays,
     Dim,
@@ -32,8 +34,6 @@ from hetfl_flwr.payloads import (
     stored_rows,
     weights,
 )
-from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import EVALUATION_BATCH, Terms, evaluate, make_optimizer
 
 
 def _all_or_enough(rows: int) -> int:

@@ -12,11 +12,11 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, Dim, PayloadSpec, public_consensus, public_logits
+from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import EVALUATION_BATCH, draw_batches, train
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec, public_consensus, public_logits
 
 
 class FedMDClient(KnowledgeClient):

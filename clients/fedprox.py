@@ -12,10 +12,10 @@ from torch.nn.utils import parameters_to_vector
 
 from clients.base import KnowledgeClient, Metrics
 from clients.fedavg import measured_as_global
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
-from hetfl_flwr.training import Terms
+from hetfl_flwr.learning.training import Terms
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
 
 
 class FedProxClient(KnowledgeClient):

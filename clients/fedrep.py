@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
+from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import draw_batches, make_optimizer, train
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
 
 
 class FedRepClient(KnowledgeClient):

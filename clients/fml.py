@@ -13,13 +13,13 @@ from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.config import AUTO, one_model
-from hetfl_flwr.distillation import kl_divergence
 from hetfl_flwr.errors import ModelError
-from hetfl_flwr.messages import EXAMPLES
+from hetfl_flwr.learning.distillation import kl_divergence
+from hetfl_flwr.learning.training import Terms, descend, evaluate, make_optimizer
 from hetfl_flwr.models import SplitModel, build_model, mixed
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, load_model_arrays, state_arrays, whole_state
-from hetfl_flwr.training import Terms, descend, evaluate, make_optimizer
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, load_model_arrays, state_arrays, whole_state
 
 
 class FMLClient(KnowledgeClient):

@@ -4,8 +4,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
-from hetfl_flwr.messages import EXAMPLES
-from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 
 
 class LocalClient(KnowledgeClient):

@@ -1,7 +1,7 @@
 """The ClientApp: Flower's messages in, a NumPyClient's ``fit`` and ``evaluate`` called, replies out.
 
-The NumPyClient is built anew for every message; what must survive goes through `hetfl_flwr.state`. An error becomes
-an error reply that names client, stage and round, so that every engine shows the same line.
+The NumPyClient is built anew for every message; what must survive goes through `hetfl_flwr.node.state`. An error
+becomes an error reply that names client, stage and round, so that every engine shows the same line.
 """
 
 from collections.abc import Callable
@@ -15,18 +15,30 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from hetfl_flwr import payloads
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
-from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, MEMBER, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
 from hetfl_flwr.models import trainable_count
-from hetfl_flwr.naming import Naming, data_label, public_data, shares_names
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Arrays, PayloadSpec, check_halves, fingerprint, halved, to_record
-from hetfl_flwr.privacy import private_rows, private_upload, simulated
-from hetfl_flwr.roster import Member
-from hetfl_flwr.state import FileStore
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.state import FileStore
+from hetfl_flwr.server.roster import Member
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire import spec as payloads
+from hetfl_flwr.wire.messages import (
+    ARRAYS,
+    CONFIG,
+    EXAMPLES,
+    LABELLED,
+    MEMBER,
+    METRICS,
+    POOL,
+    ROUND,
+    RUN,
+    SEEDS,
+    STAGES,
+)
+from hetfl_flwr.wire.naming import Naming, data_label, public_data, shares_names
+from hetfl_flwr.wire.privacy import private_rows, private_upload, simulated
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, check_halves, fingerprint, halved, to_record
 
 app = ClientApp()
 

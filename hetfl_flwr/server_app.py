@@ -12,17 +12,18 @@ from flwr.supercore import log
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.algorithms import build_strategy, resolve
-from hetfl_flwr.checkpoint import Choice, KeepsClients, choose
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
-from hetfl_flwr.federation import Federation, Origin, engine_of
-from hetfl_flwr.messages import NEWEST
-from hetfl_flwr.privacy import caveats, guarantee
-from hetfl_flwr.progress import Watch
-from hetfl_flwr.results import Results, new_folder
-from hetfl_flwr.rounds import AsyncRounds, Played, Rounds, SyncRounds
-from hetfl_flwr.run_files import Round
-from hetfl_flwr.tracking import Tracking, check_trackers
+from hetfl_flwr.runs.checkpoint import Choice, choose
+from hetfl_flwr.runs.progress import Watch
+from hetfl_flwr.runs.results import Results, new_folder
+from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.tracking import Tracking, check_trackers
+from hetfl_flwr.server.federation import Federation, Origin, engine_of
+from hetfl_flwr.server.rounds import AsyncRounds, Played, Rounds, SyncRounds
+from hetfl_flwr.server.under_way import KeepsClients
+from hetfl_flwr.wire.messages import NEWEST
+from hetfl_flwr.wire.privacy import caveats, guarantee
 
 app = ServerApp()
 

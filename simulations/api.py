@@ -18,15 +18,15 @@ from rich.filesize import decimal
 
 from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
-from simulations.local import process_as_it_was, run_locally
-from simulations.runs import INCIDENTAL, figures, load_run
+from simulations.engine.run import process_as_it_was, run_locally
+from simulations.reports.runs import INCIDENTAL, figures, load_run
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from hetfl_flwr.models import SplitModel
-    from hetfl_flwr.node import Node
+    from hetfl_flwr.node.node import Node
 
 
 def run(
@@ -73,7 +73,7 @@ def run(
     Interrupted
         A ``KeyboardInterrupt``, after the round in which it was asked for; says how to go on.
     """
-    from hetfl_flwr.results import new_folder
+    from hetfl_flwr.runs.results import new_folder
 
     chosen = {**config_keys(settings, keys), "algorithm": algorithm}
     folder = str(new_folder(RunConfig.from_flat(chosen).with_data()) if out is None else out)
@@ -133,7 +133,7 @@ def sweep(
     """
     from rich.console import Console
 
-    from simulations.sweeps import run_sweep
+    from simulations.studies.sweeps import run_sweep
 
     axes = {_key(key): [_value(key, value) for value in values] for key, values in grid.items()}
     base = {**config_keys(settings, keys), "algorithm": algorithm}
@@ -194,8 +194,8 @@ class Result:
         return _frame(rows)
 
     def node(self, partition: int) -> Node:
-        """Return a client with its trained model and its data; as `hetfl_flwr.trained.load_client`."""
-        from hetfl_flwr.trained import load_client
+        """Return a client with its trained model and its data; as `hetfl_flwr.runs.trained.load_client`."""
+        from hetfl_flwr.runs.trained import load_client
 
         with process_as_it_was(log=False, bars=False):
             return load_client(self.folder, partition)
@@ -210,7 +210,7 @@ class Result:
 
     def plot(self) -> Figure:
         """Return the accuracy over the rounds as a figure, which a notebook shows as the value of a cell."""
-        from simulations.plots import run_figure
+        from simulations.reports.plots import run_figure
 
         figure = run_figure(self._run)
         figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]  # matplotlib shows pyplot's own only
@@ -278,7 +278,7 @@ def export(folder: Path | str, partition: int, path: Path | str) -> Path:
     Parameters
     ----------
     folder : path
-        A run folder, or a node's ``state-dir``; as in `hetfl_flwr.trained.load_client`.
+        A run folder, or a node's ``state-dir``; as in `hetfl_flwr.runs.trained.load_client`.
     partition : int
         Which client.
     path : path
@@ -287,10 +287,10 @@ def export(folder: Path | str, partition: int, path: Path | str) -> Path:
     Returns
     -------
     Path
-        The file. Its program takes inputs as they are stored, `simulations.exports` says how.
+        The file. Its program takes inputs as they are stored, `simulations.export` says how.
     """
-    from hetfl_flwr.trained import load_client
-    from simulations.exports import export_node
+    from hetfl_flwr.runs.trained import load_client
+    from simulations.export import export_node
 
     with process_as_it_was(log=False, bars=False):
         return export_node(load_client(folder, partition, data=False), Path(path))

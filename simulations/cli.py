@@ -13,7 +13,7 @@ from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.packages import working_directory_last
 from hetfl_flwr.text import printable
-from simulations.local import DEFAULT_CLIENTS, run_locally
+from simulations.engine.run import DEFAULT_CLIENTS, run_locally
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,8 +157,8 @@ def partition(
     Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
     """
     from hetfl_flwr.algorithms import resolve
-    from simulations.partition import load_split, split_table, write_json
-    from simulations.plots import plot_split
+    from simulations.reports.partition import load_split, split_table, write_json
+    from simulations.reports.plots import plot_split
 
     folder = None if data_dir is None else str(data_dir)
     chosen = _chosen(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
@@ -251,7 +251,7 @@ def list_(
 
     Example: hetfl list models --dataset mnist
     """
-    from simulations import catalogue
+    from simulations import listing as catalogue
 
     config = RunConfig.from_flat({"data-dir": data_dir, "dataset": dataset, **dict(map(parse_setting, settings or []))})
 
@@ -309,9 +309,9 @@ def reproduce(
 
     Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
     """
-    from simulations.reproduce.command import Request
-    from simulations.reproduce.command import reproduce as reproduce_all
-    from simulations.reproduce.recipe import Variant
+    from simulations.studies.reproduce.command import Request
+    from simulations.studies.reproduce.command import reproduce as reproduce_all
+    from simulations.studies.reproduce.recipe import Variant
 
     extra = dict(parse_setting(text) for text in settings or [])
     if data_dir is not None:
@@ -350,7 +350,7 @@ def report(
     Example: hetfl report runs/fedhe runs/local --out report.html
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
-    from simulations.html import write_report
+    from simulations.reports.html import write_report
 
     typer.echo(f"report: {write_report(folders, out)}")
 
@@ -396,7 +396,7 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
 
 
 def _sweep(chosen: dict[str, Value], text: str, workers: int) -> None:
-    from simulations.sweeps import parse_grid, run_sweep
+    from simulations.studies.sweeps import parse_grid, run_sweep
 
     if "output-dir" not in chosen:
         raise ConfigError("--sweep needs --out: the folder of its run folders, in which it also goes on")
@@ -414,9 +414,9 @@ def _sweep(chosen: dict[str, Value], text: str, workers: int) -> None:
 
 
 def _compare(folders: list[Path], out: Path, target: float | None) -> None:
-    from simulations.plots import plot_compare
-    from simulations.report import compare_table
-    from simulations.runs import load_run
+    from simulations.reports.plots import plot_compare
+    from simulations.reports.runs import load_run
+    from simulations.reports.tables import compare_table
 
     runs = [load_run(folder) for folder in folders]
     _print(compare_table(runs, target))
@@ -433,9 +433,9 @@ def _recipe(path: Path) -> Path:
 
 
 def _show(folder: Path) -> None:
-    from simulations.plots import plot_run
-    from simulations.report import client_table, summary_table
-    from simulations.runs import load_run
+    from simulations.reports.plots import plot_run
+    from simulations.reports.runs import load_run
+    from simulations.reports.tables import client_table, summary_table
 
     finished = load_run(folder)
     _print(client_table(finished), summary_table(finished))

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from hetfl_flwr.aggregation import Average, parse_robust
-from hetfl_flwr.bounds import check_size
-from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec, linear_head
-from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.learning.aggregation import Average, parse_robust
+from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec, linear_head
 from strategies.base import KnowledgeStrategy, Upload
 
 
@@ -40,7 +40,7 @@ class CHFL(KnowledgeStrategy):
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong heads are kept from the sum: it is as many times their coordinate-wise median or trimmed mean (Yin et
         al., ICML 2018) as they are, so that sum and mean keep their meaning for clients. As in
-        `hetfl_flwr.aggregation.parse_robust`. "none": the sum itself.
+        `hetfl_flwr.learning.aggregation.parse_robust`. "none": the sum itself.
 
     Raises
     ------

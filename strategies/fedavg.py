@@ -20,8 +20,8 @@ class FedAvg(WeightStrategy):
     ----------
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong weights are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et
-        al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), as in `hetfl_flwr.aggregation.parse_robust`, each client
-        with the same weight, whatever its number of samples. "none": the mean by numbers of samples.
+        al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), as in `hetfl_flwr.learning.aggregation.parse_robust`,
+        each client with the same weight, whatever its number of samples. "none": the mean by numbers of samples.
 
     Raises
     ------

@@ -11,9 +11,9 @@ import numpy as np
 from flwr.supercore import log
 from pydantic import Field
 
-from hetfl_flwr.payloads import Arrays, PayloadSpec, teaching_signal
-from hetfl_flwr.roster import Member, Roster, Sharing
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, teaching_signal
 from strategies.base import KnowledgeStrategy, Upload
 
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.aggregation import parse_robust
-from hetfl_flwr.bounds import check_size
-from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
-from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, class_logits
 from strategies.base import KnowledgeStrategy, Upload
 
 
@@ -40,10 +40,10 @@ class FedHe(KnowledgeStrategy):
         the newest upload of each client that has that class in it ("latest", which forgets outdated logits).
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong logits are kept from the averages; coordinate-wise median or trimmed mean of Yin et al., ICML 2018, as
-        in `hetfl_flwr.aggregation.parse_robust`. "none": not at all. Averaged are the logits of a class over the
-        clients that have seen it: with ``store = "latest"`` over the latest of each; with "all" over the uploads of one
-        round, as many times as they are, which then go into the running mean like honest ones. It takes three of them
-        to outvote one, so classes that few clients have are hardly protected.
+        in `hetfl_flwr.learning.aggregation.parse_robust`. "none": not at all. Averaged are the logits of a class over
+        the clients that have seen it: with ``store = "latest"`` over the latest of each; with "all" over the uploads of
+        one round, as many times as they are, which then go into the running mean like honest ones. It takes three of
+        them to outvote one, so classes that few clients have are hardly protected.
 
     Raises
     ------

@@ -14,9 +14,10 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.aggregation import Average, parse_robust
 from hetfl_flwr.algorithms import for_unlike_models
-from hetfl_flwr.alignment import (
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.learning.aggregation import Average, parse_robust
+from hetfl_flwr.learning.alignment import (
     FEWEST_SAMPLES,
     Matrix,
     mean_rbf_kernel,
@@ -24,13 +25,12 @@ from hetfl_flwr.alignment import (
     thin_factor,
     thin_factor_of_kernel,
 )
-from hetfl_flwr.errors import FederationError
-from hetfl_flwr.global_model import global_model
-from hetfl_flwr.messages import ARRAYS, EXAMPLES, METRICS
-from hetfl_flwr.payloads import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
-from hetfl_flwr.roster import Member, Roster, Sharing
+from hetfl_flwr.learning.training import most_samples
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import most_samples
+from hetfl_flwr.server.global_model import global_model
+from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
 from strategies.base import KnowledgeStrategy, Upload
 
 
@@ -72,7 +72,8 @@ class FedHeNN(KnowledgeStrategy):
     rank : int
         Columns of the factor at most, 0 or more. 0: as many as an exact factor needs. Heterogeneous only.
     robust : {"none", "median", "trimmed:SHARE"}
-        How wrong uploads are kept from the mean, as in `hetfl_flwr.aggregation.parse_robust`. "none": not at all.
+        How wrong uploads are kept from the mean, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": not at
+        all.
         Heterogeneous: kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its
         length, and the product of two is their CKA. "median": their geometric median (Pillutla et al., IEEE TSP 2022),
         a weighted mean of them and so a kernel again, which a coordinate-wise median need not be. "trimmed": the mean

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.aggregation import parse_robust
-from hetfl_flwr.payloads import Arrays, PayloadSpec, public_logits
-from hetfl_flwr.roster import Member, Roster, Sharing
+from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, public_logits
 from strategies.base import KnowledgeStrategy, Upload
 
 Numbers = NDArray[np.int64]
@@ -41,7 +41,8 @@ class FedMD(KnowledgeStrategy):
         Rows of a subset, 1 or more; all public rows where there are fewer.
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong logits are kept from the consensus: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018), as in `hetfl_flwr.aggregation.parse_robust`. "none": the mean. Public rows are taken as they come.
+        ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public rows are taken as
+        they come.
 
     Raises
     ------

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.aggregation import Average, parse_robust
 from hetfl_flwr.config import AUTO, one_model
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models import build_bounded, parse_models
-from hetfl_flwr.payloads import COUNTER_LIMIT, Arrays, PayloadSpec, state_arrays, whole_state
-from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec, state_arrays, whole_state
 from strategies.base import KnowledgeStrategy, Upload
 
 
@@ -45,7 +45,7 @@ class FML(KnowledgeStrategy):
         the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong memes are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018), as in `hetfl_flwr.aggregation.parse_robust`. "none": the mean. Counters are not averaged.
+        ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Counters are not averaged.
 
     Raises
     ------

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
-from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from strategies.base import KnowledgeStrategy, Upload
 
 

@@ -8,16 +8,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
 from flwr.supercore import log
 
-from hetfl_flwr.aggregation import Average, parse_robust
 from hetfl_flwr.algorithms import for_unlike_models
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.exchange import with_arrays
-from hetfl_flwr.global_model import global_model
-from hetfl_flwr.messages import ARRAYS
-from hetfl_flwr.payloads import PayloadSpec, model_arrays, to_record, weights
-from hetfl_flwr.roster import Member, Roster
-from hetfl_flwr.training import most_samples
+from hetfl_flwr.learning.aggregation import Average, parse_robust
+from hetfl_flwr.learning.training import most_samples
+from hetfl_flwr.server.exchange import with_arrays
+from hetfl_flwr.server.global_model import global_model
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.messages import ARRAYS
+from hetfl_flwr.wire.spec import PayloadSpec, model_arrays, to_record, weights
 
 
 class WeightStrategy(Strategy):
@@ -32,7 +32,7 @@ class WeightStrategy(Strategy):
     algorithm : str
         Its name, for errors.
     robust : str
-        As in `hetfl_flwr.aggregation.parse_robust`.
+        As in `hetfl_flwr.learning.aggregation.parse_robust`.
     bodies : bool
         Whether only the weights of bodies are exchanged.
     asking : flwr.serverapp.strategy.FedAvg, optional
@@ -68,9 +68,9 @@ class WeightStrategy(Strategy):
         Raises
         ------
         FederationError
-            As `check` and `hetfl_flwr.global_model.global_model`; or the body has no weights.
+            As `check` and `hetfl_flwr.server.global_model.global_model`; or the body has no weights.
         ModelError
-            As `hetfl_flwr.global_model.global_model`.
+            As `hetfl_flwr.server.global_model.global_model`.
         """
         self.check(roster)
         self._config = config

@@ -15,9 +15,9 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from hypothesis import settings
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.node import Node
-from simulations.engine import LocalGrid
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.server.federation import Federation
+from simulations.engine.grid import LocalGrid
 from simulations.testing.lab import Lab, in_a_run
 
 collect_ignore = ["fixtures/outside"]

@@ -9,10 +9,10 @@ from datasets import load_dataset
 from fixtures.hub import table as images
 from fixtures.hub import write
 
-from hetfl_flwr.run_files import Round
+from hetfl_flwr.runs.schema import Round
 from simulations.benchmarks import accuracy
-from simulations.plots import costs_figure
-from simulations.runs import Run, group_runs, load_run
+from simulations.reports.plots import costs_figure
+from simulations.reports.runs import Run, group_runs, load_run
 
 TINY = {"algorithm": "local", "dataset": "digits", "clients": 2, "models": "mlp", "rounds": 1}
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetfl_flwr.alignment import (
+from hetfl_flwr.learning.alignment import (
     kernel_cka,
     linear_cka,
     mean_rbf_kernel,

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from hetfl_flwr.allocation import keep_freed_memory
+from hetfl_flwr.node.allocation import keep_freed_memory
 
 STEPS = """
 from resource import RUSAGE_SELF, getrusage
-from hetfl_flwr.allocation import keep_freed_memory
+from hetfl_flwr.node.allocation import keep_freed_memory
 import numpy as np
 
 def faults():

@@ -14,9 +14,9 @@ from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.fedhe import FedHeClient
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
-from hetfl_flwr.training import evaluate
+from hetfl_flwr.learning.training import evaluate
 from simulations import compare, load, run
-from simulations.local import run_locally
+from simulations.engine.run import run_locally
 
 SMALL = {"clients": 2, "rounds": 2, "models": ["mlp", "lenet5"], "batch_size": 20, "progress": False}
 

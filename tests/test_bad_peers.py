@@ -20,10 +20,10 @@ from torch import nn
 from hetfl_flwr.algorithms import build_strategy, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.exchange import LONGEST_REASON, Exchange, Sent
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.messages import ARRAYS, METRICS, SEEDS
-from hetfl_flwr.payloads import (
+from hetfl_flwr.server.exchange import LONGEST_REASON, Exchange, Sent
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEDS
+from hetfl_flwr.wire.spec import (
     NPY_HEADER,
     ArraySpec,
     Dim,
@@ -33,7 +33,7 @@ from hetfl_flwr.payloads import (
     weights,
     whole_state,
 )
-from simulations.engine import LocalGrid
+from simulations.engine.grid import LocalGrid
 
 ALGORITHMS = names()
 SHARING = [name for name in ALGORITHMS if getattr(build_strategy(RunConfig(algorithm=name)), "sharing", None)]

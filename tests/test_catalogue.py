@@ -10,8 +10,8 @@ from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.models import build_model, deal
-from hetfl_flwr.roster import Sharing
-from simulations import catalogue
+from hetfl_flwr.server.roster import Sharing
+from simulations import listing as catalogue
 from simulations.cli import RECIPES
 
 PATHS = sorted(RECIPES.glob("*.toml"))

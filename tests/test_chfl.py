@@ -19,11 +19,11 @@ from clients.chfl import CHFLClient
 from hetfl_flwr.algorithms import check_options, resolve
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, ModelError, PayloadError
-from hetfl_flwr.messages import ROUND
-from hetfl_flwr.node import Node
-from hetfl_flwr.roster import Roster
+from hetfl_flwr.learning.training import draw_epochs
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.training import draw_epochs
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.messages import ROUND
 from strategies.base import Upload
 from strategies.chfl import CHFL
 

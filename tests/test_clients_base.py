@@ -13,8 +13,8 @@ from torch import nn
 from clients.base import KnowledgeClient, Metrics
 from clients.local import LocalClient
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.messages import EXAMPLES, ROUND
-from hetfl_flwr.payloads import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr.wire.messages import EXAMPLES, ROUND
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 
 HALF_RIGHT = [[1.0, 0.0], [0.0, 1.0]]
 """Weights under which input (1, 0) is class 0 and input (0, 1) is class 1."""

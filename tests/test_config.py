@@ -19,7 +19,7 @@ from hetfl_flwr.config import (
     to_toml,
 )
 from hetfl_flwr.errors import ConfigError, HetflError
-from hetfl_flwr.node_keys import read_node_keys
+from hetfl_flwr.server.node_keys import read_node_keys
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 GENERAL = {key: value for key, value in PYPROJECT.items() if not isinstance(value, dict)}

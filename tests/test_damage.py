@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from hetfl_flwr.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, RunFolderError, StateError
-from hetfl_flwr.federation import GridView
-from hetfl_flwr.lock import FolderLock
-from hetfl_flwr.state import prune
+from hetfl_flwr.node.state import prune
+from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.server.federation import GridView
 from simulations.cli import _run, main
-from simulations.engine import LocalGrid
-from simulations.runs import load_run
+from simulations.engine.grid import LocalGrid
+from simulations.reports.runs import load_run
 
 KEYS = {"clients": 3, "models": "mlp", "rounds": 4, "checkpoint_every": 2, "local_batches": 1}
 
@@ -364,7 +364,7 @@ def test_a_run_that_is_refused_leaves_the_holder_s_files(refusal, tmp_path, make
 HOLD = """
 import sys, time
 from pathlib import Path
-from hetfl_flwr.lock import FolderLock
+from hetfl_flwr.runs.lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]), 5)
 print("held", flush=True)
 time.sleep(60)
@@ -504,7 +504,7 @@ def test_keeping_no_number_of_runs_keeps_all(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
-    from hetfl_flwr.node import unpack_inputs
+    from hetfl_flwr.node.node import unpack_inputs
 
     (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
     assert "cannot be read: it has no checksum" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")

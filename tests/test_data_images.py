@@ -205,7 +205,7 @@ class TestOwnFolder:
         assert said.startswith(f"cannot decode image 0 of split 'train' of '{root}': ")
 
     def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
-        from simulations.local import resolved
+        from simulations.engine.run import resolved
 
         monkeypatch.chdir(tmp_path)
         found = resolved(make_config(dataset="digits, ./mine"))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from hetfl_flwr.distillation import cosine_temperature, decoupled_kd, kl_divergence
+from hetfl_flwr.learning.distillation import cosine_temperature, decoupled_kd, kl_divergence
 
 LABELS = torch.tensor([3, 0, 1, 1, 2])
 

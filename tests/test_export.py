@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.trained import load_client
+from hetfl_flwr.runs.trained import load_client
 from simulations import export
 from simulations.cli import app
-from simulations.exports import EXTRA, export_node
+from simulations.export import EXTRA, export_node
 
 TABLE_WITH_GAPS = "age,colour,label\n" + "".join(
     f"{'' if row % 2 == 0 else row},{('red', 'blue', 'green')[row % 3]},{'no' if row < 20 else 'yes'}\n"
@@ -157,7 +157,7 @@ def test_a_node_s_state_is_exported_without_its_data(make_config, run_federation
     def gone(**_):
         raise DataError("gone")
 
-    monkeypatch.setattr("hetfl_flwr.node.load_client_data", gone)
+    monkeypatch.setattr("hetfl_flwr.node.node.load_client_data", gone)
     alone = read(export(tmp_path / "state", 0, tmp_path / "alone.pt2"))
     assert alone[1] == whole[1]
     assert torch.equal(alone[0](inputs), whole[0](inputs))

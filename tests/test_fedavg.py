@@ -15,13 +15,13 @@ from torch.nn import functional
 from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
 from hetfl_flwr.algorithms import build_client, for_unlike_models
-from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.messages import ROUND
+from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
-from hetfl_flwr.payloads import weights
+from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.training import draw_batches
+from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.spec import weights
 
 NORMED = "fixtures.models:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""

@@ -6,14 +6,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from hetfl_flwr import federation as federation_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.federation import Federation, Origin, _member
-from hetfl_flwr.payloads import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
-from hetfl_flwr.roster import Member, Roster
-from hetfl_flwr.run_files import Failure
+from hetfl_flwr.server import federation as federation_module
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.federation import Federation, Origin, _member
+from hetfl_flwr.server.roster import Member, Roster
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.int64))}

@@ -23,12 +23,12 @@ from clients.local import LocalClient
 from hetfl_flwr.algorithms import build_client, check_options
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.messages import ROUND
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import to_record
-from hetfl_flwr.roster import Roster
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import draw_batches
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.spec import to_record
 from strategies.base import Upload
 from strategies.fedh2l import FedH2L
 

@@ -18,15 +18,15 @@ from torch import nn
 from clients.fedhenn import FedHeNNClient
 from clients.local import LocalClient
 from hetfl_flwr.algorithms import build_client, check_options
-from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.messages import ROUND
+from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
-from hetfl_flwr.payloads import Arrays, model_arrays, to_record
+from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import draw_batches, evaluate
+from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.spec import Arrays, model_arrays, to_record
 from strategies.base import Upload
 from strategies.fedhenn import FedHeNN
 

@@ -18,15 +18,15 @@ from clients.fedmd import FedMDClient
 from hetfl_flwr.algorithms import build_client, build_strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.messages import METRICS, ROUND
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import from_record, to_record
-from hetfl_flwr.roster import Roster
-from hetfl_flwr.rounds import SyncRounds
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import draw_batches
-from simulations.engine import LocalGrid
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.rounds import SyncRounds
+from hetfl_flwr.wire.messages import METRICS, ROUND
+from hetfl_flwr.wire.spec import from_record, to_record
+from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
 from strategies.fedmd import FedMD
 

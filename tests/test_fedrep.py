@@ -17,14 +17,14 @@ from torch.nn import functional
 
 from clients.fedrep import FedRepClient
 from hetfl_flwr.algorithms import build_strategy, check_options
-from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.messages import ROUND
+from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel, build_model
-from hetfl_flwr.roster import Roster
+from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.training import draw_batches
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.messages import ROUND
 from strategies.fedrep import FedRep
 
 NORMED = "fixtures.models:normed"

@@ -20,22 +20,22 @@ from safetensors.torch import load_file
 from torch import nn
 
 from clients.fml import FMLClient
-from hetfl_flwr.aggregation import parse_robust
 from hetfl_flwr.algorithms import build_client, build_strategy
-from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.data.bundled import read_digits
 from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.errors import ConfigError, FederationError, ModelError
-from hetfl_flwr.messages import ARRAYS, ROUND
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel, build_model
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import ArraySpec, from_record, state_arrays, whole_state
-from hetfl_flwr.roster import Roster
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import draw_batches
-from simulations.engine import LocalGrid
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.messages import ARRAYS, ROUND
+from hetfl_flwr.wire.spec import ArraySpec, from_record, state_arrays, whole_state
+from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
 from strategies.fml import FML, _merged
 

@@ -10,14 +10,14 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, HetflError, ModelError
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
+from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.zoo import trunk
-from hetfl_flwr.payloads import fingerprint, from_record
-from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.spec import fingerprint, from_record
 
 AVERAGING: dict[str, dict[str, Any]] = {
     "fedavg": {},

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, nnls
 from torch import nn
 
-from hetfl_flwr.gradients import flat_gradient, pcgrad, project, set_gradient
+from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.seeding import generator
 
 VECTORS = st.integers(1, 6).flatmap(

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_federation import GOOD, federation_of, member, reply_with
 
-from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.exchange import Failure
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.guard import Guard, Size, measure
-from hetfl_flwr.messages import ARRAYS, SEEDS
-from hetfl_flwr.payloads import ArraySpec, PayloadSpec, from_record
+from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.guard import Guard, Size, measure
+from hetfl_flwr.wire.messages import ARRAYS, SEEDS
+from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec, from_record
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 

@@ -12,9 +12,9 @@ import pytest
 from test_report import LINES, SILENT, client, finish, line, make
 
 from hetfl_flwr.errors import RunFolderError
-from simulations.charts import MOST_POINTS
 from simulations.cli import main
-from simulations.html import write_report
+from simulations.reports.charts import MOST_POINTS
+from simulations.reports.html import write_report
 
 EVIL = "<script>alert(1)</script> & \"quoted\" 'too'"
 BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
@@ -182,7 +182,7 @@ def test_who_had_which_rows_comes_from_the_data(tmp_path: Path, make_config: Any
 def test_many_classes_and_clients_are_a_picture(
     tmp_path: Path, make_config: Any, run_federation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulations.html.MOST_CELLS", 19)
+    monkeypatch.setattr("simulations.reports.html.MOST_CELLS", 19)
     page = report([run_federation(make_config(rounds=1))], tmp_path)
     (picture,) = page.of("img")
     assert str(picture["src"]).startswith("data:image/png;base64,iVBOR")

@@ -25,8 +25,9 @@ from hetfl_flwr.data import hub
 from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.models import registry
 from hetfl_flwr.text import printable
-from simulations import cli, sweeps
-from simulations.reproduce import command
+from simulations import cli
+from simulations.studies import sweeps
+from simulations.studies.reproduce import command
 
 MORE = int(os.environ.get("HETFL_FUZZ", "1"))
 SECONDS = 10

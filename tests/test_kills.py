@@ -20,12 +20,12 @@ from flwr.app import Context, RecordDict
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.messages import ROUND
-from hetfl_flwr.node import Node
-from hetfl_flwr.rounds import SyncRounds
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.rounds import SyncRounds
+from hetfl_flwr.wire.messages import ROUND
 from simulations import cli
-from simulations.engine import LocalGrid
+from simulations.engine.grid import LocalGrid
 
 NORMED = "fixtures.models:normed"
 SMALL: dict[str, Value] = {"local-batches": 1, "batch-size": 8, "models": f"{NORMED},mlp"}

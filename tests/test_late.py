@@ -12,7 +12,7 @@ from flwr.app import MessageType
 from hetfl_flwr.algorithms import build_strategy, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.messages import POOL
+from hetfl_flwr.wire.messages import POOL
 
 ALGORITHMS = names()
 NORMED = "fixtures.models:normed"

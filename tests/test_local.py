@@ -7,10 +7,10 @@ from fixtures.members import member
 from torch.nn import functional
 
 from clients.local import LocalClient
-from hetfl_flwr.messages import ROUND
-from hetfl_flwr.roster import Roster
+from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.training import draw_batches
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.messages import ROUND
 from strategies.local import Local
 
 

@@ -11,15 +11,15 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional
 
-from hetfl_flwr import lockstep
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.lockstep import stackable, together
+from hetfl_flwr.learning import lockstep
+from hetfl_flwr.learning.lockstep import stackable, together
+from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
 from hetfl_flwr.models import build_model
 from hetfl_flwr.models.split_model import SplitModel
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.training import draw_batches, make_optimizer, train
 
 SHAPE = (1, 8, 8)
 

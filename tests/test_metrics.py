@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from hetfl_flwr.metrics import domain_scores
+from hetfl_flwr.learning.metrics import domain_scores
 
 
 def test_the_scores_of_a_client_by_hand():

@@ -12,10 +12,10 @@ from torch import nn
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError
-from hetfl_flwr.global_model import global_model
 from hetfl_flwr.models import build_model, check_pretrained, trainable_count
-from hetfl_flwr.payloads import fingerprint
 from hetfl_flwr.seeding import seeded
+from hetfl_flwr.server.global_model import global_model
+from hetfl_flwr.wire.spec import fingerprint
 
 NAME = "mobilenet_v3_small"
 COLOUR = DataSpec(shape=(3, 64, 64), classes=7)

@@ -15,10 +15,10 @@ from hetfl_flwr import client_app
 from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError, private
-from hetfl_flwr.messages import MEMBER
-from hetfl_flwr.naming import MOST_NAMES, Naming, data_label
-from hetfl_flwr.roster import Member, Roster
-from simulations.engine import LocalGrid
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.messages import MEMBER
+from hetfl_flwr.wire.naming import MOST_NAMES, Naming, data_label
+from simulations.engine.grid import LocalGrid
 
 CLASSES = ("benign", "malignant", "unsure")
 COLUMNS = ("bmi", "bp")

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from hetfl_flwr.errors import ConfigError, HetflError, StateError, plain
-from hetfl_flwr.node import Node, _device, state_store
-from hetfl_flwr.state import ClientState, ContextStore, FileStore, ResidentContext
+from hetfl_flwr.node.node import Node, _device, state_store
+from hetfl_flwr.node.state import ClientState, ContextStore, FileStore, ResidentContext
 
 
 def test_a_node_is_built_alike_for_each_message(make_config, make_node):

@@ -21,8 +21,8 @@ from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec, Reading, folders, kind_of
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.models import build_model
-from hetfl_flwr.node import unpack_inputs
-from hetfl_flwr.state import ClientState, FileStore, Stamp
+from hetfl_flwr.node.node import unpack_inputs
+from hetfl_flwr.node.state import ClientState, FileStore, Stamp
 
 WARD = "O'Brien, Jane (HIV+)"
 """A folder that nobody else must hear of; its parts are looked for one by one."""

@@ -10,10 +10,10 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.node import client_data
+from hetfl_flwr.node.node import client_data
 from simulations.cli import main
-from simulations.partition import Share, Split, load_split, split_table
-from simulations.plots import split_figure
+from simulations.reports.partition import Share, Split, load_split, split_table
+from simulations.reports.plots import split_figure
 
 KINDS = ["training", "validation", "test", "public", "classes"]
 PNG = b"\x89PNG\r\n\x1a\n"

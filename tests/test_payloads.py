@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays_of
 from torch import nn
 
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.payloads import (
+from hetfl_flwr.wire.spec import (
     ArraySpec,
     Dim,
     PayloadSpec,

@@ -12,14 +12,14 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.messages import ARRAYS, POOL, SEEDS
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import to_record
-from hetfl_flwr.pool import SeedStore
-from hetfl_flwr.roster import Roster, Sharing
-from simulations.engine import LocalGrid
-from simulations.hosted import FIRST_NODE
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.pool import SeedStore
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.roster import Roster, Sharing
+from hetfl_flwr.wire.messages import ARRAYS, POOL, SEEDS
+from hetfl_flwr.wire.spec import to_record
+from simulations.engine.clients import FIRST_NODE
+from simulations.engine.grid import LocalGrid
 
 PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
 

@@ -26,9 +26,18 @@ from hetfl_flwr.algorithms import find, names
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, PayloadError
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.messages import ARRAYS, METRICS
-from hetfl_flwr.payloads import (
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.messages import ARRAYS, METRICS
+from hetfl_flwr.wire.privacy import (
+    GaussianMechanism,
+    caveats,
+    epsilon,
+    guarantee,
+    onto_simplex,
+    private_rows,
+    private_upload,
+)
+from hetfl_flwr.wire.spec import (
     EMPTY,
     HALF_LIMIT,
     ArraySpec,
@@ -45,19 +54,10 @@ from hetfl_flwr.payloads import (
     to_record,
     weights,
 )
-from hetfl_flwr.privacy import (
-    GaussianMechanism,
-    caveats,
-    epsilon,
-    guarantee,
-    onto_simplex,
-    private_rows,
-    private_upload,
-)
-from simulations.engine import LocalGrid
-from simulations.html import report_page
-from simulations.report import compare_table, summary_table
-from simulations.runs import load_run
+from simulations.engine.grid import LocalGrid
+from simulations.reports.html import report_page
+from simulations.reports.runs import load_run
+from simulations.reports.tables import compare_table, summary_table
 
 ALGORITHMS = names()
 NORMED = "fixtures.models:normed"

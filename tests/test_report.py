@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.run_files import ClientRecord, Failure, Round, summary_file
+from hetfl_flwr.runs.schema import ClientRecord, Round, summary_file
+from hetfl_flwr.server.failure import Failure
 from simulations.cli import main
-from simulations.plots import compare_figure, plot_compare, plot_run, run_figure
-from simulations.report import client_table, compare_table, summary_table, unequal_terms
-from simulations.runs import best_accuracy, bytes_to, figures, group_runs, load_run
+from simulations.reports.plots import compare_figure, plot_compare, plot_run, run_figure
+from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
+from simulations.reports.tables import client_table, compare_table, summary_table, unequal_terms
 
 
 def line(number: int, scores: list[float], sent: int = 100, **changes: Any) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.run_files import Round
-from simulations.reproduce.collection import collect
-from simulations.reproduce.command import Request, reproduce
-from simulations.reproduce.outcome import Outcome
-from simulations.reproduce.pictures import _curves, _plane
-from simulations.reproduce.recipe import Cell, Measure, load, names
-from simulations.reproduce.records import _thinned, measured
-from simulations.runs import Run, load_run
+from hetfl_flwr.runs.schema import Round
+from simulations.reports.runs import Run, load_run
+from simulations.studies.reproduce.collection import collect
+from simulations.studies.reproduce.command import Request, reproduce
+from simulations.studies.reproduce.outcome import Outcome
+from simulations.studies.reproduce.pictures import _curves, _plane
+from simulations.studies.reproduce.recipe import Cell, Measure, load, names
+from simulations.studies.reproduce.records import _thinned, measured
 
 RECIPE = """
 title = "Small table"
@@ -511,14 +511,14 @@ def test_the_mean_of_some_clients_and_the_last():
 
 
 def test_a_long_course_is_kept_in_few_points(monkeypatch):
-    monkeypatch.setattr("simulations.reproduce.records.POINTS", 3)
+    monkeypatch.setattr("simulations.studies.reproduce.records.POINTS", 3)
     assert _thinned((list(range(10)), [0.5] * 10)) == ([1, 5, 9], [0.5] * 3)
     assert _thinned(([0, 5, 7], [0.1, 0.2, 0.3])) == ([0, 5, 7], [0.1, 0.2, 0.3])
     assert _thinned(([], [])) == ([], [])
 
 
 def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path, monkeypatch):
-    monkeypatch.setattr("simulations.reproduce.recipe.TABLES", tmp_path)
+    monkeypatch.setattr("simulations.studies.reproduce.recipe.TABLES", tmp_path)
     (tmp_path / "small.toml").write_text(RECIPE)
     path = tmp_path / "curves.toml"
     said = 'title = "Curves"\nsource = "Figure 1"\nruns = "small"\nmeasures = { best = "best:accuracy" }\n'

@@ -11,13 +11,13 @@ from fixtures.members import member, roster
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 
-from hetfl_flwr.aggregation import Average
 from hetfl_flwr.algorithms import build_strategy, check_options, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.messages import ARRAYS, EXAMPLES, METRICS
-from hetfl_flwr.payloads import from_record, to_record
+from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
+from hetfl_flwr.wire.spec import from_record, to_record
 from simulations.testing.contract import first_round
 from simulations.testing.lab import NORMED
 from strategies.base import Upload

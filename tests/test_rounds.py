@@ -10,17 +10,17 @@ import pytest
 from flwr.app import Message, MessageType
 
 from clients.fedhe import FedHeClient
-from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
-from hetfl_flwr.federation import GridView
-from hetfl_flwr.messages import ARRAYS
-from hetfl_flwr.payloads import from_record
-from hetfl_flwr.roster import Sharing
-from hetfl_flwr.rounds import AsyncRounds
+from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.server.federation import GridView
+from hetfl_flwr.server.roster import Sharing
+from hetfl_flwr.server.rounds import AsyncRounds
+from hetfl_flwr.wire.messages import ARRAYS
+from hetfl_flwr.wire.spec import from_record
 from simulations.cli import _run
-from simulations.engine import LocalGrid
-from simulations.hosted import FIRST_NODE
+from simulations.engine.clients import FIRST_NODE
+from simulations.engine.grid import LocalGrid
 from simulations.testing.lab import Reversing
 from strategies.fedhe import FedHe
 

@@ -15,9 +15,8 @@ import hetfl_flwr
 import simulations
 import strategies
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.run_files import (
+from hetfl_flwr.runs.schema import (
     ClientRecord,
-    Failure,
     Round,
     Summary,
     clients_file,
@@ -27,6 +26,7 @@ from hetfl_flwr.run_files import (
     round_line,
     summary_file,
 )
+from hetfl_flwr.server.failure import Failure
 
 ROUND = Round.blank(
     3,

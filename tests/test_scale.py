@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from hetfl_flwr import state
 from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import StateError
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.payloads import from_record, to_record
-from hetfl_flwr.results import ROUNDS_FILE
-from simulations.engine import LocalGrid
-from simulations.hosted import FIRST_NODE
-from simulations.workers import share_out
+from hetfl_flwr.node import state
+from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
+from hetfl_flwr.runs.results import ROUNDS_FILE
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.spec import from_record, to_record
+from simulations.engine.clients import FIRST_NODE
+from simulations.engine.grid import LocalGrid
+from simulations.engine.workers import share_out
 
 RUN = 7
 
@@ -99,7 +99,7 @@ def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
         shares.append({client: (owner + 1) % workers for client, owner in owners.items()})
         return shares[-1]
 
-    monkeypatch.setattr("simulations.workers.share_out", exchanged)
+    monkeypatch.setattr("simulations.engine.workers.share_out", exchanged)
     config = config_for(algorithm, "change", **settings)
     assert result(run_federation(config, small_grid(config, workers=2, memory=2**30))) == expected
     assert len(shares) >= 1 + 5 + 4  # roll call, rounds and evaluations

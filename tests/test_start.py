@@ -10,14 +10,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Message, RecordDict
 from test_federation import Post, fails, member, never, partitions
 
-from hetfl_flwr import federation as federation_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.node_keys import NodeKeys, read_node_keys, write_node_keys
-from hetfl_flwr.roster import Roster
-from hetfl_flwr.run_files import Failure
-from hetfl_flwr.start import Refusal, Start
+from hetfl_flwr.server import federation as federation_module
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.node_keys import NodeKeys, read_node_keys, write_node_keys
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.start import Refusal, Start
 from hetfl_flwr.versions import installed
 
 

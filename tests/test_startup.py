@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from hetfl_flwr.training import make_optimizer
+from hetfl_flwr.learning.training import make_optimizer
 
 UNNEEDED = ("torch._dynamo", "datasets", "flwr_datasets", "matplotlib", "torchvision", "ray")
 

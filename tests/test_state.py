@@ -10,11 +10,12 @@ from flwr.app import Context, RecordDict
 from safetensors.torch import save
 from torch import nn
 
-from hetfl_flwr import state as state_module
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, StateError, plain
-from hetfl_flwr.sealed import check_seal, header, read_header, seal
-from hetfl_flwr.state import (
+from hetfl_flwr.files import check_seal, header, read_header, seal
+from hetfl_flwr.learning.training import make_optimizer
+from hetfl_flwr.node import state as state_module
+from hetfl_flwr.node.state import (
     ClientState,
     ContextStore,
     FileStore,
@@ -25,7 +26,6 @@ from hetfl_flwr.state import (
     load_optimizer,
     optimizer_tensors,
 )
-from hetfl_flwr.training import make_optimizer
 
 STAMP = Stamp(run="7", algorithm="fedhe", model="mlp", partition=3)
 

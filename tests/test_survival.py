@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hetfl_flwr.checkpoint import KNOWLEDGE_FILE, Checkpoint
 from hetfl_flwr.config import Value
-from hetfl_flwr.results import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
+from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE, Checkpoint
+from hetfl_flwr.runs.results import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli import _run
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from test_report import finish, make
 from typer.testing import CliRunner
 
-from hetfl_flwr.checkpoint import Checkpoint
 from hetfl_flwr.errors import ConfigError, HetflError
+from hetfl_flwr.runs.checkpoint import Checkpoint
 from simulations import compare, load, run, sweep
 from simulations.cli import app
-from simulations.many import Job
-from simulations.sweeps import jobs, parse_grid, run_sweep
+from simulations.studies.jobs import Job
+from simulations.studies.sweeps import jobs, parse_grid, run_sweep
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
 

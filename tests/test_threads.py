@@ -4,8 +4,8 @@ import pytest
 import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from hetfl_flwr import threads
-from simulations.local import _check_threads
+from hetfl_flwr.node import threads
+from simulations.engine.run import _check_threads
 
 
 @pytest.fixture

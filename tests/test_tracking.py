@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from hetfl_flwr import tracking
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.run_files import Round
-from hetfl_flwr.tracking import Tracking, check_trackers, scalars
+from hetfl_flwr.runs import tracking
+from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.tracking import Tracking, check_trackers, scalars
 
 History = dict[str, dict[int, float]]
 

@@ -6,8 +6,8 @@ from shutil import rmtree
 import pytest
 
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.trained import load_client
-from hetfl_flwr.training import evaluate
+from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.runs.trained import load_client
 
 
 @pytest.mark.parametrize("keep_best", [False, True])

@@ -7,9 +7,9 @@ from torch.nn import functional
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.optimizers import SGD, Adam, AdamW
+from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
+from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms, draw_batches, evaluate, make_optimizer, train
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.training import EVALUATION_BATCH, Terms, draw_batches, evaluate, make_optimizer, train
 
 
 def samples(inputs, labels, classes=2):

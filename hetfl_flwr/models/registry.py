@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-from hetfl_flwr.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, place, unknown
+from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.split_model import SplitModel, cause, channels_last, checked, parameter_count, projected
 from hetfl_flwr.models.text import bag, lstm
 from hetfl_flwr.models.vision import TORCHVISION, vision

@@ -39,8 +39,8 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.data import Reading
 from hetfl_flwr.data.hub import open_source
 from simulations.benchmarks.measure import run
-from simulations.plots import plot_costs
-from simulations.runs import INCIDENTAL, Group, Run, bytes_to, curve, figures, group_runs, load_run
+from simulations.reports.plots import plot_costs
+from simulations.reports.runs import INCIDENTAL, Group, Run, bytes_to, curve, figures, group_runs, load_run
 
 SEEDS, SHARE = 3, 0.95
 MNIST, THINNED = "ylecun/mnist", 10

@@ -28,12 +28,12 @@ from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDi
 from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.messages import ARRAYS
-from hetfl_flwr.payloads import LEARNT_LIMIT, from_record
 from hetfl_flwr.server_app import app as server_app
-from simulations.engine import LocalGrid
-from simulations.hosted import FIRST_NODE
-from simulations.local import process_as_it_was, resolved
+from hetfl_flwr.wire.messages import ARRAYS
+from hetfl_flwr.wire.spec import LEARNT_LIMIT, from_record
+from simulations.engine.clients import FIRST_NODE
+from simulations.engine.grid import LocalGrid
+from simulations.engine.run import process_as_it_was, resolved
 
 HOSTILE, SEEDS, ROUNDS = 3, 3, 50
 

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from hetfl_flwr.messages import CONFIG, EXAMPLES, METRICS, ROUND
+from hetfl_flwr.wire.messages import CONFIG, EXAMPLES, METRICS, ROUND
 from simulations.benchmarks.measure import seconds
 
 app, server = ClientApp(), ServerApp()

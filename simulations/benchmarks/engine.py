@@ -55,10 +55,10 @@ def overhead(clients: int, repeats: int) -> list[Row]:
     """Measure milliseconds a message, without and with what a round does around it."""
     from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-    from hetfl_flwr.federation import Federation
-    from hetfl_flwr.messages import CONFIG, ROUND
-    from hetfl_flwr.roster import Member
-    from simulations.engine import LocalGrid
+    from hetfl_flwr.server.federation import Federation
+    from hetfl_flwr.server.roster import Member
+    from hetfl_flwr.wire.messages import CONFIG, ROUND
+    from simulations.engine.grid import LocalGrid
 
     config = RunConfig(clients=clients)
 
@@ -89,7 +89,7 @@ def ray_overhead(folder: Path, rounds: int) -> list[Row]:
     """Measure milliseconds a message in Flower's simulation, and the local engine's rate over it."""
     from simulations.benchmarks.echo import exchange
     from simulations.deployment.flower import NAME, flower
-    from simulations.engine import LocalGrid
+    from simulations.engine.grid import LocalGrid
 
     app, out = folder / "echo", folder / "echo.json"
     app.mkdir()

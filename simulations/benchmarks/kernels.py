@@ -3,7 +3,7 @@
 Ten clients have uploaded representations (R, 84) of R = 5000 samples, random ones. The server's work of a round is the
 factor of their centred mean kernel, exact (rank 840, the sum of the widths) or of rank 128. It is done in three ways:
 
-- *factored*: as `strategies.fedhenn` and `hetfl_flwr.alignment` do it.
+- *factored*: as `strategies.fedhenn` and `hetfl_flwr.learning.alignment` do it.
 - *dense*: the mean of the kernels K_k of the centred representations, in one float32 array, and its leading
   eigenvectors by LAPACK.
 - *Cholesky*, exact only: the same mean, and its pivoted Cholesky factor by LAPACK. No eigenvectors: its columns are as
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, get_blas_funcs, get_lapack_funcs
 from torch import Tensor
 
-from hetfl_flwr.alignment import kernel_cka, linear_cka, stack_factor, thin_factor
+from hetfl_flwr.learning.alignment import kernel_cka, linear_cka, stack_factor, thin_factor
 from hetfl_flwr.seeding import generator
 from simulations.benchmarks.measure import Row, ratios, show
 from strategies.fedhenn import FedHeNN

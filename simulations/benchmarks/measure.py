@@ -51,7 +51,7 @@ def run(settings: Mapping[str, Value], folder: Path, *, workers: int = 1) -> lis
 
     Rounds 0 and 1, which load data and start workers, are left out.
     """
-    from simulations.local import run_locally
+    from simulations.engine.run import run_locally
 
     run_locally({**settings, "output-dir": str(folder)}, resume=False, workers=workers, verbose=False)
     return rates(folder)

@@ -8,7 +8,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr.client_app import app
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.messages import ARRAYS, CONFIG, ROUND
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
 
 
 def main() -> None:

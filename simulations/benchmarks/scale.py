@@ -37,7 +37,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr.config import RunConfig, Value
 from simulations.benchmarks.measure import Row, ratios, run, show
-from simulations.engine import LocalGrid
+from simulations.engine.grid import LocalGrid
 
 SAMPLED, SIZES, ROUNDS = 20, (100, 1_000, 10_000), 40
 MEMORY = 2**26
@@ -146,7 +146,7 @@ def workers(rounds: int, repeats: int) -> list[Row]:
 def pickled() -> list[Row]:
     """Measure the Context that Flower's simulation pickles for each message, with and without ``state-dir``."""
     from hetfl_flwr.client_app import app
-    from hetfl_flwr.messages import ARRAYS, CONFIG, ROUND
+    from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
 
     settings: dict[str, Value] = {"algorithm": "local", "models": "resnet18", "local-batches": 1, "batch-size": 20}
     own: dict[str, Value] = {"partition-id": 0, "num-partitions": 4}

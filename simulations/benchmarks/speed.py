@@ -28,7 +28,7 @@ from flwr.app import Context, RecordDict
 
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.node import Node
+from hetfl_flwr.node.node import Node
 from simulations.benchmarks.loops import fedh2l, fedhe, fml
 from simulations.benchmarks.measure import Row, ratios, run, seconds, show
 

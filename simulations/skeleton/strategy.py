@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetfl_flwr.payloads import Arrays, PayloadSpec, class_logits
-from hetfl_flwr.roster import Member, Roster
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, class_logits
 from strategies.base import KnowledgeStrategy, Upload
 
 
@@ -30,7 +30,7 @@ class Skeleton(KnowledgeStrategy):
         return knowledge
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Declare what a client sends: a payload of `hetfl_flwr.payloads`, or one of your own made as those are."""
+        """Declare what a client sends: a payload of `hetfl_flwr.wire.spec`, or one of your own made as those are."""
         return class_logits(member.classes)
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:

@@ -14,12 +14,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from hetfl_flwr.algorithms import build_client, build_strategy, find
 from hetfl_flwr.config import Value
-from hetfl_flwr.exchange import Exchange
-from hetfl_flwr.federation import Federation
-from hetfl_flwr.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
-from hetfl_flwr.node import Node
-from hetfl_flwr.payloads import Dim, from_record, to_record
-from simulations.hosted import FIRST_NODE
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.server.exchange import Exchange
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
+from hetfl_flwr.wire.spec import Dim, from_record, to_record
+from simulations.engine.clients import FIRST_NODE
 from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
 

@@ -17,12 +17,12 @@ from torch import nn
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.federation import Federation
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node import Node
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server_app import app as server_app
-from simulations.engine import LocalGrid
-from simulations.hosted import CLIENT_APP
+from simulations.engine.clients import CLIENT_APP
+from simulations.engine.grid import LocalGrid
 
 RUN = 7
 """Run id of everything that is built here."""

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.gradients import flat_gradient, project, set_gradient
-from hetfl_flwr.node import Node
+from hetfl_flwr.learning.gradients import flat_gradient, project, set_gradient
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from simulations.benchmarks.loops import Learner, Rows, ready
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.node import Node
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import seeded
 from simulations.benchmarks.loops import Learner
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.distillation import kl_divergence
+from hetfl_flwr.learning.distillation import kl_divergence
+from hetfl_flwr.learning.training import make_optimizer
 from hetfl_flwr.models import build_model
-from hetfl_flwr.node import Node
-from hetfl_flwr.training import make_optimizer
+from hetfl_flwr.node.node import Node
 from simulations.benchmarks.loops import Learner
 
 ALPHA = BETA = 0.5

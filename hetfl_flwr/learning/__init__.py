@@ -1,0 +1,1 @@
+"""What algorithms compute with: training, distillation, alignment, aggregation, metrics."""

@@ -1,0 +1,214 @@
+"""The one local loop and the one evaluation loop."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import Batches
+from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
+from hetfl_flwr.learning.lockstep import descend as descend
+from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
+
+EVALUATION_BATCH = 1024
+"""Samples that the evaluation loop sends through a model at once."""
+
+
+class Terms(NamedTuple):
+    """A loss in two terms, whose gradients may conflict.
+
+    Parameters
+    ----------
+    own : Tensor
+        Scalar, of the client's own labels.
+    taught : Tensor
+        Scalar, of what it learns from others.
+    """
+
+    own: Tensor
+    taught: Tensor
+
+
+Loss = Callable[[Tensor, Tensor], Tensor | Terms]
+"""From inputs (B, ...) and labels (B,) to a scalar, or to two."""
+
+PROJECTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "qp": lambda taught, own: own + project(taught, own),
+    "pcgrad": pcgrad,
+}
+"""What the gradients (P,) of two terms become together, by the name of the projection."""
+
+
+def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Build the optimizer that a run config names, in its fused form: one pass over all parameters a step."""
+    rate, decay = config.learning_rate, config.weight_decay
+    match config.optimizer:
+        case "adam" | "amsgrad":
+            return Adam(parameters, lr=rate, weight_decay=decay, amsgrad=config.optimizer == "amsgrad", fused=True)
+        case "adamw":
+            return AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
+        case "sgd":
+            return SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay, fused=True)
+
+
+def draw_epochs(
+    rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int
+) -> Iterator[list[Tensor]]:
+    """Yield the positions of each mini-batch of a round, pass by pass over the data.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Source of the order.
+    samples : int
+        Number of training samples, 1 or more.
+    size : int
+        Samples of a batch. Where it is above 1, a last batch of one sample joins the one before it: batch norm
+        cannot train on one.
+    epochs : int
+        Passes over the data, each in an order of its own, where `batches` is 0.
+    batches : int
+        Number of batches in all, over as many passes as that takes. 0: whole epochs.
+
+    Yields
+    ------
+    list of Tensor
+        The batches of one pass: positions (B,), int64.
+    """
+    left = batches
+    passes = 0
+    while left > 0 if batches else passes < epochs:
+        order = torch.from_numpy(rng.permutation(samples))
+        cuts = list(torch.split(order, size))
+        if size > 1 and len(cuts) > 1 and len(cuts[-1]) == 1:
+            cuts[-2:] = [torch.cat(cuts[-2:])]
+        passes += 1
+        yield cuts[:left] if batches else cuts
+        left -= len(cuts)
+
+
+def most_samples(config: RunConfig, samples: int, times: int = 1) -> int:
+    """Return the most samples that `draw_epochs` draws in a round.
+
+    Parameters
+    ----------
+    config : RunConfig
+        ``local-batches``, ``local-epochs`` and ``batch-size``.
+    samples : int
+        Number of training samples.
+    times : int
+        How many times the local work of the run config.
+    """
+    batches = config.local_batches * times
+    return batches * min(samples, config.batch_size + 1) if batches else config.local_epochs * times * samples
+
+
+def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int) -> Iterator[Tensor]:
+    """Yield the same mini-batches as `draw_epochs`, one after the other."""
+    return chain.from_iterable(draw_epochs(rng, samples, size, epochs=epochs, batches=batches))
+
+
+def train(
+    samples: Batches,
+    batches: Iterable[Tensor],
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    *,
+    before_step: Callable[[], None] = lambda: None,
+    projection: str = "none",
+) -> tuple[int, float]:
+    """Take one optimizer step a batch.
+
+    Parameters
+    ----------
+    samples : Batches
+        What is trained on.
+    batches : iterable of Tensor
+        Positions (B,) of each mini-batch.
+    optimizer : Optimizer
+        What it steps.
+    loss : callable
+        The loss of a batch, of which the gradient is taken.
+    before_step : callable, optional
+        Called between each gradient and its step.
+    projection : {"none", "qp", "pcgrad"}
+        Of a loss in two terms: "none" takes the gradient of their sum; "qp" leaves out of the taught term's gradient
+        what goes against the own term's (FedH2L's Eq. 8, for any algorithm), "pcgrad" also the other way round (Yu et
+        al., NeurIPS 2020). Either takes a second backward pass.
+
+    Returns
+    -------
+    tuple of int and float
+        Samples seen, and the mean loss over them (before each step).
+
+    Raises
+    ------
+    FloatingPointError
+        The loss is no longer finite.
+    """
+    seen, total = 0, torch.zeros((), dtype=torch.float64)
+    for rows in batches:
+        inputs, labels = samples.batch(rows)
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(inputs, labels)
+        if isinstance(value, Terms) and projection != "none":
+            value = _descend_apart(optimizer, value, before_step, projection)
+        else:
+            value = value.own + value.taught if isinstance(value, Terms) else value
+            descend(optimizer, value, before_step)
+        seen += len(labels)
+        total += value.detach().double().cpu() * len(labels)
+    mean = float(total) / seen if seen else 0.0
+    if not np.isfinite(mean):
+        raise FloatingPointError(f"training diverged: the loss is {mean}")
+    return seen, mean
+
+
+def _descend_apart(
+    optimizer: torch.optim.Optimizer, terms: Terms, before_step: Callable[[], None], projection: str
+) -> Tensor:
+    """Take one step by what the gradients of the two terms become together, and return the loss."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    gradients = []
+    for term, again in ((terms.own, True), (terms.taught, False)):
+        optimizer.zero_grad(set_to_none=True)
+        term.backward(retain_graph=again)  # type: ignore[no-untyped-call]
+        gradients.append(flat_gradient(parameters))
+    own, taught = gradients
+    set_gradient(parameters, PROJECTIONS[projection](taught, own))
+    before_step()
+    optimizer.step()
+    return terms.own + terms.taught
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Loss and accuracy of a model over some samples. With no samples, both are 0."""
+
+    loss: float
+    accuracy: float
+    samples: int
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, samples: Batches) -> Evaluation:
+    """Measure mean cross-entropy and accuracy in evaluation mode; the model's mode is put back."""
+    was_training = model.training
+    model.eval()
+    loss, correct = 0.0, 0
+    for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
+        if len(rows) == 0:
+            break
+        inputs, labels = samples.batch(rows)
+        logits = model(inputs)
+        loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        correct += int((logits.argmax(1) == labels).sum())
+    model.train(was_training)
+    count = max(len(samples), 1)
+    return Evaluation(loss / count, correct / count, len(samples))

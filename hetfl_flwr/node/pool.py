@@ -1,0 +1,121 @@
+"""The pool: public rows ("seeds") that clients have shared, the same for all who hold it.
+
+Rows travel as they are stored (bytes of pixels, columns of a table); whoever receives them prepares them as it
+prepares its own. A client keeps what it was sent in Flower's ``Context.state``, under the run's id.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context
+from numpy.typing import NDArray
+
+from hetfl_flwr.data import DataSpec, Joined, Samples
+from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.wire.spec import Dim, from_record, seeds, to_record
+
+MOST_ROWS = 2**24
+"""More public rows than one client shares."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All public rows that a client knows: its own and those it was sent.
+
+    Rows are numbered from 0 through the blocks, which are ordered by partition; so a number means the same row to
+    everyone who holds all blocks.
+
+    Parameters
+    ----------
+    own : int
+        The partition of the client that holds it.
+    blocks : mapping of int to Samples
+        By partition, in order, prepared for this client's model. Rows that came without labels have label 0.
+    """
+
+    own: int
+    blocks: Mapping[int, Samples]
+
+    @cached_property
+    def samples(self) -> Joined:
+        """All rows, in the pool's order."""
+        return Joined(tuple(self.blocks.values()))
+
+    @property
+    def others(self) -> tuple[Samples, ...]:
+        """The rows of each other client."""
+        return tuple(block for partition, block in self.blocks.items() if partition != self.own)
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return sum(map(len, self.blocks.values()))
+
+
+class SeedStore:
+    """Where a client keeps the public rows of others.
+
+    Parameters
+    ----------
+    context : Context
+        The client's.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._key = f"hetfl-seeds.{context.run_id}"
+        self._pool: Pool | None = None
+
+    def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str, *, half: bool = False) -> int:
+        """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them in their own dtype.
+
+        Returns
+        -------
+        int
+            How many rows came.
+
+        Raises
+        ------
+        PayloadError
+            Names the array, what was expected and what came.
+        """
+        rows, came = 0, dict[str, NDArray[Any]]()
+        for partition, block in _blocks(record).items():
+            payload = seeds(Dim("N", MOST_ROWS), spec, dtype, labelled="labels" in block)
+            arrays = payload.decode(block, f"server: seeds of client {partition}", half=half)
+            rows += len(arrays["inputs"])
+            came |= {f"{name}.{partition}": array for name, array in arrays.items()}
+        self._pool = None
+        kept = self._context.state.array_records.get(self._key, ArrayRecord())
+        for key in [key for key in self._context.state if key.startswith("hetfl-seeds.")]:
+            del self._context.state[key]
+        self._context.state[self._key] = ArrayRecord({**kept, **to_record(came)})
+        return rows
+
+    def partitions(self) -> list[int]:
+        """Return the clients whose rows are kept here."""
+        return sorted(_blocks(self._context.state.array_records.get(self._key, ArrayRecord())))
+
+    def pool(self, own: int, public: Samples) -> Pool:
+        """Return the pool: the rows kept here, and the client's own. It is made once, until more rows come."""
+        if self._pool is not None:
+            return self._pool
+        blocks = {own: public}
+        for partition, block in _blocks(self._context.state.array_records.get(self._key, ArrayRecord())).items():
+            arrays = {name: torch.from_numpy(array) for name, array in from_record(block).items()}
+            labels = arrays.get("labels", torch.zeros(len(arrays["inputs"]), dtype=torch.int64))
+            blocks[partition] = public.like(arrays["inputs"], labels)
+        self._pool = Pool(own, dict(sorted(blocks.items())))
+        return self._pool
+
+
+def _blocks(record: ArrayRecord) -> dict[int, ArrayRecord]:
+    blocks: dict[int, ArrayRecord] = {}
+    for key, array in record.items():
+        name, _, partition = key.rpartition(".")
+        if name not in ("inputs", "labels") or not partition.isdecimal():
+            raise PayloadError(f"server: array '{key}', expected inputs.K and labels.K of a client K")
+        blocks.setdefault(int(partition), ArrayRecord())[name] = array
+    return blocks

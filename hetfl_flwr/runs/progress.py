@@ -1,0 +1,139 @@
+"""What a person sees while a run goes on: a bar in a terminal or a notebook, one log line a round elsewhere."""
+
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from logging import INFO, WARNING
+from types import TracebackType
+from typing import Any, Self
+
+from flwr.supercore import log
+from flwr.supercore.logger import FLOWER_LOGGER
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from hetfl_flwr.runs.schema import Round
+
+visible: ContextVar[bool] = ContextVar("visible", default=True)
+"""Whether bars are shown."""
+
+
+class Bar(AbstractContextManager["Bar"]):
+    """A bar that moves: in a terminal, and in a notebook, where it needs no widgets. Elsewhere there is none.
+
+    Parameters
+    ----------
+    *columns : ProgressColumn
+        What it is made of, after its label.
+    console : Console
+        Where it is shown.
+    label : str
+        What it is about.
+    total : int
+        Where it ends.
+    period : float
+        Seconds of the past by which the time left is estimated.
+    **fields
+        What the columns show besides.
+    """
+
+    def __init__(
+        self, *columns: ProgressColumn, console: Console, label: str, total: int, period: float = 30.0, **fields: Any
+    ) -> None:
+        times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            *columns,
+            *times,
+            console=console,
+            speed_estimate_period=period,
+        )
+        self._task = self._progress.add_task(label, total=total, **fields)
+        self._in_terminal = visible.get() and console.is_terminal
+        self._in_notebook = visible.get() and console.is_jupyter
+        self._display: Any = None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        if self._in_terminal:
+            self._progress.start()
+        elif self._in_notebook:
+            from IPython.display import display
+
+            self._display = display(self._progress, display_id=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        if self._in_terminal:
+            self._progress.stop()
+
+    def update(self, completed: int, **fields: Any) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=completed, **fields)
+        if self._display is not None:
+            self._display.update(self._progress)
+
+
+class Watch(AbstractContextManager["Watch"]):
+    """Shows rounds as they are finished.
+
+    Parameters
+    ----------
+    rounds : int
+        How many there will be.
+    label : str
+        What runs, for the bar.
+    """
+
+    def __init__(self, rounds: int, label: str) -> None:
+        self._console = console = Console(stderr=True, soft_wrap=True, highlight=False)
+        self._rounds = rounds
+        self._bytes = 0
+        columns = MofNCompleteColumn(), TextColumn("{task.fields[figures]}")
+        self._bar = Bar(*columns, console=console, label=label, total=rounds, figures="")
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._bar.__exit__(kind, error, trace)
+
+    def show(self, entry: Round) -> None:
+        """Show one round."""
+        self._bytes += entry.bytes_up + entry.bytes_down
+        for failure in entry.failures:
+            if FLOWER_LOGGER.isEnabledFor(WARNING):
+                told = " ".join(f"{key}={getattr(failure, key)!r}" for key in ("partition", "node", "stage", "reason"))
+                log(WARNING, "round=%d %s", entry.round, told)
+            else:  # `hetfl run`, which shows a person no log
+                self._console.print(f"round {entry.round}: {failure.reason}", style="yellow", markup=False)
+        accuracy = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.1%}  "
+        self._bar.update(entry.round, figures=accuracy + decimal(self._bytes))
+        log(
+            INFO,
+            "round=%d/%d accuracy=%s bytes_up=%d bytes_down=%d seconds=%.3f failures=%d",
+            entry.round,
+            self._rounds,
+            "-" if entry.accuracy is None else f"{entry.accuracy:.4f}",
+            entry.bytes_up,
+            entry.bytes_down,
+            entry.seconds,
+            len(entry.failures),
+        )

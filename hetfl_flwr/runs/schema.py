@@ -1,0 +1,249 @@
+"""The files of a run folder: their names, what stands in them, and how what is damaged is judged.
+
+Who writes them and who reads them goes by this module. ``config.toml`` is `hetfl_flwr.config`'s. Accuracies are
+fractions in [0, 1].
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    PlainSerializer,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
+
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.files import as_json
+from hetfl_flwr.runs.notices import warn
+from hetfl_flwr.text import printable
+
+T = TypeVar("T")
+
+CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
+    "config.toml",
+    "resume.toml",
+    "rounds.jsonl",
+    "summary.json",
+    "clients.json",
+)
+UPLOADS_FILE = "uploads.log"
+"""Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
+alike: their noise was drawn from entropy."""
+CHECKPOINTS, KNOWLEDGE_FILE = "checkpoint", "knowledge.safetensors"
+
+
+def _whole(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Let whole numbers that a message can hold stay whole."""
+    return value if type(value) is int and abs(value) < 2**64 else check(value)
+
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A number of rounds, samples or bytes."""
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[FiniteFloat, Field(ge=0, le=1e18)]
+Number = Annotated[FiniteFloat, WrapValidator(_whole)]
+"""What a client has measured."""
+Epsilon = Annotated[
+    float, Field(ge=0), BeforeValidator(lambda value: inf if value == as_json(inf) else value), PlainSerializer(as_json)
+]
+"""May be infinite: in the file, the text ``Infinity``."""
+Client = Annotated[int, Field(ge=0, lt=10**9)]
+_Key = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+
+
+@dataclass
+class Round:
+    """One line of ``rounds.jsonl``. Round 0 is the sharing of seeds, if any, and the evaluation before any training.
+
+    Accuracies are means over the clients: on their own test and validation samples; of the model all share
+    (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
+    (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where ``client-seconds`` is set.
+    """
+
+    round: Count
+    seconds: Seconds
+    accuracy: Fraction | None
+    global_accuracy: Fraction | None
+    validation_accuracy: Fraction | None
+    acc: Fraction | None
+    bwt: Fraction | None
+    fwt: Fraction | None
+    clock: Seconds | None
+    numbers_up: Count
+    numbers_down: Count
+    bytes_up: Count
+    bytes_down: Count
+    wire_up: Count
+    wire_down: Count
+    evaluation_wire: Count
+    clients: dict[_Key, dict[str, Number]]
+    failures: list[Failure]
+
+    @classmethod
+    def blank(cls, round: int, seconds: float, **known: Any) -> Self:
+        """Return a round in which nothing was measured and nothing sent, but for what is known."""
+        measured = dict.fromkeys(
+            ("accuracy", "global_accuracy", "validation_accuracy", "acc", "bwt", "fwt", "clock"), None
+        )
+        sent = ("numbers_up", "numbers_down", "bytes_up", "bytes_down", "wire_up", "wire_down", "evaluation_wire")
+        rest: dict[str, Any] = {**measured, **dict.fromkeys(sent, 0), "clients": {}, "failures": []}
+        return cls(round, seconds, **(rest | known))
+
+
+class ClientRecord(TypedDict):
+    """One client of ``clients.json``; None where it is not known, or has no meaning.
+
+    A client's accuracies are on its own test samples, at the first evaluation and at the last.
+    """
+
+    partition: Client
+    model: str | None
+    dataset: str | None
+    owners: Count | None
+    parameters: Count | None
+    train: Count | None
+    validation: Count | None
+    test: Count | None
+    accuracy_before: Fraction | None
+    accuracy: Fraction | None
+    bytes_up: Count | None
+    bytes_down: Count | None
+    versions: dict[str, str] | None
+    uploads: Count | None
+    epsilon: Epsilon | None
+
+
+class Summary(TypedDict):
+    """The contents of ``summary.json``; None where a figure has no meaning or is not known."""
+
+    algorithm: str
+    dataset: str
+    clients: Count
+    rounds: Count
+    seed: Count
+    engine: str | None
+    accuracy: Fraction | None
+    accuracy_per_client: list[Fraction | None]
+    acc: Fraction | None
+    bwt: Fraction | None
+    fwt: Fraction | None
+    global_accuracy: Fraction | None
+    best_validation_accuracy: Fraction | None
+    bytes_up: Count
+    bytes_down: Count
+    wire_up: Count
+    wire_down: Count
+    seconds: Seconds
+    failures: Count
+    epsilon: Epsilon | None
+    noise_source: str | None
+    versions: dict[str, str]
+
+
+_ROUND = TypeAdapter(Round)
+_SUMMARY = TypeAdapter(Summary)
+_CLIENTS = TypeAdapter(list[ClientRecord])
+
+
+def round_line(entry: Round) -> bytes:
+    """Write a line of ``rounds.jsonl``, without its end."""
+    return json.dumps(asdict(entry), allow_nan=False).encode()
+
+
+def summary_file(summary: Summary) -> bytes:
+    """Write ``summary.json``."""
+    return _file(_SUMMARY.dump_python(summary))
+
+
+def clients_file(clients: Sequence[ClientRecord]) -> bytes:
+    """Write ``clients.json``."""
+    return _file(_CLIENTS.dump_python(list(clients)))
+
+
+def read_rounds(folder: Path) -> Iterator[tuple[int, bytes, Round]]:
+    """Go through the rounds of a run folder: the number of the line, the line and the round.
+
+    A damaged line is left out, with a line on standard error that names its place and what is wrong. Without a word go
+    a file that is not there, and a last line that a kill has cut short.
+
+    Raises
+    ------
+    RunFolderError
+        The file cannot be read.
+    """
+    path = folder / ROUNDS_FILE
+    *lines, tail = (_content(path) or b"").split(b"\n")
+    for number, line in enumerate([*lines, tail] if tail else lines, start=1):
+        try:
+            yield number, line, _ROUND.validate_json(line, strict=True)
+        except ValidationError as error:
+            if number <= len(lines):
+                reason = first_problem(error).replace("line 1 column", "column")
+                warn(f"{path}, line {number} is damaged and left out: {reason}")
+
+
+def rounds_written(folder: Path) -> int:
+    """Return how many rounds a run folder has, round 0 left out, at a glance: damage is not looked for."""
+    path = folder / ROUNDS_FILE
+    return max(path.read_bytes().count(b"\n") - 1, 0) if path.is_file() else 0
+
+
+def read_summary(folder: Path) -> Summary | None:
+    """Read ``summary.json``; None where there is none.
+
+    Raises
+    ------
+    RunFolderError
+        It cannot be read, or is not as `Summary` says: names the key.
+    """
+    return _read_json(folder / SUMMARY_FILE, _SUMMARY)
+
+
+def read_clients(folder: Path) -> list[ClientRecord] | None:
+    """Read ``clients.json``; None where there is none. Raises as `read_summary`."""
+    return _read_json(folder / CLIENTS_FILE, _CLIENTS)
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return in a line what is wrong first, and where."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return printable(" ".join((f"{place}: {first['msg']}" if place else first["msg"]).split()))
+
+
+def _file(values: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    return (json.dumps(values, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _read_json(path: Path, kind: TypeAdapter[T]) -> T | None:
+    content = _content(path)
+    if content is None:
+        return None
+    try:
+        return kind.validate_json(content, strict=True)
+    except ValidationError as error:
+        remedy = "mend it, or delete it to have the run reported from its rounds"
+        raise RunFolderError(f"{path}: {first_problem(error)}; {remedy}") from None
+
+
+def _content(path: Path) -> bytes | None:
+    """Return what a file holds; None where there is none. Nothing is waited for that another program is to write."""
+    try:
+        if path.exists() and not path.is_file():
+            raise RunFolderError(f"{path} is no file")
+        return path.read_bytes() if path.exists() else None
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,97 @@
+"""What a client has learnt, from the folder of a run that has ended or been stopped, or from a node's state folder."""
+
+from pathlib import Path
+
+from flwr.app import Context, RecordDict
+
+from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.config import RunConfig, Value, read_toml
+from hetfl_flwr.data import ClientData
+from hetfl_flwr.errors import RunFolderError, private
+from hetfl_flwr.node.node import Node, kept_config, kept_inputs, unpack_inputs
+from hetfl_flwr.wire.spec import load_model_arrays, weights
+from hetfl_flwr.runs.results import config_of
+from hetfl_flwr.runs.schema import CONFIG_FILE
+from hetfl_flwr.node.state import decode, state_file
+
+
+def load_client(folder: Path | str, partition: int, *, data: bool = True) -> Node:
+    """Return a client with its trained model and its data.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder: the clients' models are those of its last checkpoint, and where the server has one model for all,
+        as in `fedavg`, it is that one. Or the ``state-dir`` of a SuperNode, on its machine: of the runs there, that in
+        which the client has trained last, or the one named: ``STATE_DIR/run-ID``.
+    partition : int
+        Which client.
+    data : bool
+        Whether its data are read. False: where a state-dir says what the model's inputs are, there is no sample.
+
+    Returns
+    -------
+    Node
+        ``model`` is the trained model, with ``keep-best`` the best on the validation samples; ``data`` has the client's
+        training, validation and test samples, and ``data.others`` the test samples of other domains.
+
+    Raises
+    ------
+    RunFolderError
+        The folder holds no checkpoint and no state, or no such client's model: not all clients train, and Flower's
+        engines keep models on the nodes.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG_FILE).exists():
+        return _from_state(folder, partition, data=data)
+    config, checkpoint = config_of(folder), Checkpoint.read(folder)
+    if not 0 <= partition < config.clients:
+        raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {partition}")
+    node = _node(config, partition, checkpoint.run)
+    path = checkpoint.client_file(folder, partition)
+    if path.exists() and _load(node, path):
+        return node
+    if set(checkpoint.arrays) != set(weights(node.model).names):
+        raise RunFolderError(
+            f"{folder}: no model of client {partition} in its last checkpoint: it has not trained, or its node keeps "
+            "it: name that node's state-dir"
+        )
+    load_model_arrays(node.model, checkpoint.arrays)
+    return node
+
+
+def _from_state(folder: Path, partition: int, *, data: bool) -> Node:
+    states = [state_file(path, partition) for path in (folder, *folder.glob("run-*"))]
+    found = [path for path in states if path.exists() and kept_config(path.parent, partition).exists()]
+    if not found:
+        raise RunFolderError(f"{folder} is no run folder (no {CONFIG_FILE}) and no state-dir with client {partition}")
+    path = max(found, key=lambda path: path.stat().st_mtime)
+    config = RunConfig.from_flat(read_toml(kept_config(path.parent, partition)))
+    inputs, run = kept_inputs(path.parent, partition), int(path.resolve().parent.name.removeprefix("run-"))
+    node = _node(config, partition, run, unpack_inputs(inputs) if inputs.exists() and not data else None)
+    if not _load(node, path):
+        raise RunFolderError(f"{path}: client {partition} keeps no model of its own under {config.algorithm}")
+    return node
+
+
+def _node(config: RunConfig, partition: int, run: int, data: ClientData | None = None) -> Node:
+    """Return a client with the initial weights."""
+    own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
+    if data is None:
+        context = Context(run, 0, own, RecordDict(), config.with_values({"state-dir": ""}).to_flat())
+        node = Node.from_context(context)
+    else:  # nor the files that its pretrained weights came from
+        flat = config.with_values({"state-dir": "", "pretrained": ""}).to_flat()
+        node = Node.without_data(Context(run, 0, own, RecordDict(), flat), data)
+    node.model.eval()
+    return node
+
+
+def _load(node: Node, path: Path) -> bool:
+    """Put the weights that a client has saved into its model; return whether there are any."""
+    tensors = decode(path.read_bytes(), node.stamp, private(path)).tensors
+    prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
+    saved = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    if saved:
+        node.model.load_state_dict(saved)
+    return bool(saved)

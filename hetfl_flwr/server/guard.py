@@ -1,0 +1,208 @@
+"""The guard: sets aside an upload that is far larger than those of the other clients.
+
+It is on by default and needs no tuning. It holds against uploads that are far too large: a client that has diverged,
+uses another unit or scales what it sends. It does not hold against wrong uploads of the usual size; for these an
+algorithm's ``robust`` is there.
+"""
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from math import exp, log, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.files import as_json
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+
+FEWEST = 3
+"""With fewer sizes than this, none of them is the odd one."""
+
+ROWS_FACTOR = 1000.0
+"""The factor for public rows, where a column of few rows may differ a lot, such as capital gains, and for numbers of
+samples."""
+
+UNHEARD_OF = 100.0
+"""Size above which an array is not taken before it can be compared."""
+
+WIDEST = 30.0
+"""Times the median up to which the clients' own spread may widen the bound."""
+
+DEVIATIONS = 3.0
+"""Standard deviations, of the logarithms, within which a size is never far."""
+
+MAD_TO_DEVIATION = 1.4826
+"""Standard deviation of a normal distribution, in median absolute deviations."""
+
+
+class Size(NamedTuple):
+    """How large one array of an upload is.
+
+    Parameters
+    ----------
+    value : float
+        Root mean square of its nonzero entries; of an `ArraySpec.update`, that of the nonzero changes. 0: all are zero.
+    work : int
+        How much training is behind it: of a change the square root of this round's samples, as a random walk grows,
+        else the client's uploads so far, this one among them. 0: not counted yet.
+    usual : float
+        `ArraySpec.usual`: values up to this are never far.
+    """
+
+    value: float
+    work: float = 0
+    usual: float = 0.0
+
+
+Sizes = Mapping[str, Size]
+"""The sizes of an upload's arrays, by name."""
+
+
+class Guard:
+    """Compares the sizes of uploads, array by array, with the newest sizes of all clients.
+
+    With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
+    estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
+    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `ArraySpec.usual`.
+    For a client with more training behind it than the median client the bound is raised in proportion. So fewer than
+    half of the clients do not move the others' bound beyond the sizes of honest ones. Small sizes are never far: they
+    move no mean.
+
+    Parameters
+    ----------
+    factor : float
+        1 or more. 0: the guard is off.
+
+    Attributes
+    ----------
+    newest : dict
+        The sizes of each client's newest upload that was not set aside, by client. Part of a checkpoint: see `counts`.
+
+    Examples
+    --------
+    >>> guard = Guard(5.0)
+    >>> guard.set_aside({client: {"logits": Size(2.0 + client)} for client in range(3)})
+    {}
+    >>> guard.set_aside({1: {"logits": Size(900.0)}})
+    {1: "array 'logits' has size 900, 225 times the clients' median 4"}
+    """
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.newest: dict[int, Sizes] = {}
+
+    def set_aside(self, came: Mapping[int, Sizes], *, others_follow: bool = False) -> dict[int, str]:
+        """Return the clients whose uploads are far from the others', each with the reason.
+
+        Parameters
+        ----------
+        came : mapping
+            The sizes of new uploads, by client: those of a round, or the one that has come.
+        others_follow : bool
+            Whether sizes of more clients are still to come, so that it pays to take no risk: until `FEWEST` are known,
+            a size above `UNHEARD_OF` is far, too, and known from then on.
+        """
+        if self.factor == 0 or not came:
+            return {}
+        came = {client: self._counted(client, sizes) for client, sizes in came.items()}
+        all_sizes = {**self.newest, **came}
+        reasons: dict[int, str] = {}
+        unknown = others_follow and len(all_sizes) < FEWEST
+        for name, sizes in _by_array(all_sizes):
+            for client in came.keys() & sizes.keys():
+                if client not in reasons and (
+                    reason := self._far(sizes[client], list(sizes.values()), unknown=unknown)
+                ):
+                    reasons[client] = f"array '{name}' has {reason}"
+        self.newest |= {client: sizes for client, sizes in came.items() if unknown or client not in reasons}
+        return dict(sorted(reasons.items()))
+
+    def _counted(self, client: int, sizes: Sizes) -> Sizes:
+        """Return sizes with this upload counted among the client's."""
+        before = self.newest.get(client, {})
+        uploads = {name: 1 + (before[name].work if name in before else 0) for name in sizes}
+        return {name: size if size.work else size._replace(work=uploads[name]) for name, size in sizes.items()}
+
+    def keep(self, clients: Container[int]) -> None:
+        """Forget the sizes of clients that are not there any more."""
+        self.newest = {client: sizes for client, sizes in self.newest.items() if client in clients}
+
+    def counts(self) -> dict[int, dict[str, list[float | str]]]:
+        """Return `newest` as JSON can hold it."""
+        return {
+            client: {name: [as_json(number) for number in size] for name, size in sizes.items()}
+            for client, sizes in self.newest.items()
+        }
+
+    def go_on(self, counts: Mapping[int, Mapping[str, Sequence[Any]]]) -> None:
+        """Take up what `counts` has returned."""
+        self.newest = {
+            client: {name: Size(float(value), work, float(usual)) for name, (value, work, usual) in sizes.items()}
+            for client, sizes in counts.items()
+        }
+
+    def _far(self, size: Size, sizes: list[Size], *, unknown: bool) -> str | None:
+        if unknown and size.value > UNHEARD_OF:
+            return f"size {size.value:.3g}, more than {UNHEARD_OF:g}, and too few clients are known to compare it with"
+        if len(sizes) < FEWEST:
+            return None
+        logs = np.log([one.value for one in sizes])
+        middle = float(np.median(logs))
+        deviation = MAD_TO_DEVIATION * float(np.median(np.abs(logs - middle)))
+        usual = float(np.median([one.work for one in sizes]))
+        more = max(1.0, size.work / usual) if usual else 1.0
+        distance = log(size.value) - middle
+        bound = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
+        if size.value <= size.usual or distance <= bound + log(more):
+            return None
+        return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(middle):.3g}"
+
+
+def _by_array(uploads: Mapping[int, Sizes]) -> Iterator[tuple[str, dict[int, Size]]]:
+    """Go through the arrays, and the sizes above 0 of each by client."""
+    for name in dict.fromkeys(name for sizes in uploads.values() for name in sizes):
+        found = {client: sizes[name] for client, sizes in uploads.items() if name in sizes}
+        yield name, {client: size for client, size in found.items() if size.value > 0}
+
+
+def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> dict[str, Size]:
+    """Return the sizes of an upload's arrays: of all that hold amounts, not numbers of rows or distributions.
+
+    Parameters
+    ----------
+    upload, sent : mapping of str to array
+        What a client has sent, and what it was sent for that.
+    spec : PayloadSpec
+        The upload's declaration.
+    samples : int
+        How many samples the client has trained on.
+    """
+    sizes = {}
+    for one in spec.arrays:
+        if not one.is_amount:
+            continue
+        values = upload[one.name].astype(np.float64)
+        if one.update and one.name in sent:
+            sizes[one.name] = Size(_root_mean_square(values - sent[one.name]), sqrt(samples))
+        else:
+            sizes[one.name] = Size(_root_mean_square(values), usual=0.0 if one.update else one.usual)
+    return sizes
+
+
+def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
+    """Return the sizes of public rows (N, *shape): of each column of a table, of other numbers as a whole.
+
+    Bytes of pixels and tokens have none: they are bounded.
+    """
+    if inputs.dtype.kind != "f":
+        return {}
+    values = inputs.astype(np.float64)
+    if values.ndim != 2:
+        return {"inputs": Size(_root_mean_square(values))}
+    squares, filled = np.square(values).sum(0), np.maximum((values != 0).sum(0), 1)
+    return {f"inputs, column {column}": Size(value) for column, value in enumerate(np.sqrt(squares / filled).tolist())}
+
+
+def _root_mean_square(values: NDArray[np.float64]) -> float:
+    nonzero = values[values != 0]
+    return float(np.sqrt(np.mean(np.square(nonzero)))) if nonzero.size else 0.0

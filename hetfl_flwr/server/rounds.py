@@ -1,0 +1,329 @@
+"""How rounds are run: all clients together, or each as it comes."""
+
+import time
+from collections import deque
+from copy import copy
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, Interrupted
+from hetfl_flwr.server.exchange import Exchange, Sent, Traffic
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.roster import Member
+from hetfl_flwr.server.under_way import Held, KeepsClients, UnderWay
+from hetfl_flwr.wire.messages import EXAMPLES, METRICS, packed, unpacked
+
+
+@dataclass
+class Played:
+    """What came of a round.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord
+        What the server knows after it.
+    trained, evaluated : Exchange
+        Replies, failures and cost of training (with the sharing of seeds) and of evaluation.
+    left_out : list of Failure
+        Clients that have left, could not take part, or came back without what they had learned.
+    carry : bool
+        Whether clients that were not evaluated in this round count with what they had before.
+    """
+
+    arrays: ArrayRecord
+    trained: Exchange = field(default_factory=Exchange)
+    evaluated: Exchange = field(default_factory=Exchange)
+    left_out: list[Failure] = field(default_factory=list)
+    carry: bool = False
+
+
+class Rounds(Protocol):
+    """A way to run rounds."""
+
+    def start(self, arrays: ArrayRecord) -> Played:
+        """Share seeds if the algorithm needs them, and evaluate everyone before any training: round 0."""
+
+    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
+        """Bring everyone back to where they were at a checkpoint, at no cost to the run's bytes."""
+
+    def under_way(self) -> UnderWay:
+        """Return what `resume` needs besides the server's knowledge and the clients' states."""
+
+    def play(self, number: int, arrays: ArrayRecord) -> Played:
+        """Run one round. With too few good replies the knowledge stays as it was.
+
+        Raises
+        ------
+        Interrupted
+            A stop was requested: no round is begun.
+        """
+
+
+class SyncRounds:
+    """Rounds in which the server waits for all clients that it has drawn, as in Flower's own strategies."""
+
+    def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
+        self._config = config
+        self._strategy = strategy
+        self._federation = federation
+        self._sharing = getattr(strategy, "sharing", None)
+
+    def start(self, arrays: ArrayRecord) -> Played:
+        """Share seeds if the algorithm needs them, and evaluate everyone before any training."""
+        noted, shared = self._federation.notes(), self._federation.share(self._sharing)
+        return Played(arrays, shared, evaluate(self._strategy, self._federation, 0, arrays), noted)
+
+    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
+        """Share seeds again: they were counted when the run began."""
+        self._federation.share(self._sharing)
+        if isinstance(self._federation.grid, KeepsClients):
+            self._federation.grid.take_up(Held(under_way.numbers["engine"], {}))
+
+    def under_way(self) -> UnderWay:
+        """Return where the engine stands: between rounds, nothing is under way."""
+        grid = self._federation.grid
+        return UnderWay({"engine": grid.hold().numbers}) if isinstance(grid, KeepsClients) else UnderWay()
+
+    def play(self, number: int, arrays: ArrayRecord) -> Played:
+        """Run one round."""
+        federation, strategy = self._federation, self._strategy
+        if federation.stop_requested:
+            raise Interrupted
+        played = Played(arrays, left_out=federation.notes())
+        if number > 1:
+            played.left_out += federation.welcome(getattr(strategy, "check", None))
+            played.trained.add(federation.share(self._sharing))
+        drawn = federation.holding(federation.draw(number), self._sharing)
+        if not drawn:
+            return played  # Flower's own strategies would wait for a node for ever
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
+        trained = federation.exchange(messages, strategy.upload_spec, strategy.most_samples)
+        played.trained.add(trained)
+        played.trained.replies = trained.replies
+        if len(trained.replies) < self._config.min_clients:
+            return played
+        learnt, _ = strategy.aggregate_train(number, with_samples(trained.replies))
+        played.arrays = arrays if learnt is None else learnt
+        if is_due(number, self._config):
+            played.evaluated = evaluate(strategy, federation, number, played.arrays)
+        return played
+
+
+class AsyncRounds:
+    """Rounds without a barrier: each client is sent the newest knowledge as soon as it has uploaded.
+
+    A round is as many uploads as there are clients, whoever they come from. When an evaluation is due, each client is
+    asked for it after its next upload, so that the others go on meanwhile. In the last round nobody is asked for more
+    than is still wanted; what is under way is waited for, and everyone is evaluated.
+
+    Clients are told the number of their message in place of the round: each is another, also in a run that is resumed.
+
+    Where the engine keeps the clients, what is under way at a checkpoint is part of it, and a run that goes on is the
+    same as one that was never stopped. Elsewhere messages under way are lost with the server, and clients that have
+    answered them are ahead of it.
+    """
+
+    def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
+        self._config = config
+        if strategy.sharing is not None:
+            raise ConfigError(f"{config.algorithm}: public rows cannot be shared in an asynchronous run")
+        if config.absent_fraction:
+            raise ConfigError("absent-fraction: an asynchronous run asks all clients; set it to 0, or the mode to sync")
+        if config.fraction < 1:
+            raise ConfigError("fraction: an asynchronous run asks all clients; set it to 1, or the mode to sync")
+        self._strategy = strategy
+        self._federation = federation
+        self._waiting: dict[str, tuple[Sent, float]] = {}
+        self._came: deque[Message] = deque()
+        self._sent = 0
+        self._wanted, self._last = 0, False
+        self._to_evaluate: set[int] = set()
+
+    def start(self, arrays: ArrayRecord) -> Played:
+        """Evaluate everyone before any training."""
+        noted = self._federation.notes()
+        return Played(arrays, evaluated=evaluate(self._strategy, self._federation, 0, arrays), left_out=noted)
+
+    def under_way(self) -> UnderWay:
+        """Return the messages that clients have been sent, the replies that have come, and where the engine stands."""
+        partition = {member.node: member.partition for member in self._federation.roster}
+        numbers: dict[str, Any] = {
+            "sent": self._sent,
+            "to evaluate": sorted(partition[node] for node in self._to_evaluate if node in partition),
+        }
+        grid = self._federation.grid
+        if not isinstance(grid, KeepsClients):
+            return UnderWay(numbers)
+        held = grid.hold()
+        came = {reply.metadata.reply_to_message_id: reply for reply in self._came}
+        numbers |= {
+            "engine": held.numbers,
+            "waiting": {message: asdict(sent.traffic) for message, (sent, _) in self._waiting.items()},
+            "came": list(came),
+        }
+        messages = {f"message.{message}": packed(sent.message) for message, (sent, _) in self._waiting.items()}
+        for message, reply in {**held.replies, **came}.items():
+            if message in self._waiting:
+                messages[f"reply.{message}"] = _packed_reply(reply, self._waiting[message][0])
+        return UnderWay(numbers, messages)
+
+    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
+        """Take up what was under way; where the engine does not keep it, number messages beyond all that came."""
+        federation, numbers = self._federation, under_way.numbers
+        self._sent = numbers["sent"]
+        # a strategy knows what it has sent last
+        self._strategy.configure_train(self._sent, arrays, ConfigRecord(), federation.view([]))
+        if not isinstance(federation.grid, KeepsClients):
+            self._sent = max([self._sent, *(member.round for member in federation.roster)]) + len(federation.roster)
+            return
+        messages = {name: unpacked(written) for name, written in under_way.messages.items()}
+        replies = {
+            name.removeprefix("reply."): message for name, message in messages.items() if name.startswith("reply.")
+        }
+        self._to_evaluate = {member.node for member in federation.roster if member.partition in numbers["to evaluate"]}
+        deadline = time.monotonic() + self._config.round_timeout
+        self._waiting = {
+            message: (Sent(messages[f"message.{message}"], Traffic(**traffic)), deadline)
+            for message, traffic in numbers["waiting"].items()
+        }
+        self._came.extend(replies[message] for message in numbers["came"])
+        federation.grid.take_up(Held(numbers["engine"], replies))
+
+    def play(self, number: int, arrays: ArrayRecord) -> Played:
+        """Take in as many uploads as there are clients, each answered at once."""
+        federation = self._federation
+        if federation.stop_requested:
+            raise Interrupted
+        played = Played(arrays, carry=True, left_out=federation.notes())
+        if number > 1:
+            played.left_out += federation.welcome(self._strategy.check)
+            self._forget_gone()
+        members = list(federation.roster)
+        self._wanted, self._last = len(members), number == self._config.rounds
+        if is_due(number, self._config) and not self._last:
+            self._to_evaluate = {member.node for member in members}
+        busy = federation.busy() | {sent.node for sent, _ in self._waiting.values()}
+        for member in members:
+            if member.node not in busy:
+                self._ask(member, number, played)
+        while self._waiting and (self._last or len(played.trained.replies) < self._wanted):
+            self._take(number, played)
+        if self._last and len(played.trained.replies) >= self._config.min_clients:
+            played.evaluated = evaluate(self._strategy, federation, number, played.arrays)
+        return played
+
+    def _take(self, number: int, played: Played) -> None:
+        """Use the next reply that has come, or look for more of them; those beyond this round wait for the next."""
+        if self._came:
+            self._use(self._came.popleft(), number, played)
+            return
+        self._came.extend(self._federation.grid.pull_messages(self._waiting.keys()))
+        self._give_up(played)
+        if not self._came:
+            self._federation.pause()
+
+    def _use(self, reply: Message, number: int, played: Played) -> None:
+        """Learn from a reply, and ask its client for more."""
+        federation, strategy = self._federation, self._strategy
+        sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+        if sent is None:
+            return  # a second reply to one message
+        replies = self._judged(reply, sent, played)
+        if sent.is_training and not replies:
+            return  # asked again in the next round, lest one that fails at once uses the rounds up
+        if sent.is_training and (taken := with_samples(replies)):
+            learnt, _ = strategy.aggregate_train(number, taken)
+            played.arrays = played.arrays if learnt is None else learnt
+        self._ask(federation.roster.of(sent.node), number, played)
+
+    def _judged(self, reply: Message, sent: Sent, played: Played) -> list[Message]:
+        """Return the reply, as it may be used, or nothing."""
+        alone, federation, strategy = Exchange(), self._federation, self._strategy
+        if sent.is_training:
+            federation.judge(reply, sent, alone, strategy.upload_spec, strategy.most_samples)
+        else:
+            federation.judge(reply, sent, alone)
+        federation.set_aside(alone, {sent.node: sent}, strategy.upload_spec)
+        result = played.trained if sent.is_training else played.evaluated
+        result.add(alone)
+        result.replies += alone.replies
+        return alone.replies
+
+    def _ask(self, member: Member, number: int, played: Played) -> None:
+        """Send a client that has nothing to do its next message: to evaluate where that is due, else to train."""
+        strategy, view = self._strategy, self._federation.view([member])
+        if member.node in self._to_evaluate and played.trained.replies:
+            self._to_evaluate.discard(member.node)
+            self._push(strategy.configure_evaluate(number, played.arrays, ConfigRecord(), view))
+            return
+        under_way = sum(sent.is_training for sent, _ in self._waiting.values())
+        if self._last and len(played.trained.replies) + under_way >= self._wanted:
+            return
+        self._sent += 1
+        self._push(strategy.configure_train(self._sent, played.arrays, ConfigRecord(), view))
+
+    def _push(self, messages: Any) -> None:
+        for message in self._federation.as_sent(messages):
+            message.metadata.ttl = max(message.metadata.ttl, self._config.round_timeout)
+            sent = Sent.of(message)
+            self._federation.push([message])
+            self._waiting[message.metadata.message_id] = sent, time.monotonic() + self._config.round_timeout
+
+    def _give_up(self, played: Played) -> None:
+        """Count clients that have not answered in time as failures; they are asked again in the next round."""
+        came = {reply.metadata.reply_to_message_id for reply in self._came}
+        for message, (sent, deadline) in list(self._waiting.items()):
+            if message not in came and time.monotonic() > deadline:
+                del self._waiting[message]
+                self._federation.give_up(sent, played.trained if sent.is_training else played.evaluated)
+
+    def _forget_gone(self) -> None:
+        self._waiting = {
+            message: (sent, deadline)
+            for message, (sent, deadline) in self._waiting.items()
+            if sent.node in self._federation.roster
+        }
+
+
+def _packed_reply(reply: Message, sent: Sent) -> bytes:
+    try:
+        return packed(reply)
+    except ValueError as error:  # a number that no message can hold, of a client in this process
+        return packed(Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=sent.message))
+
+
+def evaluate(strategy: Any, federation: Federation, number: int, arrays: ArrayRecord) -> Exchange:
+    """Let every client measure its model."""
+    everyone = federation.view(list(federation.roster))
+    evaluated = federation.exchange(strategy.configure_evaluate(number, arrays, ConfigRecord(), everyone))
+    if number:
+        strategy.aggregate_evaluate(number, with_samples(evaluated.replies))
+    return evaluated
+
+
+def is_due(number: int, config: RunConfig) -> bool:
+    """Say whether clients are evaluated after a round: each ``evaluate-every`` rounds, and after the last."""
+    return number % config.evaluate_every == 0 or number == config.rounds
+
+
+def with_samples(replies: list[Message]) -> list[Message]:
+    """Return the replies that weigh anything, with the metrics that all of them have.
+
+    No mean is taken over no samples, and Flower's strategies raise where one client names other metrics than the rest.
+    """
+    weighty = [reply for reply in replies if reply.content.metric_records[METRICS][EXAMPLES]]
+    measured = [set(reply.content.metric_records[METRICS]) for reply in weighty]
+    return [_with_metrics(reply, set.intersection(*measured)) for reply in weighty]
+
+
+def _with_metrics(reply: Message, names: set[str]) -> Message:
+    metrics = reply.content.metric_records[METRICS]
+    kept = MetricRecord({name: value for name, value in metrics.items() if name in names})
+    reply = copy(reply)
+    reply.content = RecordDict({**reply.content, METRICS: kept})
+    return reply

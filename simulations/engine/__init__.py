@@ -1,0 +1,1 @@
+"""The local engine: a Grid, the clients of a process, worker processes."""

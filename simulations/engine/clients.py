@@ -1,0 +1,147 @@
+"""The clients that a process runs: those asked last are awake in its memory, the others rest in files."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from flwr.app import Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+
+from hetfl_flwr.config import Value
+from hetfl_flwr.errors import StateError
+from hetfl_flwr.learning.lockstep import run_together
+from hetfl_flwr.node.state import FileStore, ResidentContext
+
+CLIENT_APP = "hetfl_flwr.client_app:app"
+"""The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
+
+FIRST_NODE = 2**62
+"""Node id of client 0: as many bytes on the wire as the random ids of Flower's other engines."""
+
+MEMORY = 2**31
+"""Bytes of what clients keep that stay in memory, of all processes together; the rest lies in files."""
+
+AWAKE = 1000
+"""Most clients that are awake in one process, however little they keep: each has the numbers of its rows as well."""
+
+
+class Clients:
+    """The clients that this process runs: those asked last are awake, each with its Context; the others rest in files.
+
+    Parameters
+    ----------
+    app : str
+        The ClientApp as ``module:attribute``.
+    run : int
+        The run's id.
+    run_config : mapping
+        Flat run config, the same for all.
+    count : int
+        How many clients there are in all.
+    scratch : Path
+        Folder of those that rest, the same for all processes; made when the first one does.
+    memory : int
+        Bytes of what clients keep that stay in memory. At least one client does.
+    """
+
+    def __init__(
+        self, app: str, run: int, run_config: Mapping[str, Value], count: int, scratch: Path, memory: int = MEMORY
+    ) -> None:
+        module, _, attribute = app.partition(":")
+        self._app: ClientApp = getattr(import_module(module), attribute)
+        self._run, self._run_config, self._count = run, dict(run_config), count
+        self._scratch, self._memory = scratch, memory
+        self.batched = run_config.get("batched", False) is not False
+        self._contexts: dict[int, ResidentContext] = {}  # of those that are awake, by node
+        self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
+
+    def answer(self, message: Message) -> Message:
+        """Let the addressed client answer a message.
+
+        Raises
+        ------
+        StateError
+            What a client keeps cannot be written or read.
+        """
+        return self.answer_together([message])[0]
+
+    def answer_together(self, messages: Sequence[Message]) -> list[Message]:
+        """Let the addressed clients, each another one, answer, their training steps together where that is faster."""
+        self._make_room()
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node not in self._contexts:
+                self._wake(node)
+        if len(messages) == 1:
+            return [self._answer(messages[0])]
+        return run_together([partial(self._answer, message) for message in messages])
+
+    def rest(self, nodes: Iterable[int]) -> None:
+        """Write down what clients keep, and forget all else about them: it is made again."""
+        for node in nodes:
+            if self._bytes.pop(node, None) is not None:
+                context = self._contexts.pop(node)
+                context.rest()
+                if context.state:
+                    self._write_records(node, recorddict_to_proto(context.state).SerializeToString())
+
+    def flush(self) -> None:
+        """Write down the state of all clients that are awake, and stay so."""
+        for node in self._bytes:
+            self._contexts[node].store.flush()
+
+    def drop(self) -> None:
+        """Forget the state of all clients that are awake: their files have another."""
+        for node in self._bytes:
+            self._contexts[node].store.drop()
+
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        context = self._contexts[node]
+        try:
+            return self._app(message, context)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        finally:
+            if self._bytes.pop(node, None) is not None:
+                self._bytes[node] = context.nbytes
+
+    def _make_room(self) -> None:
+        while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and sum(self._bytes.values()) > self._memory):
+            self.rest([next(iter(self._bytes))])
+
+    def _wake(self, node: int) -> None:
+        partition, records = node - FIRST_NODE, RecordDict()
+        if self._records(node).exists():
+            records = recorddict_from_proto(ProtoRecordDict.FromString(self._records(node).read_bytes()))
+        own: dict[str, Value] = {"partition-id": partition, "num-partitions": self._count}
+        file = FileStore(self._scratch, partition, lasting=False)
+        context = ResidentContext(self._run, node, own, records, self._run_config, file=file)
+        self._contexts[node], self._bytes[node] = context, 0
+
+    def _write_records(self, node: int, packed: bytes) -> None:
+        try:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            self._records(node).write_bytes(packed)
+        except OSError as error:
+            raise StateError(f"{self._records(node)}: cannot be written: {error.strerror}") from None
+
+    def _records(self, node: int) -> Path:
+        return self._scratch / f"records-{node - FIRST_NODE}"
+
+
+class Hosted(NamedTuple):
+    """What `Clients` is made of."""
+
+    app: str
+    run: int
+    run_config: Mapping[str, Value]
+    clients: int
+    scratch: Path
+    memory: int

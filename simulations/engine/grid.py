@@ -1,0 +1,219 @@
+"""The local engine: a Flower Grid that calls the ClientApp in this process, or in a few worker processes.
+
+It runs the same ServerApp and ClientApp as Flower's own engines. The clients that were asked last are awake: what they
+keep is in the memory of the process that runs them. The others rest: what they keep lies in files of a folder that goes
+away with the run, from which any worker wakes them. Which worker runs a client, and whether it has rested, changes no
+bit of the result.
+"""
+
+import shutil
+from collections.abc import Iterable, Mapping, Set
+from heapq import heappop, heappush
+from pathlib import Path
+from secrets import token_hex
+from tempfile import gettempdir
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from hetfl_flwr.config import RunConfig, Value, simulated_seconds
+from hetfl_flwr.node.node import run_store
+from hetfl_flwr.node.state import FileStore
+from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.under_way import Held
+from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, Clients, Hosted
+from simulations.engine.workers import Host, InProcess, Workers
+
+SCRATCH = ".clients-"
+"""How the folder begins, in the run folder, in which clients rest."""
+
+
+class LocalGrid(Grid):
+    """Delivers messages to clients on this machine, without Ray and without a network.
+
+    Replies are handed out one by one, in the order of simulated time: a client takes its ``client-seconds`` for a
+    round, give or take a tenth, drawn by the run's seed, and no time for anything else. So what a server that answers
+    each client as it comes sends next is the same for any number of workers.
+
+    Use it in a ``with``: leaving it ends the worker processes.
+
+    Parameters
+    ----------
+    run_config : mapping
+        Flat run config.
+    clients : int
+        Number of clients, 1 or more.
+    run : int
+        The run's id: what client state is stamped with.
+    workers : int
+        Worker processes. 1: everything in this process.
+    app : str
+        The ClientApp as ``module:attribute``.
+    memory : int
+        Bytes of what clients keep that stay in memory, of all processes together.
+
+    Attributes
+    ----------
+    clock : float
+        Simulated seconds since the run began: when the last reply that was handed out came in.
+    """
+
+    engine = "local"
+    pull_interval = 0.0
+
+    def __init__(
+        self,
+        run_config: Mapping[str, Value],
+        clients: int,
+        run: int,
+        workers: int = 1,
+        app: str = CLIENT_APP,
+        memory: int = MEMORY,
+    ) -> None:
+        self.stop_requested = False
+        self._nodes = [FIRST_NODE + partition for partition in range(clients)]
+        self._run = run
+        self._sent = 0
+        self._replies: dict[str, Message] = {}
+        self.clock = 0.0
+        self._due: list[tuple[float, int, str]] = []  # a heap: when, which message, its id
+        self._config = RunConfig.from_flat(run_config)
+        self._seconds = simulated_seconds(self._config.client_seconds)
+        self._scratch = Path(self._config.output_dir or gettempdir()) / f"{SCRATCH}{run}-{token_hex(4)}"
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
+        workers = min(workers, clients)
+        those = Hosted(app, run, dict(run_config), clients, self._scratch, memory // workers)
+        self._host: Host = InProcess(Clients(*those)) if workers == 1 else Workers(workers, those)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._host.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run.run_id
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return Run.create_empty(self._run)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of all clients' nodes."""
+        return list(self._nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Queue messages for their clients."""
+        pushed = list(messages)
+        for message in pushed:
+            self._sent += 1
+            # as long as the ids of Flower's simulation
+            message.metadata.__dict__["_message_id"] = str(UUID(int=self._sent))
+            heappush(self._due, (self.clock + self._duration(message), self._sent, message.metadata.message_id))
+        self._host.send(pushed)
+        return [message.metadata.message_id for message in pushed]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the reply that comes in next in simulated time, if any is on its way."""
+        wanted = message_ids if isinstance(message_ids, Set) else set(message_ids)
+        others = []
+        while self._due and self._due[0][2] not in wanted:
+            others.append(heappop(self._due))
+        reply = self._awaited(self._due[0][2]) if self._due else None
+        if reply is not None:
+            self.clock = max(self.clock, heappop(self._due)[0])
+        for other in others:
+            heappush(self._due, other)
+        return [] if reply is None else [reply]
+
+    def _awaited(self, message: str) -> Message | None:
+        while message not in self._replies:
+            reply = self._host.receive()
+            if reply is None:
+                return None
+            self._replies[reply.metadata.reply_to_message_id] = reply
+        return self._replies.pop(message)
+
+    def _duration(self, message: Message) -> float:
+        if message.metadata.message_type != MessageType.TRAIN:
+            return 0.0
+        partition = message.metadata.dst_node_id - FIRST_NODE
+        jitter = generator(self._config.seed, partition, self._sent, "seconds").uniform(0.9, 1.1)
+        return self._seconds[partition % len(self._seconds)] * jitter
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Deliver messages and return all replies. There is no timeout: clients here answer or raise."""
+        waiting = set(self.push_messages(messages))
+        replies: list[Message] = []
+        while waiting:
+            replies += self.pull_messages(waiting)
+            waiting -= {reply.metadata.reply_to_message_id for reply in replies}
+        return replies
+
+    def save_clients(self, folder: Path) -> dict[int, str]:
+        """Write every client's state; what has not changed since it was written last costs a file's name."""
+        self._settle()
+        self._host.tell("flush")
+        digests = {k: self._store(k).give(folder / f"client-{k}") for k in range(len(self._nodes))}
+        return {partition: digest for partition, digest in digests.items() if digest is not None}
+
+    def load_clients(self, folder: Path, partitions: Set[int]) -> None:
+        """Take up the state of each of these clients; what the others have saved since is forgotten."""
+        for partition in range(len(self._nodes)):
+            store = self._store(partition)
+            if partition in partitions:
+                store.write((folder / f"client-{partition}").read_bytes())
+            else:
+                store.forget()
+        self._host.tell("drop")
+        for remains in self._scratch.parent.glob(f"{SCRATCH}{self._run}-*"):  # of a process that was killed
+            if remains != self._scratch:
+                shutil.rmtree(remains, ignore_errors=True)
+
+    def hold(self) -> Held:
+        """Let clients that have something to do finish it, and return what is under way, which stays so.
+
+        Nobody hears of a reply before its time, so that this changes no bit.
+        """
+        self._settle()
+        numbers = {"clock": self.clock, "sent": self._sent, "due": sorted(self._due)}
+        return Held(numbers, {message: self._replies[message] for _, _, message in self._due})
+
+    def take_up(self, held: Held) -> None:
+        """Go on where `hold` was."""
+        self.clock, self._sent = held.numbers["clock"], held.numbers["sent"]
+        self._due = [(when, number, message) for when, number, message in held.numbers["due"]]
+        self._replies = dict(held.replies)
+
+    def _settle(self) -> None:
+        while (reply := self._host.receive()) is not None:
+            self._replies[reply.metadata.reply_to_message_id] = reply
+
+    def _store(self, partition: int) -> FileStore:
+        if self._config.state_dir:
+            return run_store(self._config, str(self._run), partition)
+        return FileStore(self._scratch, partition, lasting=False)

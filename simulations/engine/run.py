@@ -1,0 +1,184 @@
+"""One federation on this machine, by the local engine."""
+
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from simulations.engine.grid import LocalGrid
+
+DEFAULT_CLIENTS = 10
+"""Clients of a local run that names no number."""
+
+MANY_CLIENTS = 1000
+"""Clients above which the split of the data is tried before they are called."""
+
+
+def run_locally(
+    chosen: Mapping[str, Value],
+    *,
+    resume: bool = False,
+    workers: int = 1,
+    verbose: bool = True,
+    progress: bool = True,
+) -> Path:
+    """Run a federation in this process, or in some worker processes, and return its run folder.
+
+    Parameters
+    ----------
+    chosen : mapping
+        Config keys; those that are not there have their defaults.
+    resume : bool
+        Go on with the run in ``output-dir`` from its last checkpoint; of the other keys only `CHANGEABLE` ones may
+        differ.
+    workers : int
+        Worker processes, 1 or more; the results are the same bits for any number.
+    verbose : bool
+        Whether Flower's log is shown.
+    progress : bool
+        Whether a bar is shown, in a terminal or a notebook.
+
+    Raises
+    ------
+    HetflError
+        What is wrong with config, data or model, or that too few clients are left, in one line.
+    Interrupted
+        After Ctrl-C, when the round was done: says how to go on.
+    """
+    run = secrets.randbits(62) | 1 << 62
+    if resume:
+        config, run = _resumed(chosen)
+    else:
+        config = RunConfig.from_flat(dict(chosen))
+    config = resolved(config)
+    from flwr.app import Context, RecordDict
+
+    from hetfl_flwr.server_app import app as server_app
+    from simulations.engine.grid import LocalGrid
+
+    _check_threads(config, workers)
+    _say_batched(config, workers)
+    _check_split(config)
+    flat = config.to_flat()
+    with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
+        try:
+            with _stoppable(grid):
+                server_app(grid, Context(run, 1, {}, RecordDict(), flat))
+        except Interrupted:
+            again = f"hetfl run {config.algorithm} --out {config.output_dir} --resume"
+            raise Interrupted(f"stopped; go on with: {again}") from None
+    return Path(config.output_dir)
+
+
+@contextmanager
+def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
+    """Set this process up for a federation, and back: Flower's log and bars shown or not, and torch's threads."""
+    import torch
+    from flwr.supercore.logger import FLOWER_LOGGER
+
+    from hetfl_flwr.runs.progress import visible
+
+    level, threads, shown = FLOWER_LOGGER.level, torch.get_num_threads(), visible.set(bars)
+    FLOWER_LOGGER.setLevel(level if log else "CRITICAL")
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.setLevel(level)
+        torch.set_num_threads(threads)
+        visible.reset(shown)
+
+
+def _check_threads(config: RunConfig, workers: int) -> None:
+    """Say that there are more threads than cores; the number that was asked for stands."""
+    from hetfl_flwr.node.threads import cores
+
+    processes = min(workers, config.clients)
+    total = processes * config.threads
+    if total > cores():
+        remedy = "lower --workers, which changes no bit, or threads" if processes > 1 else "lower threads"
+        print(
+            f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
+            f"here: they will slow each other down; {remedy}, which changes bits",
+            file=sys.stderr,
+        )
+
+
+def _say_batched(config: RunConfig, workers: int) -> None:
+    """Say that clients that step together do not give the bits that they give one by one."""
+    if config.batched is not False and workers == 1:
+        print(
+            f"hetfl: batched = {str(config.batched).lower()}: results equal those of batched = false, and of other "
+            "numbers of workers, within float tolerance only",
+            file=sys.stderr,
+        )
+
+
+def _check_split(config: RunConfig) -> None:
+    """Refuse a number of clients that the data cannot be shared out over, before so many are made to say so."""
+    from hetfl_flwr.node.node import client_data
+
+    if config.clients > MANY_CLIENTS:
+        client_data(config, 0, config.clients)
+
+
+def resolved(config: RunConfig) -> RunConfig:
+    """Return the config with absolute paths, a run folder and a number of clients: nothing is left to guess."""
+    from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.data import absolute
+    from hetfl_flwr.runs.results import new_folder
+
+    config = config.with_data()
+    found: dict[str, Value] = {
+        "dataset": absolute(config.dataset),
+        "output-dir": str(new_folder(config)),
+        "clients": config.clients or DEFAULT_CLIENTS,
+    }
+    for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
+        if value:
+            found[key] = str(Path(value).expanduser().resolve())
+    return resolve(config.with_values(found))
+
+
+def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
+    """Return the config of the run to go on with, and its id."""
+    from hetfl_flwr.runs.checkpoint import choose
+    from hetfl_flwr.runs.results import check_unchanged, config_of
+
+    if "output-dir" not in chosen:
+        raise ConfigError("--resume needs --out: which run folder to go on with")
+    folder = Path(str(chosen["output-dir"])).expanduser().resolve()
+    asked = config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
+    check_unchanged(folder, resolved(asked))
+    checkpoint = choose(folder, resolved(asked)).checkpoint
+    if asked.rounds < checkpoint.round:
+        raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
+    return asked, checkpoint.run
+
+
+@contextmanager
+def _stoppable(grid: "LocalGrid") -> Iterator[None]:
+    """Let the first Ctrl-C finish the round, and the second one end the run at once."""
+
+    def stop(number: int, frame: object) -> None:
+        if grid.stop_requested:
+            raise KeyboardInterrupt
+        grid.stop_requested = True
+        os.write(2, b"\nfinishing this round; once more to stop at once\n")
+
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # none is told of one that C code has set

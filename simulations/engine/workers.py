@@ -1,0 +1,258 @@
+"""Where the clients of the local engine run: in this process, or shared out to a few worker processes."""
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from threading import Thread
+from time import perf_counter
+from typing import Any
+
+from flwr.app import Message, MessageType
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
+
+from hetfl_flwr.errors import FederationError, HetflError
+from hetfl_flwr.learning.lockstep import LARGEST_GROUP
+from hetfl_flwr.wire.messages import packed, unpacked
+from simulations.engine.clients import FIRST_NODE, Clients, Hosted
+
+AHEAD = 2
+"""Messages that a worker has at most: the one it works on, and the next, so that it need not wait for it."""
+
+EVEN = 1.1
+"""Clients stay with their worker as long as none has more than so many times its even share of the work."""
+
+
+class InProcess:
+    """Clients in this process, one after another in the order in which messages came, or some of them together."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._queue: deque[Message] = deque()
+        self._replies: deque[Message] = deque()
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Queue messages."""
+        self._queue.extend(messages)
+
+    def receive(self) -> Message | None:
+        """Let the next client answer; where clients of one architecture step together, all that are to train."""
+        if not self._replies and self._queue:
+            self._replies += self._clients.answer_together(self._next())
+        return self._replies.popleft() if self._replies else None
+
+    def _next(self) -> list[Message]:
+        together = [self._queue.popleft()]
+        while self._queue and self._clients.batched and len(together) < LARGEST_GROUP:
+            if not together[0].metadata.message_type == self._queue[0].metadata.message_type == MessageType.TRAIN:
+                break
+            together.append(self._queue.popleft())
+        return together
+
+    def tell(self, what: str) -> None:
+        """Call a method of `Clients`."""
+        getattr(self._clients, what)()
+
+    def close(self) -> None:
+        """Do nothing: there is no process to end."""
+
+
+class Workers:
+    """Clients in worker processes, shared out by how long each took before; a client is with one worker at a time.
+
+    A worker always reads what it is sent, also while it works, so that no pipe fills up on both sides.
+
+    Parameters
+    ----------
+    workers : int
+        How many, 2 or more.
+    those : Hosted
+        The clients.
+    """
+
+    def __init__(self, workers: int, those: Hosted) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for worker in range(workers):
+            here, there = context.Pipe()
+            process = context.Process(target=_work, args=(there, those), daemon=True, name=f"hetfl-worker-{worker}")
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self._processes.append(process)
+        self._queues: list[deque[Message]] = [deque() for _ in range(workers)]
+        self._under_way: list[deque[Message]] = [deque() for _ in range(workers)]
+        self._settled: deque[Message] = deque()
+        self._owners: dict[int, int] = {}
+        self._seconds: dict[int, float] = {}
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Queue messages for the workers that have the clients."""
+        if not any(self._queues) and not any(self._under_way):
+            self._share_out([message.metadata.dst_node_id for message in messages])
+        for message in messages:
+            self._queues[self._owner(message.metadata.dst_node_id)].append(message)
+        for _ in range(AHEAD):
+            for worker in range(len(self._pipes)):
+                self._feed(worker)
+
+    def receive(self) -> Message | None:
+        """Wait for the next reply of any worker."""
+        if self._settled:
+            return self._settled.popleft()
+        waiting = [pipe for pipe, under_way in zip(self._pipes, self._under_way, strict=True) if under_way]
+        if not waiting:
+            return None
+        worker = self._pipes.index(wait(waiting)[0])  # type: ignore[arg-type]
+        written = self._reply(worker)
+        self._feed(worker)
+        return unpacked(written)
+
+    def tell(self, what: str) -> None:
+        """Let every worker call a method of its `Clients`, after what is under way."""
+        for worker, under_way in enumerate(self._under_way):
+            while under_way:
+                self._settled.append(unpacked(self._reply(worker)))
+        everyone = range(len(self._pipes))
+        for worker in everyone:
+            self._tell(worker, (what, ()))
+        for worker in everyone:
+            self._received(worker)
+        for _ in range(AHEAD):
+            for worker in everyone:
+                self._feed(worker)
+
+    def close(self) -> None:
+        """End the workers."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _owner(self, node: int) -> int:
+        return self._owners.setdefault(node, (node - FIRST_NODE) % len(self._pipes))
+
+    def _share_out(self, nodes: Sequence[int]) -> None:
+        """Choose the workers of clients that are all to work now; those that change theirs rest in between."""
+        known = [self._seconds[node] for node in nodes if node in self._seconds]
+        usual = sum(known) / len(known) if known else 1.0
+        before = {node: self._owner(node) for node in nodes}
+        seconds = {node: self._seconds.get(node, usual) for node in nodes}
+        self._owners |= share_out(seconds, before, len(self._pipes))
+        leaving: dict[int, list[int]] = {}
+        for node in nodes:
+            if self._owners[node] != before[node]:
+                leaving.setdefault(before[node], []).append(node)
+        for worker, some in leaving.items():
+            self._tell(worker, ("rest", (some,)))
+        for worker in leaving:
+            self._received(worker)
+
+    def _feed(self, worker: int) -> None:
+        """Send a worker its next message, if there is one and room for it."""
+        if self._queues[worker] and len(self._under_way[worker]) < AHEAD:
+            message = self._queues[worker].popleft()
+            self._tell(worker, packed(message))
+            self._under_way[worker].append(message)
+
+    def _reply(self, worker: int) -> bytes:
+        """Take in a worker's next reply, and how long it took."""
+        written: bytes
+        written, seconds = self._received(worker)
+        message = self._under_way[worker].popleft().metadata
+        if message.message_type == MessageType.TRAIN:  # the least of them all: a machine may be busy with other things
+            self._seconds[message.dst_node_id] = min(seconds, self._seconds.get(message.dst_node_id, seconds))
+        return written
+
+    def _tell(self, worker: int, what: object) -> None:
+        try:
+            self._pipes[worker].send(what)
+        except OSError:
+            raise self._died(worker) from None
+
+    def _received(self, worker: int) -> Any:
+        """Return a worker's answer to a message or a command, or raise the error that it came to."""
+        try:
+            answer = self._pipes[worker].recv()
+        except (EOFError, OSError):
+            raise self._died(worker) from None
+        if isinstance(answer, str):
+            raise FederationError(f"worker {worker}: {answer}")
+        return answer
+
+    def _died(self, worker: int) -> FederationError:
+        self._processes[worker].join(timeout=1)
+        return FederationError(
+            f"worker process {worker} ended (exit code {self._processes[worker].exitcode}); "
+            "was it out of memory? Try fewer --workers"
+        )
+
+
+Host = InProcess | Workers
+"""Where the clients run."""
+
+
+def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: int) -> dict[int, int]:
+    """Choose a worker for each client: the longest first, each its own if that is even, else the one with least to do.
+
+    Parameters
+    ----------
+    seconds : mapping of int to float
+        How long each client takes.
+    owners : mapping of int to int
+        The worker that has each of them.
+    workers : int
+        How many there are.
+    """
+    loads, chosen = [0.0] * workers, {}
+    most = EVEN * sum(seconds.values()) / workers
+    for client in sorted(seconds, key=seconds.__getitem__, reverse=True):
+        own, least = owners[client], loads.index(min(loads))
+        chosen[client] = own if loads[own] + seconds[client] <= most or loads[own] == loads[least] else least
+        loads[chosen[client]] += seconds[client]
+    return chosen
+
+
+def _work(pipe: Connection, those: Hosted) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, those.run, SUPERLINK_NODE_ID
+    clients = Clients(*those)
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    Thread(target=_read, args=(pipe, inbox), daemon=True).start()
+    while (received := inbox.get()) is not None:
+        answer: object
+        try:
+            answer = _answer(clients, received)
+        except Exception as error:
+            answer = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {error}"
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
+
+
+def _answer(clients: Clients, received: bytes | tuple[str, tuple[Any, ...]]) -> object:
+    """Return a client's packed reply and the seconds it took; or call a method of `Clients`."""
+    if isinstance(received, bytes):
+        started = perf_counter()
+        reply = clients.answer(unpacked(received))
+        return packed(reply), perf_counter() - started
+    command, arguments = received
+    getattr(clients, command)(*arguments)
+    return ()
+
+
+def _read(pipe: Connection, inbox: "SimpleQueue[Any]") -> None:
+    """Take in what comes through a pipe; None when it has ended."""
+    try:
+        while True:
+            inbox.put(pipe.recv())
+    except (EOFError, OSError):
+        inbox.put(None)

@@ -1,0 +1,173 @@
+"""Trained models for devices that have none of this project: as a program of torch.export, or as ONNX.
+
+The program takes a batch of any size of inputs as they are stored, such as pixels of 0 to 255, and returns logits: the
+scaling that the client trained with is part of it. What it expects travels within the file, as JSON:
+
+- ``.pt2``: ``extra = {"hetfl.json": ""}; program = torch.export.load(path, extra_files=extra).module()``
+- ``.onnx``: ``session.get_modelmeta().custom_metadata_map["hetfl"]`` of an onnxruntime session
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hetfl_flwr.data import Samples, prepared
+from hetfl_flwr.errors import ConfigError, ModelError
+from hetfl_flwr.models.split_model import cause
+from hetfl_flwr.node.node import Node
+
+KINDS = (".pt2", ".onnx")
+EXTRA = "hetfl.json"
+"""Name of what travels within a ``.pt2`` file."""
+
+MEANING = {
+    "image": "pixels as they are stored, 0 to {top:g}: channels, height, width",
+    "table": "columns in the order of names, neither scaled nor centred; NaN where one is missing; COLUMN=VALUE is 1 "
+    "where the row has the value, else 0",
+    "text": "tokens of the vocabulary {vocabulary}, 0 after the end",
+}
+
+TRACED = 2
+"""Size of the batch that the program is traced with; 1 would be taken for the only one that there is."""
+
+
+class Program(nn.Module):
+    """A model with the scaling of its inputs in front of it.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Maps inputs as batches have them to logits.
+    samples : Samples
+        How their batches are made of what is stored.
+    """
+
+    peak: Tensor
+    centre: Tensor
+
+    def __init__(self, model: nn.Module, samples: Samples) -> None:
+        super().__init__()
+        arrays = samples.arrays
+        self.model, self.spec = model, arrays.spec
+        self.register_buffer("peak", torch.as_tensor(arrays.peak, dtype=torch.float32))
+        self.register_buffer("centre", arrays.centre)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits (B, C) of stored inputs (B, *shape)."""
+        logits: Tensor = self.model(prepared(inputs, self.spec, self.peak, self.centre))
+        return logits
+
+
+def export_node(node: Node, path: Path) -> Path:
+    """Write a client's model as it is now to a file.
+
+    Parameters
+    ----------
+    node : Node
+        The client, as `hetfl_flwr.runs.trained.load_client` gives it.
+    path : Path
+        ``.pt2`` or ``.onnx``; missing folders are made.
+
+    Raises
+    ------
+    ConfigError
+        Another kind of file, one that cannot be written, or ONNX without its package.
+    ModelError
+        torch cannot export this model.
+    """
+    if path.suffix not in KINDS:
+        raise ConfigError(f"{path}: no such kind of model file; known: {', '.join(KINDS)}")
+    if path.suffix == ".onnx" and not find_spec("onnxscript"):
+        raise ConfigError("ONNX needs the package onnxscript: pip install 'hetfl[onnx]', or write a .pt2 file")
+    program = Program(_plain(node.model), node.data.train).cpu().eval()
+    told = json.dumps(description(node), indent=1, allow_nan=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _quiet():
+            _write(_traced(program, node), path, told)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+def description(node: Node) -> dict[str, Any]:
+    """Return what a client's program expects and gives, for those who have only its file."""
+    arrays, config = node.data.train.arrays, node.config
+    return {
+        "inputs": {
+            "kind": arrays.spec.kind,
+            "shape": ["batch", *arrays.spec.shape],
+            "dtype": node.dtype,
+            "meaning": MEANING[arrays.spec.kind].format(
+                top=1.0 if isinstance(arrays.peak, Tensor) else arrays.peak,
+                vocabulary=config.vocabulary,
+            ),
+            "names": list(arrays.input_names),
+        },
+        "outputs": {
+            "shape": ["batch", arrays.spec.classes],
+            "dtype": "float32",
+            "meaning": "logits: softmax gives probabilities",
+            "classes": list(arrays.class_names) or [str(number) for number in range(arrays.spec.classes)],
+        },
+        "normalize": f"{config.normalize}, done by the program itself",
+        "made of": {
+            "model": node.model_name,
+            "algorithm": config.algorithm,
+            "dataset": config.dataset,
+            "partition": node.partition,
+            "seed": config.seed,
+        },
+    }
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    """Return a copy without this project's hooks: layouts in memory and mixed precision are for training here."""
+    model = deepcopy(model)
+    for layer in model.modules():
+        for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
+            for key, hook in list(hooks.items()):
+                if getattr(hook, "__module__", "").startswith("hetfl_flwr."):
+                    del hooks[key]
+    return model
+
+
+def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
+    arrays = node.data.train.arrays
+    inputs = torch.zeros((TRACED, *arrays.spec.shape), dtype=arrays.inputs.dtype)
+    try:
+        return torch.export.export(program, (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    except Exception as error:
+        raise ModelError(f"torch.export cannot take '{node.model_name}': {cause(error)}") from error
+
+
+def _write(traced: torch.export.ExportedProgram, path: Path, told: str) -> None:
+    if path.suffix == ".pt2":
+        torch.export.save(traced, path, extra_files={EXTRA: told})
+        return
+    onnx = torch.onnx.export(traced, dynamo=True, input_names=["inputs"], output_names=["logits"], verbose=False)
+    assert onnx is not None
+    onnx.model.metadata_props["hetfl"] = told
+    onnx.save(path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what torch's exporters say of their own insides."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,180 @@
+"""The tables of ``hetfl list``."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Column, Table
+from rich.text import Text
+
+from hetfl_flwr.config import RunConfig, read_toml
+from hetfl_flwr.errors import HetflError
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data import Reading
+
+
+def algorithms() -> Table:
+    """List the algorithms: paper, what crosses the wire, what is needed of the clients, and the own keys.
+
+    All of it is read off the server half: the citation in its module's docstring, the first line and the ``Wire``
+    paragraph of the class's docstring, the attributes ``unlike_models``, ``sharing`` and ``width``. A need that these
+    do not tell stands in a ``Needs`` paragraph beside ``Wire``.
+    """
+    from hetfl_flwr.algorithms import find, names
+
+    table = Table(
+        Column("name", no_wrap=True),
+        Column("what it does", ratio=4),
+        Column("paper", ratio=3, min_width=10, overflow="fold"),
+        Column("what crosses the wire", ratio=6),
+        Column("unlike models", width=6),
+        Column("needs", ratio=3, min_width=10, overflow="fold"),
+        Column("own keys = default", no_wrap=True),
+        title="algorithms (in full: the docstrings of strategies/NAME.py and clients/NAME.py)",
+        show_lines=True,
+        expand=True,
+    )
+    for name in names():
+        algorithm = find(name)
+        doc = inspect.getdoc(algorithm.strategy) or ""
+        row = (
+            name,
+            doc.partition("\n")[0],
+            citation(inspect.getdoc(inspect.getmodule(algorithm.strategy)) or "") or "-",
+            "\n".join(wire(doc)),
+            "yes" if algorithm.strategy.unlike_models else "no",
+            "\n".join(_needs(algorithm.strategy(), doc)) or "-",
+            "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items()),
+        )
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def citation(doc: str) -> str:
+    r"""Return a module docstring's citation, ``Authors, "Title", venue and year``, less the title; "" if none.
+
+    Examples
+    --------
+    >>> citation('FedX, server half.\n\nRoe et al., "FedX: Learning\nApart", ICML 2022 (arXiv 2201.00001).')
+    'Roe et al., ICML 2022 (arXiv 2201.00001)'
+    """
+    found = re.search(r'\n\n([^"]+),\s"[^"]+",\s([^"]*?\d{4}(?:\s\([^)]*\))?)', doc)
+    return " ".join(", ".join(found.groups()).split()) if found else ""
+
+
+def paragraph(label: str, doc: str) -> list[str]:
+    r"""Return the items of a labelled paragraph of a class docstring, each on one line; none if it is not there.
+
+    A line goes on with the item before it unless it begins with a capital letter, a backtick or ``down:`` or ``up:``,
+    which a word and a comma may precede.
+
+    Examples
+    --------
+    >>> paragraph("Wire", "FedX.\n\nWire   down: a (),\n       b ()\n       up:   ``c``\n       Once: d\nState  none.")
+    ['down: a (), b ()', 'up: c', 'Once: d']
+    """
+    found = re.search(rf"^{label:<7}(.*(?:\n {{7}}.*)*)", doc, re.MULTILINE)
+    if found is None:
+        return []
+    items = re.split(r"\n\s+(?=[A-Z`]|(?:\w+, )?(?:down|up):)", found[1])
+    return [" ".join(item.replace("``", "").split()) for item in items]
+
+
+def wire(doc: str) -> list[str]:
+    """Return what the ``Wire`` paragraph says of a round: what goes down and up, or else its first item."""
+    items = [
+        re.sub(r"`(?:strategies|clients)\.(\w+)\.\w+`", r"\1", item).rstrip(".") for item in paragraph("Wire", doc)
+    ]
+    return [item for item in items if re.match(r"(\w+, )?(down|up): ", item)] or items[:1]
+
+
+def _needs(strategy: Any, doc: str) -> Iterator[str]:
+    """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
+    sharing = getattr(strategy, "sharing", None)
+    if sharing is not None:
+        yield "public rows with labels" if sharing.labelled else "public rows"
+    width = getattr(strategy, "width", 0)
+    if width:
+        yield f"one embedding width ({width})"
+    yield from paragraph("Needs", doc)
+
+
+def datasets(data_dir: str) -> Table:
+    """List the data sets of the catalogue; any hub id and any folder will do as well."""
+    from hetfl_flwr.data import catalogue_rows
+
+    table = Table(
+        Column("name", no_wrap=True),
+        "kind",
+        Column("shape", no_wrap=True),
+        *(Column(name, justify="right") for name in ("classes", "domains", "samples", "MB")),
+        Column("source", overflow="fold"),
+        "where",
+        "licence",
+        title="data sets (or a hub id with image-column, text-column or label-column, or a folder: ./photos)",
+        caption="Samples of the whole data set: a local copy may hold fewer. MB: decoded, in memory. ?: images of many "
+        "sizes, which image-size makes one. Folder only: not on the hub; a run of it says where to get it.",
+    )
+    for row in catalogue_rows(data_dir):
+        shape = " x ".join(str(length or "?") for length in row.shape)
+        size = f"{row.megabytes:,.2f}" if row.megabytes else "?"
+        counts = (str(row.classes), str(row.domains), f"{row.samples:,}", size)
+        table.add_row(row.name, row.kind, shape, *counts, row.source, row.where, row.licence)
+    return table
+
+
+def models(dataset: str, reading: "Reading | None" = None) -> Table:
+    """List the models, sized for a data set."""
+    from hetfl_flwr.data import data_spec
+    from hetfl_flwr.models import catalogue_rows
+
+    spec = data_spec(dataset, reading)
+    rows = [row._asdict() for row in catalogue_rows(spec)]
+    return _table(
+        f"models for {dataset}: inputs {spec.shape}, {spec.classes} classes (or package.module:function of your own)",
+        rows,
+    )
+
+
+def recipes(folder: Path) -> Table:
+    """List the recipes."""
+    table = Table("name", "algorithm", "dataset", "rounds", title="recipes")
+    for path in sorted(folder.glob("*.toml")):
+        values = read_toml(path)
+        table.add_row(path.stem, *(str(values.get(key, "")) for key in ("algorithm", "dataset", "rounds")))
+    return table
+
+
+def tables() -> Table:
+    """List the tables and figures of the papers that can be reproduced."""
+    from simulations.studies.reproduce.recipe import load, names
+
+    table = Table(
+        Column("name", no_wrap=True), "what", "runs", "needs", title="tables and figures: hetfl reproduce NAME"
+    )
+    for name in names():
+        recipe = load(name)
+        runs = f"{len(list(recipe.cells()))} x {recipe.seeds} seeds"
+        table.add_row(name, recipe.title, runs, recipe.needs or "bundled data")
+    return table
+
+
+def keys() -> Table:
+    """List the config keys that every algorithm shares."""
+    table = Table("key", "default", "meaning", title="config keys: --set key=value, or flwr run -c 'key=value'")
+    for field in RunConfig.model_fields.values():
+        if not field.exclude:
+            table.add_row(field.alias, repr(field.default), field.description)
+    return table
+
+
+def _table(title: str, rows: list[dict[str, object]]) -> Table:
+    if not rows:
+        raise HetflError(f"nothing to list: {title}")
+    table = Table(*(name.replace("_", " ") for name in rows[0]), title=title)
+    for row in rows:
+        table.add_row(*("-" if value is None else str(value) for value in row.values()))
+    return table

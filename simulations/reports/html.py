@@ -1,0 +1,429 @@
+"""Run folders as one HTML file that needs nothing else: no script, no network; to be read, sent on and printed.
+
+Pictures are SVG in the page and follow its colours, light or dark; a point tells its numbers where the pointer rests
+on it. All that comes from a run folder is escaped. Accuracies are fractions in [0, 1], bytes in powers of 1000.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from statistics import pstdev
+from typing import TYPE_CHECKING
+
+from rich.filesize import decimal
+from rich.table import Table
+
+from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
+from hetfl_flwr.runs.schema import ClientRecord
+from simulations.reports.charts import (
+    FRAME,
+    SMALL,
+    SmallChart,
+    in_bytes,
+    over_bytes,
+    over_rounds,
+    percent,
+    small_charts,
+)
+from simulations.reports.runs import Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
+from simulations.reports.tables import NOTHING, compare_table, privacy, shared_terms, unequal_terms
+
+if TYPE_CHECKING:
+    from simulations.reports.partition import Split
+
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_CELLS = 1200
+"""Classes of clients are a table up to so many cells, beyond a picture."""
+MOST_FAILURES = 100
+MOST_NAMES = 5
+"""Of algorithms, in the title."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table, its shade in [0, 1], and what is to be said below it."""
+
+    text: str
+    shade: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: caption, columns (name, whether of numbers), rows, and what is to be said below it."""
+
+    caption: str
+    columns: list[tuple[str, bool]]
+    rows: list[list[Cell]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """All that is told of one run."""
+
+    name: str
+    title: str
+    state: str
+    tiles: list[tuple[str, str, str]]
+    facts: list[tuple[str, str]]
+    traffic: Sheet
+    clients: Sheet
+    small: list[SmallChart]
+    failures: Sheet | None
+    changed: Sheet
+    unchanged: Sheet
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """Who had which rows: a table or, of many clients and classes, a picture as a data URI; or why neither."""
+
+    title: str
+    sheet: Sheet | None = None
+    picture: str = ""
+    why: str = ""
+
+
+def write_report(folders: Sequence[Path | str], path: Path | str = "report.html") -> Path:
+    """Write the report of one run, or of several side by side, and return its path.
+
+    In a notebook: ``IPython.display.IFrame(write_report(["runs/fedhe"]), "100%", 800)``.
+
+    Parameters
+    ----------
+    folders : sequence of path
+        Run folders, at least one; runs that have not ended are reported as far as they got.
+    path : path
+        The file; missing folders are made.
+
+    Raises
+    ------
+    RunFolderError
+        One line, for a folder that holds no run, a broken file in it, or a report that cannot be written.
+    """
+    page = report_page([load_run(Path(folder)) for folder in folders])
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {error.strerror}; name another file") from None
+    return path
+
+
+def report_page(runs: Sequence[Run]) -> str:
+    """Return the page that `write_report` writes.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    groups, several = group_runs(runs), len(runs) > 1
+    unequal = unequal_terms(groups) or ""
+    splits = [_split(run) for run in runs]
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        title=_title(runs),
+        terms=shared_terms(groups) if several else "",
+        unequal=unequal,
+        comparison=_comparison(runs, unequal) if several else None,
+        differing=_differing(groups) if several else None,
+        charts=[chart for chart in (over_rounds(groups), over_bytes(groups)) if chart is not None],
+        parts=[_part(run, split) for run, split in zip(runs, splits, strict=True)],
+        splits=[_split_part(split) for split in dict.fromkeys(splits)],
+        frame=FRAME,
+        small=SMALL,
+    )
+
+
+# --- words and figures ---------------------------------------------------------------------------
+
+
+def _title(runs: Sequence[Run]) -> str:
+    algorithms, datasets = (
+        list(dict.fromkeys(str(run.config[key]) for run in runs)) for key in ("algorithm", "dataset")
+    )
+    told = ", ".join(algorithms) if len(algorithms) <= MOST_NAMES else f"{len(algorithms)} algorithms"
+    return f"{told} on {', '.join(datasets)}"
+
+
+def _tiles(run: Run) -> list[tuple[str, str, str]]:
+    """Return the figures to be seen first: name, figure, and what to say of it."""
+    shown = figures(run)
+    scores = [score for score in shown["accuracy_per_client"] if score is not None]
+    spread = f"± {percent(pstdev(scores))} over clients, " if scores else ""
+    each = [
+        ("Accuracy", shown["accuracy"], f"{spread}best on test {percent(best_accuracy(run))}"),
+        ("Global model", shown["global_accuracy"], "its accuracy"),
+        ("ACC", shown["acc"], "accuracy over all domains"),
+        ("BWT", shown["bwt"], "on the clients' own domains"),
+        ("FWT", shown["fwt"], "on the other domains"),
+    ]
+    tiles = [(name, percent(value), note) for name, value, note in each if value is not None or name == "Accuracy"]
+    for name, kind in (("Payload", "bytes"), ("On the wire", "wire")):
+        up, down = shown[f"{kind}_up"], shown[f"{kind}_down"]  # type: ignore[literal-required]
+        tiles.append((name, decimal(up + down), f"{decimal(up)} up, {decimal(down)} down"))
+    tiles.append(("Rounds", f"{shown['rounds']:,}", f"of {run.config['rounds']:,}, in {shown['seconds']:,.1f} s"))
+    return [*tiles, ("Failures", f"{shown['failures']:,}", "clients left out of a round, or an evaluation")]
+
+
+def _part(run: Run, split: Split | str) -> Part:
+    shown = figures(run)
+    state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
+    changed, unchanged = _config_sheets(run)
+    return Part(
+        name=run.name,
+        title=f"{shown['algorithm']}, seed {shown['seed']}",
+        state=state,
+        tiles=_tiles(run),
+        facts=_facts(run),
+        traffic=_traffic(run),
+        clients=_clients(run, split),
+        small=small_charts(run),
+        failures=_failures(run),
+        changed=changed,
+        unchanged=unchanged,
+    )
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """Return what was run."""
+    shown, config = figures(run), run.config
+    models = Counter(client["model"] for client in run.clients if client["model"] is not None)
+    dealt = ", ".join(f"{name} ({count} clients)" if count > 1 else name for name, count in models.items())
+    facts = {
+        "Algorithm": f"{shown['algorithm']}: {_purpose(shown['algorithm'])}".removesuffix(": "),
+        "Data": f"{shown['dataset']}, partition {config.get('partition', NOTHING)}",
+        "Models": dealt or config.get("models"),
+        "Clients": shown["clients"],
+        "Seed": shown["seed"],
+        "Engine": shown["engine"],
+        "Privacy": privacy(run),
+        "Made with": ", ".join(map(" ".join, shown["versions"].items())) or None,
+        "Run folder": run.name,
+    }
+    return [(name, str(fact)) for name, fact in facts.items() if fact is not None]
+
+
+def _purpose(algorithm: str) -> str:
+    """Return the first line of an algorithm's docstring; empty where the algorithm is not here."""
+    from hetfl_flwr.algorithms import find
+
+    with suppress(ConfigError):
+        return (find(algorithm).strategy.__doc__ or "").partition("\n")[0]
+    return ""
+
+
+def _traffic(run: Run) -> Sheet:
+    shown, rounds = figures(run), max(1, figures(run)["rounds"])
+    counts = {
+        "payload": (shown["bytes_up"], shown["bytes_down"]),
+        "on the wire": (shown["wire_up"], shown["wire_down"]),
+    }
+    rows = [
+        [name, decimal(up), decimal(down), decimal(up + down), decimal((up + down) // rounds)]
+        for name, (up, down) in counts.items()
+    ]
+    return Sheet(
+        "Bytes",
+        [("", False), ("up", True), ("down", True), ("both", True), ("both, a round", True)],
+        [list(map(Cell, row)) for row in rows],
+    )
+
+
+def _clients(run: Run, split: Split | str) -> Sheet:
+    """Return a row a client: its first, best and last accuracy are on its own test samples."""
+    scores = client_scores(run.rounds)
+    failed = [failure.partition for record in run.rounds for failure in record.failures]
+    shares = {} if isinstance(split, str) else {share.client: share for share in split.shares}
+    classes = {client: str(share.classes) for client, share in shares.items()}
+    own: dict[int, list[float]] = {client["partition"]: [] for client in run.clients}
+    for _, partition, accuracy in scores:
+        own.setdefault(partition, []).append(accuracy)
+    columns: list[tuple[str, bool, Callable[[ClientRecord], str]]] = [
+        ("client", True, lambda client: str(client["partition"])),
+        ("model", False, lambda client: client["model"] or NOTHING),
+        ("parameters", True, lambda client: _count(client["parameters"])),
+        ("training", True, lambda client: _count(client["train"])),
+        ("validation", True, lambda client: _count(client["validation"])),
+        ("test", True, lambda client: _count(client["test"])),
+        ("classes", True, lambda client: classes.get(client["partition"], NOTHING)),
+        ("first", True, lambda client: percent(next(iter(own[client["partition"]]), None))),
+        ("best", True, lambda client: percent(max(own[client["partition"]], default=None))),
+        ("last", True, lambda client: percent([client["accuracy"], *own[client["partition"]]][-1])),
+        ("up", True, lambda client: in_bytes(client["bytes_up"])),
+        ("down", True, lambda client: in_bytes(client["bytes_down"])),
+        ("failures", True, lambda client: str(failed.count(client["partition"]))),
+    ]
+    return Sheet(
+        "Clients",
+        [(name, numeric) for name, numeric, _ in columns],
+        [[Cell(text(client)) for _, _, text in columns] for client in run.clients],
+        "Samples of training, validation and test; accuracy on the client's own test samples, the first time, at best "
+        "and the last time; payload up and down.",
+    )
+
+
+def _failures(run: Run) -> Sheet | None:
+    """Return the failures and refused uploads, those for one reason in one row; None where there are none."""
+    found: dict[tuple[int, str, str], list[int]] = {}
+    for record in run.rounds:
+        for failure in record.failures:
+            reason = " ".join(failure.reason.split())
+            found.setdefault((failure.partition, failure.stage, reason), []).append(record.round)
+    if not found:
+        return None
+    rows = [
+        [_spans(rounds), NOTHING if client < 0 else str(client), stage, reason]
+        for (client, stage, reason), rounds in list(found.items())[:MOST_FAILURES]
+    ]
+    more = len(found) - MOST_FAILURES
+    return Sheet(
+        "Failures and refused uploads",
+        [("rounds", False), ("client", True), ("stage", False), ("reason", False)],
+        [list(map(Cell, row)) for row in rows],
+        f"And {more:,} more in rounds.jsonl." if more > 0 else "",
+    )
+
+
+def _spans(rounds: Sequence[int]) -> str:
+    """Write ascending numbers with those that follow one another as spans.
+
+    Examples
+    --------
+    >>> _spans([1, 2, 3, 7, 9, 10])
+    '1\u20133, 7, 9\u201310'
+    """
+    spans: list[list[int]] = []
+    for number in rounds:
+        if spans and number <= spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}\u2013{last}" for first, last in spans)
+
+
+def _config_sheets(run: Run) -> tuple[Sheet, Sheet]:
+    """Return the keys of a run that have another value than by default, and those that have not."""
+    defaults, meanings = _defaults(str(run.config["algorithm"]))
+    changed: list[list[Cell]] = []
+    unchanged: list[list[Cell]] = []
+    for key, value in run.config.items():
+        row = [Cell(key, note=meanings.get(key, "")), Cell(_value(value))]
+        if defaults.get(key) == value:
+            unchanged.append(row)
+        else:
+            changed.append([*row, Cell(_value(defaults[key]) if key in defaults else NOTHING)])
+    columns = [("key", False), ("value", False)]
+    return (
+        Sheet("Settings that differ from the defaults", [*columns, ("default", False)], changed),
+        Sheet("Settings as by default", columns, unchanged),
+    )
+
+
+def _defaults(algorithm: str) -> tuple[dict[str, Value], dict[str, str]]:
+    """Return the default of each config key, and what the key means."""
+    from hetfl_flwr.algorithms import find
+
+    defaults = RunConfig().to_flat()
+    with suppress(ConfigError):  # a package that is not here
+        defaults |= {f"{algorithm}.{key}": value for key, value in find(algorithm).defaults.items()}
+    fields = RunConfig.model_fields.items()
+    return defaults, {name.replace("_", "-"): field.description or "" for name, field in fields}
+
+
+def _comparison(runs: Sequence[Run], unequal: str) -> Sheet:
+    sheet = _sheet("Side by side", compare_table(runs))
+    return replace(sheet, note=sheet.note.removeprefix(unequal))  # which stands at the top of the page
+
+
+def _differing(groups: Sequence[Group]) -> Sheet:
+    """Return the keys in which groups differ, a column a group."""
+    keys = dict.fromkeys(key for group in groups for run in group.runs for key in run.config)
+    values = {key: [_values(group, key) for group in groups] for key in keys}
+    return Sheet(
+        "What differs",
+        [("key", False), *((group.label, False) for group in groups)],
+        [[Cell(key), *map(Cell, own)] for key, own in values.items() if len(set(own)) > 1],
+        f"{NOTHING}: a run of another algorithm, or of another version, has no such key.",
+    )
+
+
+def _values(group: Group, key: str) -> str:
+    found = (_value(run.config[key]) if key in run.config else NOTHING for run in group.runs)
+    return ", ".join(dict.fromkeys(found))
+
+
+def _sheet(caption: str, table: Table) -> Sheet:
+    """Return a table of the terminal as one of the page."""
+    columns = [(str(column.header), column.justify == "right") for column in table.columns]
+    cells = zip(*(column.cells for column in table.columns), strict=True)
+    return Sheet(caption, columns, [[Cell(str(cell)) for cell in row] for row in cells], str(table.caption or ""))
+
+
+def _split(run: Run) -> Split | str:
+    """Return who had which rows, or why that is not known any more."""
+    from hetfl_flwr.algorithms import resolve
+    from simulations.reports.partition import load_split
+
+    clients = figures(run)["clients"]
+    if not clients:
+        return f"{run.name}: no client is known yet"
+    try:
+        config = RunConfig.from_flat({**run.config, "clients": clients})
+        if not config.dataset:
+            return f"{run.name}: its nodes had data of their own"
+        split = load_split(resolve(config))
+    except HetflError as error:
+        return f"{run.name}: {error}"
+    trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}
+    if any(share.training != trained.get(share.client, share.training) for share in split.shares):
+        return f"{run.name}: its clients had other rows than its config gives them here: data of their own, it may be."
+    return split
+
+
+def _split_part(split: Split | str) -> SplitPart:
+    if isinstance(split, str):
+        return SplitPart("", why=split)
+    if len(split.shares) * split.classes > MOST_CELLS:
+        return SplitPart(split.title, picture=_picture(split))
+    most = max(max(share.histogram, default=0) for share in split.shares) or 1
+    columns = [("client", True), *((str(label), True) for label in range(split.classes))]
+    rows = [
+        [Cell(str(share.client)), *(Cell(f"{n:,}" if n else "\u00b7", n / most) for n in share.histogram)]
+        for share in split.shares
+    ]
+    return SplitPart(split.title, Sheet(f"Training rows of each class: {split.title}", columns, rows))
+
+
+def _picture(split: Split) -> str:
+    from simulations.reports.plots import split_figure
+
+    file = BytesIO()
+    split_figure(split).savefig(file, format="png", dpi=110)
+    return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
+
+
+def _value(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
+
+
+def _count(value: int | None) -> str:
+    return NOTHING if value is None else f"{value:,}"

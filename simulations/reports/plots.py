@@ -1,0 +1,458 @@
+"""Pictures of runs: accuracy over rounds, and over the bytes that it cost.
+
+Matplotlib is imported only when something is drawn, and no display is needed. Colours are Okabe and Ito's,
+which colour-blind readers can tell apart; lines differ in dashes or markers as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.runs.schema import ClientRecord
+from simulations.reports.runs import Group, Run, client_scores, curve, figures, group_runs
+from simulations.reports.tables import shared_terms, unequal_terms
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from simulations.reports.partition import Share, Split
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+DASHES = ("-", "--", "-.", ":")
+MOST_CLIENT_LINES = 12
+CLIENT_COLOURS = 6
+"""The first so many colours are the clients'; black is the mean's."""
+DPI = 150
+LEGEND_WIDTH, HANDLE_WIDTH = 140, 10
+"""Of a comparison, in characters."""
+MOST_CELLS = 400
+"""Up to so many cells of a heat map each one bears its number."""
+MOST_CLIENT_TICKS, MOST_CLASS_TICKS = 40, 20
+FEW_POINTS = 30
+"""Up to so many evaluated rounds each one is marked."""
+BELOW_LAST, ABOVE_BEST = 0.1, 0.02
+"""How far a picture of costs goes below the lowest last and above the highest accuracy: there the differences are."""
+LETTER_WIDTH, NAME_HEIGHT = 0.009, 0.03
+"""Room of a name at the end of a line, as parts of the axes; before it is that of two letters."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """One line of a comparison: the rounds that all runs of a group have evaluated; arrays of shape (n,).
+
+    A course is free if the runs have trained and sent no payload.
+    """
+
+    label: str
+    colour: str
+    marker: str
+    rounds: NDArray[np.int64]
+    accuracy: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    payload: NDArray[np.float64]
+    free: bool
+
+
+def plot_run(run: Run, path: Path) -> None:
+    """Draw the accuracy of one run's clients over its rounds, and write the picture.
+
+    Parameters
+    ----------
+    run : Run
+    path : Path
+        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing
+        folders are made.
+
+    Raises
+    ------
+    RunFolderError
+        If no round of the run was evaluated.
+    ConfigError
+        If the picture cannot be written there.
+    """
+    write_figure(run_figure(run), path)
+
+
+def plot_compare(runs: Sequence[Run], path: Path) -> None:
+    """Draw the mean accuracy of several runs over rounds and over payload bytes, and write the picture.
+
+    Runs that differ in their seed alone are one line, their mean, with a band of one standard deviation
+    (n - 1) each way, over the rounds that all of them have evaluated. Evaluations before the first byte was
+    sent have no place on the logarithmic axis and are left out there.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        At least one.
+    path : Path
+        As in `plot_run`.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run, or no round of some run was evaluated.
+    ConfigError
+        If the picture cannot be written there.
+    """
+    write_figure(compare_figure(runs), path)
+
+
+def plot_costs(runs: Sequence[Run], path: Path) -> None:
+    """Draw the mean accuracy of several runs over payload bytes, with their names at the lines, and write the picture.
+
+    Lines, bands and parameters are those of `plot_compare`.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run, or no round of some run was evaluated.
+    ConfigError
+        If the picture cannot be written there.
+    """
+    write_figure(costs_figure(runs), path)
+
+
+def plot_split(split: Split, path: Path) -> None:
+    """Draw which client has which classes, and how many rows of which kind, and write the picture.
+
+    Parameters
+    ----------
+    split : Split
+    path : Path
+        As in `plot_run`.
+
+    Raises
+    ------
+    ConfigError
+        If the picture cannot be written there.
+    """
+    write_figure(split_figure(split), path)
+
+
+def run_figure(run: Run) -> Figure:
+    """Return the figure that `plot_run` writes."""
+    from matplotlib.figure import Figure
+
+    points = curve(run)
+    _require_points(run)
+    figure = Figure(figsize=(8, 4.5), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    marker = "o" if points.rounds.size <= FEW_POINTS else ""
+    name = "mean"
+    if len(run.clients) == 1:
+        name = _client_name(run.clients[0])
+    elif len(run.clients) <= MOST_CLIENT_LINES:
+        _draw_clients(axes, run, marker)
+    else:
+        _draw_band(axes, run)
+    axes.plot(points.rounds, points.accuracy, color="black", linewidth=2.6, marker=marker, label=name)
+    _draw_global(axes, run, marker)
+    shown = figures(run)
+    axes.set_title(f"{shown['algorithm']} on {shown['dataset']}, seed {shown['seed']}", loc="left")
+    _dress(axes, "accuracy")
+    axes.set_ylim(0, 1)
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def compare_figure(runs: Sequence[Run]) -> Figure:
+    """Return the figure that `plot_compare` writes."""
+    from matplotlib.figure import Figure
+
+    groups, courses = _courses(runs)
+    figure = Figure(figsize=(10, 5), dpi=DPI, layout="constrained")
+    over_rounds, over_bytes = figure.subplots(1, 2, sharey=True)
+    for course in courses:
+        _draw_course(over_rounds, course, course.rounds)
+    _dress(over_rounds, "mean accuracy over clients")
+    _draw_costs(over_bytes, courses)
+    _entitle(figure, groups)
+    handles, labels = over_rounds.get_legend_handles_labels()
+    columns = max(1, min(len(labels), LEGEND_WIDTH // (max(map(len, labels)) + HANDLE_WIDTH)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    return figure
+
+
+def costs_figure(runs: Sequence[Run]) -> Figure:
+    """Return the figure that `plot_costs` writes."""
+    from matplotlib.figure import Figure
+
+    groups, courses = _courses(runs)
+    figure = Figure(figsize=(10, 6.5), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    _draw_costs(axes, courses)
+    axes.set_ylabel("mean accuracy over clients")
+    lowest, highest = min(course.accuracy[-1] for course in courses), max(course.accuracy.max() for course in courses)
+    axes.set_ylim(max(0, lowest - BELOW_LAST), highest + ABOVE_BEST)
+    paid = [(group.label, course) for group, course in zip(groups, courses, strict=True) if not course.free]
+    _name_ends(axes, paid)
+    _entitle(figure, groups)
+    return figure
+
+
+def split_figure(split: Split) -> Figure:
+    """Return the figure that `plot_split` writes: clients from top to bottom, by domain."""
+    from matplotlib.figure import Figure
+
+    shares = sorted(split.shares, key=lambda share: (split.domains.index(share.domain), share.client))
+    height = min(max(2.8, 1.6 + 0.26 * len(shares)), 11)
+    figure = Figure(figsize=(10, height), dpi=DPI, layout="constrained")
+    heat, bars = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _draw_classes(heat, shares, split.classes)
+    _draw_parts(bars, shares, split.own_tests)
+    _mark_clients(heat, shares)
+    _mark_domains(heat, bars, [share.domain for share in shares])
+    figure.suptitle(f"{split.title}: {split.rows:,} rows, {split.unused:,} unused", fontsize="medium", wrap=True)
+    return figure
+
+
+def _require_points(run: Run) -> None:
+    if not curve(run).rounds.size:
+        raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let it run on")
+
+
+def _client_name(client: ClientRecord) -> str:
+    name = f"client {client['partition']}"
+    return name if client["model"] is None else f"{name}: {client['model']}"
+
+
+def _draw_clients(axes: Axes, run: Run, marker: str) -> None:
+    scores = client_scores(run.rounds)
+    for number, client in enumerate(run.clients):
+        points = [(at, accuracy) for at, partition, accuracy in scores if partition == client["partition"]]
+        axes.plot(
+            *np.array(points, dtype=np.float64).reshape(-1, 2).T,
+            color=COLOURS[number % CLIENT_COLOURS],
+            linestyle=DASHES[number % len(DASHES)],
+            linewidth=1.1,
+            marker=marker,
+            markersize=3,
+            label=_client_name(client),
+        )
+
+
+def _draw_band(axes: Axes, run: Run) -> None:
+    scores = np.array(client_scores(run.rounds), dtype=np.float64).reshape(-1, 3)
+    rounds, starts = np.unique(scores[:, 0], return_index=True)
+    low, high = (extreme.reduceat(scores[:, 2], starts) for extreme in (np.minimum, np.maximum))
+    label = f"lowest to highest\nof {len(run.clients)} clients"
+    axes.fill_between(rounds, low, high, color=COLOURS[5], alpha=0.4, linewidth=0, label=label)
+
+
+def _draw_global(axes: Axes, run: Run, marker: str) -> None:
+    points = [(record.round, record.global_accuracy) for record in run.rounds]
+    known = np.array([point for point in points if point[1] is not None], dtype=np.float64)
+    if known.size:
+        axes.plot(*known.T, color="black", linewidth=1.8, linestyle="--", marker=marker, label="global model")
+
+
+def _draw_classes(axes: Axes, shares: Sequence[Share], classes: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    counts = np.full((len(shares), classes), np.nan)  # of a class that the client's data set does not have
+    for row, share in enumerate(shares):
+        counts[row, : len(share.histogram)] = share.histogram
+    few, most = counts.size <= MOST_CELLS, max(1.0, np.nanmax(counts))
+    places = (np.arange(classes), np.arange(len(shares)))
+    cells = axes.pcolormesh(
+        *places, counts, cmap="Blues", vmin=-0.04 * most, vmax=most, edgecolor="white", lw=0.8 * few
+    )
+    if few:
+        for (row, label), count in np.ndenumerate(counts):
+            if count > 0:
+                shade = "white" if count > most / 2 else "black"
+                axes.text(label, row, f"{count:,.0f}", ha="center", va="center", fontsize="x-small", color=shade)
+    else:
+        whole = MaxNLocator(8, integer=True)
+        bar = axes.figure.colorbar(cells, ax=axes, location="left", shrink=0.4, aspect=30, ticks=whole)
+        bar.ax.set_ylim(bottom=0)
+        bar.ax.tick_params(labelsize="x-small")
+        bar.outline.set_visible(False)
+    axes.set_xlabel("training rows of each class")
+    axes.xaxis.set_major_locator(MaxNLocator(MOST_CLASS_TICKS, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axes.tick_params(length=0, labelsize="x-small")
+    axes.spines[:].set_visible(False)
+
+
+def _draw_parts(axes: Axes, shares: Sequence[Share], own_tests: bool) -> None:
+    parts = {
+        "training": [share.training - share.public for share in shares],
+        "training, public": [share.public for share in shares],
+        "validation": [share.validation for share in shares],
+        "test": [share.test if own_tests else 0 for share in shares],
+    }
+    start = np.zeros(len(shares))
+    for (name, counts), colour in zip(parts.items(), ("#0072B2", "#56B4E9", "#E69F00", "#009E73"), strict=True):
+        if any(counts):
+            axes.barh(range(len(shares)), counts, left=start, height=0.8, color=colour, label=name)
+        start = start + counts
+    axes.set_xlabel("rows" if own_tests else "rows (tests: the data set's own split)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False, fontsize="x-small")
+    axes.tick_params(labelsize="x-small")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_clients(axes: Axes, shares: Sequence[Share]) -> None:
+    step = next(step for step in (1, 2, 5, 10, 20, 50, len(shares)) if len(shares) <= step * MOST_CLIENT_TICKS)
+    axes.set_yticks(range(0, len(shares), step), [str(share.client) for share in shares[::step]])
+    axes.set_ylim(len(shares) - 0.5, -0.5)
+    axes.set_ylabel("client")
+
+
+def _mark_domains(heat: Axes, bars: Axes, domains: Sequence[str]) -> None:
+    names = list(dict.fromkeys(domains))
+    if len(names) == 1:
+        return
+    for name in names:
+        first, count = domains.index(name), domains.count(name)
+        for axes in (heat, bars) if first else ():
+            axes.axhline(first - 0.5, color="black", linewidth=0.8)
+        at = (1.02, first + (count - 1) / 2)
+        bars.annotate(
+            name, at, xycoords=("axes fraction", "data"), va="center", fontsize="small", annotation_clip=False
+        )
+
+
+def course_of(group: Group, number: int) -> Course:
+    """Return the line of a group; its number chooses colour and marker."""
+    curves = [curve(run) for run in group.runs]
+    rounds = reduce(np.intersect1d, [points.rounds for points in curves])
+    shared = [np.isin(points.rounds, rounds) for points in curves]
+    accuracy = np.array([points.accuracy[keep] for points, keep in zip(curves, shared, strict=True)])
+    payload = np.array([points.payload[keep] for points, keep in zip(curves, shared, strict=True)])
+    several = len(curves) > 1
+    return Course(
+        label=fill(f"{group.label}, {len(curves)} seeds" if several else group.label, 40),
+        colour=COLOURS[number % len(COLOURS)],
+        marker=MARKERS[number % len(MARKERS)],
+        rounds=rounds,
+        accuracy=accuracy.mean(axis=0),
+        deviation=accuracy.std(axis=0, ddof=1) if several else np.zeros(rounds.size),
+        payload=payload.mean(axis=0),
+        free=bool(rounds.any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
+    )
+
+
+def _courses(runs: Sequence[Run]) -> tuple[list[Group], list[Course]]:
+    groups = group_runs(runs)
+    for run in runs:
+        _require_points(run)
+    return groups, [course_of(group, number) for number, group in enumerate(groups)]
+
+
+def _entitle(figure: Figure, groups: Sequence[Group]) -> None:
+    title = "\n".join(filter(None, (shared_terms(groups), unequal_terms(groups))))
+    figure.suptitle(title, fontsize="medium", wrap=True)
+
+
+def _name_ends(axes: Axes, named: Sequence[tuple[str, Course]]) -> None:
+    """Write names to the right of where lines end, from the highest down, none on another."""
+    from matplotlib.patheffects import withStroke
+
+    to_axes = axes.transData + axes.transAxes.inverted()
+    placed: list[tuple[float, float, float]] = []
+    for name, course in sorted(named, key=lambda pair: -pair[1].accuracy[-1]):
+        x, y = to_axes.transform((course.payload[-1], course.accuracy[-1]))
+        right = x + LETTER_WIDTH * (len(name) + 2)
+        for start, end, above in placed:
+            if start < right and x < end and above - y < NAME_HEIGHT:
+                y = above - NAME_HEIGHT
+        placed.append((x, right, y))
+        axes.annotate(
+            name,
+            (x, y),
+            (8, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="center",
+            color=course.colour,
+            path_effects=[withStroke(linewidth=3, foreground="white")],
+        )
+
+
+def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:
+    axes.plot(
+        x,
+        course.accuracy,
+        color=course.colour,
+        linewidth=1.6,
+        marker=course.marker,
+        markersize=5,
+        markevery=max(1, x.size // 8),
+        label=course.label,
+    )
+    if course.deviation.any():
+        low, high = course.accuracy - course.deviation, course.accuracy + course.deviation
+        axes.fill_between(x, low, high, color=course.colour, alpha=0.2, linewidth=0)
+
+
+def _draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    free = [_draw_free(axes, course) for course in courses if course.free]
+    _dress(axes, None)
+    axes.set_xlabel("payload sent, up + down (bytes, log scale)")
+    if free:
+        axes.legend(handles=free, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+    if len(free) == len(courses):
+        axes.set_xlabel("no payload sent")
+        axes.set_xticks([])
+        return
+    for course in courses:
+        if not course.free:
+            _draw_course(axes, course, np.where(course.payload > 0, course.payload, np.nan))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+
+
+def _draw_free(axes: Axes, course: Course) -> Line2D:
+    level, deviation = course.accuracy[-1], course.deviation[-1]
+    if deviation:
+        axes.axhspan(level - deviation, level + deviation, color=course.colour, alpha=0.2, linewidth=0)
+    return axes.axhline(
+        level,
+        color=course.colour,
+        linestyle="--",
+        linewidth=1.6,
+        marker=course.marker,
+        clip_on=False,
+        label=fill(f"{course.label}: sends nothing (last accuracy)", 60),
+    )
+
+
+def _dress(axes: Axes, what: str | None) -> None:
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    axes.set_xlabel("round")
+    if what is not None:
+        axes.set_ylabel(what)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write a picture in the format that its file's name ends with."""
+    kind = path.suffix.removeprefix(".") or "png"
+    known = figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise ConfigError(f"{path}: no such kind of picture as '{kind}'; known: {', '.join(sorted(known))}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format=kind)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}; name another file") from None

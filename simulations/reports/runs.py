@@ -1,0 +1,313 @@
+"""Run folders read back: what was run, what each round and client came to, and runs of the same settings as a group.
+
+A run that has no ``summary.json`` yet, or was killed before it, is read from the rounds it reached.
+Accuracies are fractions in [0, 1].
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, NoReturn, NotRequired, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
+
+from hetfl_flwr.config import Value, read_toml
+from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.runs.schema import (
+    CONFIG_FILE,
+    ROUNDS_FILE,
+    ClientRecord,
+    Count,
+    Round,
+    Summary,
+    first_problem,
+    read_clients,
+    read_rounds,
+    read_summary,
+)
+
+T = TypeVar("T")
+INCIDENTAL = {
+    "seed",
+    "data-dir",
+    "output-dir",
+    "state-dir",
+    "state-keep",
+    "device",
+    "threads",
+    "checkpoint-every",
+    "resume",
+    "accept-loss",
+    "round-timeout",
+    "track",
+}
+"""Config keys in which runs of the same settings may differ."""
+
+
+_Settings = TypedDict(
+    "_Settings",
+    {
+        "algorithm": str,
+        "dataset": str,
+        "rounds": Count,
+        "seed": Count,
+        "clients": NotRequired[Annotated[int, Field(ge=0, le=1_000_000)]],
+        "noise-multiplier": NotRequired[Annotated[FiniteFloat, Field(ge=0)]],
+    },
+)
+_CONFIG = TypeAdapter(_Settings)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read.
+
+    Attributes
+    ----------
+    folder : Path
+    name : str
+        The folder's own name.
+    config : dict
+        The run config, flat (``fedhe.alpha``).
+    rounds : list of Round
+        In ascending order; empty before the first round has ended.
+    summary : Summary or None
+        None while the run is going on, or where it was killed: see `figures`.
+    clients : list of ClientRecord
+        By partition; from the rounds, and so without models and samples, where ``clients.json`` is missing.
+    """
+
+    folder: Path
+    name: str
+    config: dict[str, Value]
+    rounds: list[Round]
+    summary: Summary | None
+    clients: list[ClientRecord]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The evaluated rounds of a run, with the payload bytes (up + down) sent until each; shapes (n,)."""
+
+    rounds: NDArray[np.int64]
+    accuracy: NDArray[np.float64]
+    payload: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed, and the name that tells them from the other groups."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    def values(self, figure: Callable[[Summary], T]) -> list[T]:
+        """Return one figure of each run."""
+        return [figure(figures(run)) for run in self.runs]
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run folder, of a run that has ended, is still going on, or was killed.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder with ``config.toml`` and, as far as the run got, ``rounds.jsonl``, ``clients.json`` and
+        ``summary.json``. A damaged line of ``rounds.jsonl`` is left out, with a warning on standard error; a last one
+        that a kill cut short, without.
+
+    Raises
+    ------
+    RunFolderError
+        One line, for a folder that is missing or holds no run, or for a broken file.
+    """
+    config = _load_config(folder)
+    rounds = _load_rounds(folder)
+    clients = read_clients(folder)
+    summary = read_summary(folder)
+    if clients is None:
+        clients = _clients_seen(rounds)
+    ordered = sorted(clients, key=lambda client: client["partition"])
+    return Run(folder, folder.resolve().name, config, rounds, summary, ordered)
+
+
+def _load_config(folder: Path) -> dict[str, Value]:
+    path = folder / CONFIG_FILE
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: no such folder; name a run folder, such as runs/NAME")
+    if not path.is_file():
+        inner = sorted(item.parent for item in folder.glob(f"*/{CONFIG_FILE}"))
+        hint = f"name a run in it, such as {inner[0]}" if inner else "name a folder that `hetfl run` wrote"
+        raise RunFolderError(f"{folder}: holds no run (no {CONFIG_FILE}); {hint}")
+    try:
+        config = read_toml(path)
+        _CONFIG.validate_python(config, strict=True)
+    except ConfigError as error:
+        _broken(str(error), "mend it")
+    except ValidationError as error:
+        _broken(f"{path}: {first_problem(error)}", "mend it")
+    return config
+
+
+def _load_rounds(folder: Path) -> list[Round]:
+    found = list(read_rounds(folder))
+    for (_, _, before), (number, _, entry) in pairwise(found):
+        if entry.round <= before.round:
+            place = f"{folder / ROUNDS_FILE}, line {number}"
+            _broken(f"{place}: round {entry.round} after round {before.round}", "delete that line")
+    return [entry for _, _, entry in found]
+
+
+def _broken(what: str, remedy: str) -> NoReturn:
+    raise RunFolderError(" ".join(f"{what}; {remedy}".split())) from None
+
+
+def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
+    """Return what is known of the clients' accuracies: (round, partition, accuracy), by round."""
+    return [
+        (record.round, int(key), accuracy)
+        for record in rounds
+        for key, score in record.clients.items()
+        if (accuracy := score.get("accuracy")) is not None
+    ]
+
+
+def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
+    scores = client_scores(rounds)
+    before = {partition: accuracy for number, partition, accuracy in scores if number == 0}
+    after = {partition: accuracy for number, partition, accuracy in scores if number}
+    return [
+        ClientRecord(
+            partition=partition,
+            model=None,
+            dataset=None,
+            owners=None,
+            parameters=None,
+            train=None,
+            validation=None,
+            test=None,
+            accuracy_before=before.get(partition),
+            accuracy=after.get(partition),
+            bytes_up=None,
+            bytes_down=None,
+            versions=None,
+            uploads=None,
+            epsilon=None,
+        )
+        for partition in {partition for _, partition, _ in scores}
+    ]
+
+
+def figures(run: Run) -> Summary:
+    """Return the run's summary or, where it has none, the same figures as far as its rounds tell them."""
+    if run.summary is not None:
+        return run.summary
+    evaluated = [record for record in run.rounds if record.accuracy is not None]
+    last = evaluated[-1] if evaluated else None
+    scores = {partition: accuracy for _, partition, accuracy in client_scores(evaluated[-1:])}
+    validated = [record.validation_accuracy for record in run.rounds if record.validation_accuracy is not None]
+    clients = int(run.config.get("clients", 0)) or len(run.clients)
+    return Summary(
+        algorithm=str(run.config["algorithm"]),
+        dataset=str(run.config["dataset"]),
+        clients=clients,
+        rounds=run.rounds[-1].round if run.rounds else 0,
+        seed=int(run.config["seed"]),
+        engine=None,
+        accuracy=last.accuracy if last else None,
+        accuracy_per_client=[scores.get(partition) for partition in range(clients)],
+        acc=last.acc if last else None,
+        bwt=last.bwt if last else None,
+        fwt=last.fwt if last else None,
+        global_accuracy=last.global_accuracy if last else None,
+        best_validation_accuracy=max(validated, default=None),
+        bytes_up=sum(record.bytes_up for record in run.rounds),
+        bytes_down=sum(record.bytes_down for record in run.rounds),
+        wire_up=sum(record.wire_up for record in run.rounds),
+        wire_down=sum(record.wire_down for record in run.rounds),
+        seconds=sum(record.seconds for record in run.rounds),
+        failures=sum(len(record.failures) for record in run.rounds),
+        epsilon=None,
+        noise_source=None,
+        versions={},
+    )
+
+
+def curve(run: Run) -> Curve:
+    """Return the run's evaluated rounds; arrays of shape (n,), n may be 0."""
+    sent = np.cumsum([record.bytes_up + record.bytes_down for record in run.rounds], dtype=np.int64)
+    evaluated = np.array([record.accuracy is not None for record in run.rounds], dtype=bool)
+    numbers = np.array([record.round for record in run.rounds], dtype=np.int64)
+    accuracy = np.array([record.accuracy for record in run.rounds], dtype=np.float64)
+    return Curve(numbers[evaluated], accuracy[evaluated], sent[evaluated])
+
+
+def best_accuracy(run: Run) -> float | None:
+    """Return the highest mean accuracy of any evaluated round, or None where there is no such round."""
+    return max(curve(run).accuracy.tolist(), default=None)
+
+
+def bytes_to(run: Run, target: float) -> int | None:
+    """Return the payload bytes (up + down) sent until the mean accuracy reached `target`; None for never."""
+    points = curve(run)
+    reached = points.payload[points.accuracy >= target]
+    return int(reached[0]) if reached.size else None
+
+
+def clock_to(run: Run, target: float) -> float | None:
+    """Return the simulated seconds until the mean accuracy reached `target`; None for never, or without a clock."""
+    for record in run.rounds:
+        if record.accuracy is not None and record.accuracy >= target:
+            return record.clock
+    return None
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Put runs of the same settings and other seeds together, in the order given.
+
+    A seed that comes up again starts a group of its own: counted twice, it would make the deviation smaller.
+    Groups of the same algorithm carry in their label the settings in which they differ.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run.
+    """
+    if not runs:
+        raise RunFolderError("no run to compare; name at least one run folder")
+    gathered: list[list[Run]] = []
+    for run in runs:
+        home = next((group for group in gathered if _belongs(run, group)), None)
+        if home is None:
+            gathered.append([run])
+        else:
+            home.append(run)
+    labels = _labels([group[0] for group in gathered])
+    return [Group(label, tuple(group)) for label, group in zip(labels, gathered, strict=True)]
+
+
+def _settings(run: Run) -> dict[str, Value]:
+    shown = figures(run)
+    learning = {key: value for key, value in run.config.items() if key not in INCIDENTAL}
+    return learning | {"clients": shown["clients"]}
+
+
+def _belongs(run: Run, group: Sequence[Run]) -> bool:
+    seeds = {figures(other)["seed"] for other in group}
+    return _settings(run) == _settings(group[0]) and figures(run)["seed"] not in seeds
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    settings = [_settings(run) for run in runs]
+    labels = []
+    for own in settings:
+        peers = [other for other in settings if other["algorithm"] == own["algorithm"]]
+        differing = [key for key in own if any(peer.get(key) != own[key] for peer in peers)]
+        told = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
+        labels.append(f"{own['algorithm']} ({told})" if told else str(own["algorithm"]))
+    named = zip(labels, runs, strict=True)
+    return [f"{label} [{run.name}]" if labels.count(label) > 1 else label for label, run in named]

@@ -1,0 +1,321 @@
+"""Tables of runs: one run's figures, its clients, and several runs side by side.
+
+Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, pstdev, stdev
+from typing import TypeVar
+
+from rich import box
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.runs.schema import ClientRecord, Summary
+from simulations.reports.runs import (
+    Group,
+    Run,
+    best_accuracy,
+    bytes_to,
+    clock_to,
+    figures,
+    group_runs,
+)
+
+T = TypeVar("T")
+NOTHING = "-"
+BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
+EPSILON_NOTE = (
+    "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
+    "noise came from."
+)
+SHOWN_FAILURES = 10
+UNEQUAL_KEYS = (
+    "partition",
+    "test-set",
+    "models",
+    "local-epochs",
+    "local-batches",
+    "batch-size",
+    "optimizer",
+    "learning-rate",
+)
+
+
+def shared_terms(groups: Sequence[Group]) -> str:
+    """Return one line that says on what terms all groups stand: data set, clients, rounds, seeds."""
+    common = {name: {term(group) for group in groups} for name, term in TERMS.items()}
+    return ", ".join(f"{name} {values.pop()}" for name, values in common.items() if len(values) == 1)
+
+
+def unequal_terms(groups: Sequence[Group]) -> str | None:
+    """Return one line that says in what the groups cannot be compared fairly: what was learnt, by whom, with what."""
+    found = {name: list(dict.fromkeys(map(TERMS[name], groups))) for name in ("dataset", "clients", "seed")}
+    for key in UNEQUAL_KEYS:
+        values = (group.runs[0].config.get(key) for group in groups)
+        found[key] = list(dict.fromkeys(str(value) for value in values if value is not None))
+    told = [f"{name} ({' / '.join(values)})" for name, values in found.items() if len(values) > 1]
+    return f"Not on equal terms: these runs differ in {', '.join(told)}." if told else None
+
+
+def client_table(run: Run) -> Table:
+    """Return one row a client: model, samples, accuracy on its own test set before and after, payload."""
+    columns: dict[str, Callable[[ClientRecord], str]] = {
+        "client": lambda client: str(client["partition"]),
+        "model": lambda client: client["model"] or NOTHING,
+        "params": lambda client: _count(client["parameters"]),
+        "train": lambda client: _count(client["train"]),
+        "val": lambda client: _count(client["validation"]),
+        "test": lambda client: _count(client["test"]),
+        "before": lambda client: _percent(client["accuracy_before"]),
+        "after": lambda client: _percent(client["accuracy"]),
+        "up": lambda client: _bytes(client["bytes_up"]),
+        "down": lambda client: _bytes(client["bytes_down"]),
+    }
+    note = f"Accuracy in % before and after training on the client's test set; payload up and down. {BYTES_NOTE}"
+    return _table(f"Clients of {run.name}", columns, run.clients, words={"model"}, notes=[note])
+
+
+def summary_table(run: Run) -> Table:
+    """Return the figures of one run, one a row, with the reasons of the first failures."""
+    shown = figures(run)
+    rows = {
+        "algorithm": shown["algorithm"],
+        "dataset": shown["dataset"],
+        "clients": str(shown["clients"]),
+        "rounds": _rounds(run),
+        "seed": str(shown["seed"]),
+        "engine": shown["engine"],
+        "accuracy %": _accuracy([shown]),
+        "best test %": _percent(best_accuracy(run)),
+        "ACC / BWT / FWT %": _domains(shown),
+        "global accuracy %": None if shown["global_accuracy"] is None else _percent(shown["global_accuracy"]),
+        "payload up": _bytes(shown["bytes_up"]),
+        "payload down": _bytes(shown["bytes_down"]),
+        "wire up": _bytes(shown["wire_up"]),
+        "wire down": _bytes(shown["wire_down"]),
+        "seconds": _seconds(shown["seconds"]),
+        "failures": _count(shown["failures"]),
+        "privacy": privacy(run),
+    }
+    table = _frame(run.name, [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"])
+    table.show_header = False
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", min_width=60)
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(name, Text(value))
+    told = [
+        f"round {record.round}: {' '.join(failure.reason.split())}"
+        for record in run.rounds
+        for failure in record.failures
+    ]
+    for failure in told[:SHOWN_FAILURES]:
+        table.add_row("", Text(failure))
+    if len(told) > SHOWN_FAILURES:
+        table.add_row("", f"and {len(told) - SHOWN_FAILURES} more in rounds.jsonl")
+    return table
+
+
+def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
+    """Return one row a run, or a row for the runs that differ in their seed alone.
+
+    Deviations over clients are of the whole population (0 for one client), those over seeds are of a sample
+    (n - 1). A row of several seeds shows means over them. Data set, clients, rounds and seed are columns
+    where rows differ in them; else they stand in the title, which keeps the table narrow.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        At least one.
+    target : float or None
+        Accuracy, a fraction in (0, 1], for the column of bytes sent until it was reached. None: 95 % of the
+        lowest best accuracy among the runs, so that each of them has reached it.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run.
+    ConfigError
+        If `target` is out of range.
+    """
+    groups = group_runs(runs)
+    goal = _target(runs, target)
+    to_goal = "payload to target" if goal is None else f"payload to {_percent(goal)} %"
+    columns: dict[str, Callable[[Group], str]] = {
+        "algorithm": lambda group: group.label,
+        **_differing(groups),
+        "accuracy %": lambda group: _accuracy(group.values(lambda run: run)),
+        "± seeds %": lambda group: _over_seeds(group.values(lambda run: run["accuracy"])),
+        "ACC / BWT / FWT %": lambda group: _mean_domains(group) or NOTHING,
+        "global %": lambda group: _percent(_mean(group.values(lambda run: run["global_accuracy"]))),
+        "best test %": lambda group: _percent(_mean(best_accuracy(run) for run in group.runs)),
+        "payload": lambda group: _bytes(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
+        "wire": lambda group: _bytes(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
+        to_goal: lambda group: _reached(group, goal, bytes_to, _bytes),
+        to_goal.replace("payload", "clock"): lambda group: _reached(group, goal, clock_to, _seconds),
+        "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
+        "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
+        "epsilon": lambda group: _epsilon(group.values(lambda run: run["epsilon"])),
+    }
+    if all(len(group.runs) == 1 for group in groups):
+        del columns["± seeds %"]
+    if all(figures(run)["global_accuracy"] is None for run in runs):
+        del columns["global %"]
+    if all(figures(run)["epsilon"] is None for run in runs):
+        del columns["epsilon"]
+    if all(figures(run)["fwt"] is None for run in runs):
+        del columns["ACC / BWT / FWT %"]
+    if all(record.clock is None for run in runs for record in run.rounds):
+        del columns[to_goal.replace("payload", "clock")]
+    notes = [
+        unequal_terms(groups),
+        f"Epsilon: {EPSILON_NOTE}" if "epsilon" in columns else None,
+        f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",
+    ]
+    return _table(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=notes)
+
+
+def _differing(groups: Sequence[Group]) -> dict[str, Callable[[Group], str]]:
+    return {name: term for name, term in TERMS.items() if len(set(map(term, groups))) > 1}
+
+
+def _target(runs: Sequence[Run], target: float | None) -> float | None:
+    if target is not None:
+        if not 0 < target <= 1:
+            raise ConfigError(f"target = {target}: not a fraction in (0, 1]; write 0.9 for 90 %")
+        return target
+    best = [value for value in map(best_accuracy, runs) if value is not None]
+    return 0.95 * min(best) if best else None
+
+
+def _reached(
+    group: Group, target: float | None, cost: Callable[[Run, float], float | None], shown: Callable[[float], str]
+) -> str:
+    if target is None:
+        return NOTHING
+    paid = [value for value in (cost(run, target) for run in group.runs) if value is not None]
+    if not paid:
+        return "never"
+    partly = f" ({len(paid)} of {len(group.runs)} seeds)" if len(paid) < len(group.runs) else ""
+    return shown(fmean(paid)) + partly
+
+
+def _frame(title: str, notes: Iterable[str | None]) -> Table:
+    return Table(
+        title=Text(title),
+        caption=Text("\n".join(note for note in notes if note is not None)),
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def _table(
+    title: str,
+    columns: dict[str, Callable[[T], str]],
+    items: Iterable[T],
+    *,
+    words: set[str],
+    notes: Iterable[str | None],
+) -> Table:
+    table = _frame(title, notes)
+    for name in columns:
+        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
+    for item in items:
+        table.add_row(*(Text(cell(item)) for cell in columns.values()))  # brackets in a Text are no markup
+    return table
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = _known(values)
+    return fmean(known) if known else None
+
+
+def _accuracy(summaries: Sequence[Summary]) -> str:
+    mean = _mean(summary["accuracy"] for summary in summaries)
+    clients = [_known(summary["accuracy_per_client"]) for summary in summaries]
+    deviation = _mean(pstdev(scores) if scores else None for scores in clients)
+    if mean is None or deviation is None:
+        return _percent(mean)
+    return f"{_percent(mean)} ± {_percent(deviation)}"
+
+
+def _over_seeds(accuracies: Sequence[float | None]) -> str:
+    known = _known(accuracies)
+    return _percent(stdev(known)) if len(known) > 1 else NOTHING
+
+
+def privacy(run: Run) -> str | None:
+    """Say what the noise on uploads guarantees the client that has sent most, and on what terms; None without noise."""
+    noise = float(run.config.get("noise-multiplier", 0.0))
+    if noise == 0:
+        return None
+    from hetfl_flwr.wire.privacy import caveats, guarantee  # torch is not needed to compare runs
+
+    shown = figures(run)
+    uploads = max((client["uploads"] or 0 for client in run.clients), default=0) or shown["rounds"]
+    source = shown["noise_source"]
+    return guarantee(noise, uploads) + (f"; {caveats(source)}" if source else "")
+
+
+def _epsilon(values: Iterable[float | None]) -> str:
+    known = _known(values)
+    return f"{max(known):.3g}" if known else NOTHING
+
+
+def _domains(summary: Summary) -> str | None:
+    values = summary["acc"], summary["bwt"], summary["fwt"]
+    return " / ".join(map(_percent, values)) if _known(values) else None
+
+
+def _mean_domains(group: Group) -> str | None:
+    scores = (
+        group.values(lambda run: run["acc"]),
+        group.values(lambda run: run["bwt"]),
+        group.values(lambda run: run["fwt"]),
+    )
+    return " / ".join(_percent(_mean(values)) for values in scores) if any(map(_known, scores)) else None
+
+
+def _rounds(run: Run) -> str:
+    reached, planned = figures(run)["rounds"], run.config["rounds"]
+    return str(reached) if reached == planned else f"{reached} of {planned}"
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(dict.fromkeys(map(str, values)))
+
+
+TERMS: dict[str, Callable[[Group], str]] = {
+    "dataset": lambda group: _listed(group.values(lambda run: run["dataset"])),
+    "clients": lambda group: _listed(group.values(lambda run: run["clients"])),
+    "rounds": lambda group: _listed(_rounds(run) for run in group.runs),
+    "seed": lambda group: _listed(group.values(lambda run: run["seed"])),
+}
+"""What comparable runs have in common, as it is shown for one group."""
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.1f}"
+
+
+def _bytes(value: float | None) -> str:
+    return NOTHING if value is None else decimal(round(value))
+
+
+def _count(value: int | None) -> str:
+    return NOTHING if value is None else f"{value:,}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.1f}"

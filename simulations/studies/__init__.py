@@ -1,0 +1,1 @@
+"""Many runs: jobs, sweeps, reproductions."""

@@ -1,0 +1,153 @@
+"""``hetfl reproduce``: run what a recipe asks for, and put the paper's figures beside ours."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from hetfl_flwr.config import Value
+from hetfl_flwr.errors import ConfigError
+from simulations.studies.jobs import ELSEWHERE, run_all
+from simulations.studies.reproduce.collection import RESULTS, collect
+from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
+from simulations.studies.reproduce.pictures import draw
+from simulations.studies.reproduce.recipe import Recipe, Variant, load, names
+from simulations.studies.reproduce.records import Record, Records, record
+from simulations.studies.reproduce.running import Job, jobs
+
+
+class Request(NamedTuple):
+    """What the command line asks for.
+
+    Parameters
+    ----------
+    variant : {"full", "short", "quick"}
+        How much of it.
+    only : list of str
+        What the name of a row or column must have one of. Empty: all.
+    seeds : int
+        How many; 0: as the recipe says.
+    workers : int
+        Runs at a time.
+    out : Path
+        Folder with a folder a recipe.
+    extra : dict
+        Config keys over the recipe's.
+    results : Path or None
+        A Markdown file to write all tables to. What each run came to is kept beside it, and is not run again.
+    report_only : bool
+        Run nothing: report what is there.
+    """
+
+    out: Path
+    variant: Variant = "full"
+    only: Sequence[str] = ()
+    seeds: int = 0
+    workers: int = 1
+    extra: dict[str, Value] = {}  # noqa: RUF012
+    results: Path | None = None
+    report_only: bool = False
+
+
+class Task(NamedTuple):
+    """A recipe as it is asked for.
+
+    Parameters
+    ----------
+    name : str
+        The recipe's.
+    recipe : Recipe
+        What it says.
+    variant : {"full", "short", "quick"}
+        "full" where "short" is asked for and the recipe has none.
+    jobs : list of Job
+        Its runs.
+    folder : Path
+        Where its table goes.
+    command : str
+        What makes it again.
+    kept : Path or None
+        File of what its runs came to.
+    """
+
+    name: str
+    recipe: Recipe
+    variant: Variant
+    jobs: list[Job]
+    folder: Path
+    command: str
+    kept: Path | None
+
+
+def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
+    """Reproduce recipes, one after the other; return whether all that was asked for is there.
+
+    What has been run before is not run again. After each recipe its table, JSON and picture are written, whatever of it
+    is there; so a run that fails or is stopped takes nothing with it.
+    """
+    tasks = [_task(name, request) for name in (names() if list(wanted) == ["all"] else wanted)]  # all are checked first
+    if not any(task.jobs for task in tasks):
+        raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
+    whole, known = True, []
+    for task in tasks:
+        kept = Records(task.kept)
+        left = [job for job in task.jobs if kept.get(job, task.recipe) is None]
+        failed = {} if request.report_only else run_all(left, request.workers, console)
+        whole &= not failed
+        for job in task.jobs:
+            if job.finished:
+                kept.add(record(job, task.recipe))
+        kept.write()
+        records = [one for job in task.jobs if (one := kept.get(job, task.recipe))]
+        _report(task, records, console)
+        if failed and task.recipe.needs:
+            console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
+        known += [task] if records else []
+    if request.results is not None:
+        titles = {task.name: task.recipe.title for task in tasks}
+        collect(titles, {task.recipe.title: task.folder for task in known}, request.results)
+    return whole
+
+
+def _task(name: str, request: Request) -> Task:
+    recipe = load(name)
+    owner = load(recipe.runs) if recipe.runs else recipe
+    variant: Variant = "full" if request.variant == "short" and not owner.has_short else request.variant
+    cells = [
+        cell.model_copy(update={"settings": {**cell.settings, **request.extra}})
+        for cell in recipe.cells(variant)
+        if cell.matches(request.only)
+    ]
+    seeds = request.seeds or (1 if variant == "quick" else recipe.seeds)
+    suffix = "" if variant == "full" else f"-{variant}"
+    shared = Path(recipe.runs or name).stem + suffix
+    kept = request.results.parent / RESULTS / f"{shared}.jsonl" if request.results else None
+    wanted = jobs(cells, seeds, request.out / shared / "runs")
+    folder = request.out / (Path(name).stem + suffix)
+    return Task(name, recipe, variant, wanted, folder, _command(name, variant, request), kept)
+
+
+def _command(name: str, variant: Variant, request: Request) -> str:
+    """Return what makes a table again, but for where data are and on what it runs."""
+    words = ["hetfl reproduce", name, *([] if variant == "full" else [f"--{variant}"])]
+    words += [f"--only '{text}'" for text in request.only]
+    words += [f"--seeds {request.seeds}"] if request.seeds else []
+    kept = {key: value for key, value in request.extra.items() if key == "rounds" or key not in ELSEWHERE}
+    return " ".join([*words, *(f"--set {key}={value}" for key, value in kept.items())])
+
+
+def _report(task: Task, records: Sequence[Record], console: Console) -> None:
+    """Write table, figures and picture of what is there."""
+    cells = list({job.cell.folder: job.cell for job in task.jobs}.values())
+    figures = outcomes(task.recipe, cells, records)
+    console.print(table(task.recipe, figures))
+    commits = sorted({commit for one in records for commit in one.commits})
+    made = f"`{task.command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(task.jobs)} runs"
+    task.folder.mkdir(parents=True, exist_ok=True)
+    (task.folder / "table.md").write_text(markdown(task.recipe, figures, made, lessened(task.recipe, cells)))
+    (task.folder / "table.json").write_text(as_json(task.recipe, figures, commits, task.command))
+    if records:
+        draw(task.recipe, figures, task.jobs, records, task.folder / "figure.png")
+    picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
+    console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)

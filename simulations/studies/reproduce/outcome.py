@@ -1,0 +1,278 @@
+"""The paper's figures beside ours: statistics over seeds, as a table, Markdown and JSON."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, product
+from math import sqrt
+from statistics import mean as average
+from statistics import stdev
+from typing import TypeVar
+
+from rich.table import Column, Table
+from scipy.special import stdtr, stdtrit
+
+from simulations.studies.reproduce.recipe import Cell, Recipe
+from simulations.studies.reproduce.records import PLACES, Record
+
+T = TypeVar("T")
+
+LEVEL = 0.95
+"""Of the intervals."""
+
+SCALES = {"%": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
+HEADINGS = (
+    "row",
+    "measure",
+    "paper",
+    "ours",
+    "seeds",
+    "difference",
+    "95 % interval",
+    "paper within",
+    "deviations away",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One figure of the table.
+
+    Parameters
+    ----------
+    cell : Cell
+        Row and column.
+    measure : str
+        Its name in the paper.
+    unit : str
+        What the figures are in.
+    paper : float or None
+        The paper's figure; None where it gives none.
+    ours : mapping of int to float
+        Ours by seed.
+    baseline : mapping of int to float
+        Those of the row that others are compared with, in the same column.
+    """
+
+    cell: Cell
+    measure: str
+    unit: str
+    paper: float | None
+    ours: Mapping[int, float]
+    baseline: Mapping[int, float]
+
+    @property
+    def label(self) -> str:
+        """The measure with its unit."""
+        return f"{self.measure}, {self.unit}" if self.unit else self.measure
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds."""
+        return average(self.ours.values()) if self.ours else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample standard deviation over the seeds; None with fewer than two."""
+        return stdev(self.ours.values()) if len(self.ours) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return self.mean - self.paper if self.mean is not None and self.paper is not None else None
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the mean by Student's t."""
+        if self.mean is None or self.deviation is None:
+            return None
+        half = _error(self.ours.values()) * float(stdtrit(len(self.ours) - 1, (1 + LEVEL) / 2))
+        return self.mean - half, self.mean + half
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the paper's figure lies in the interval."""
+        if self.interval is None or self.paper is None:
+            return None
+        return self.interval[0] <= self.paper <= self.interval[1]
+
+    @property
+    def away(self) -> float | None:
+        """How many of our deviations the paper's figure is away from our mean."""
+        if self.difference is None or not self.deviation:
+            return None
+        return abs(self.difference) / self.deviation
+
+    @cached_property
+    def against(self) -> tuple[float, float] | None:
+        """The mean difference from the baseline's row over the seeds, and the p-value of the paired t-test."""
+        seeds = sorted(self.ours.keys() & self.baseline.keys())
+        differences = [self.ours[seed] - self.baseline[seed] for seed in seeds]
+        if len(seeds) < 2 or len(set(differences)) == 1:
+            return None
+        difference = average(differences)
+        return difference, 2 * float(stdtr(len(seeds) - 1, -abs(difference) / _error(differences)))
+
+    def as_json(self) -> dict[str, object]:
+        """Return all of it."""
+        return {
+            "row": self.cell.row,
+            "column": self.cell.column,
+            "measure": self.measure,
+            "unit": self.unit,
+            "paper": self.paper,
+            "ours": {str(seed): value for seed, value in self.ours.items()},
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "interval": self.interval,
+            "difference": self.difference,
+            "within": self.within,
+            "deviations_away": self.away,
+            "against": self.against,
+        }
+
+
+def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> list[Outcome]:
+    """Return a figure for each cell and measure, of the runs that there are."""
+    values: dict[tuple[str, str, str], dict[int, float]] = {}
+    for cell, (name, measure) in product(cells, recipe.measures.items()):
+        told = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
+        scaled = {seed: SCALES[measure.unit] * value for seed, value in told.items() if value is not None}
+        values[cell.row, cell.column, name] = scaled
+    return [
+        Outcome(
+            cell,
+            name,
+            measure.unit,
+            cell.paper.get(name),
+            values[cell.row, cell.column, name],
+            values.get((recipe.against, cell.column, name), {}) if cell.row != recipe.against else {},
+        )
+        for cell, (name, measure) in product(cells, recipe.measures.items())
+    ]
+
+
+def table(recipe: Recipe, found: Sequence[Outcome]) -> Table:
+    """Return the table for a terminal."""
+    shown = Table(*(Column(name, justify="left" if name == "row" else "right") for name in _headings(recipe)))
+    shown.title, shown.caption = f"{recipe.title} ({recipe.source})", recipe.note or None
+    for _, those in groupby(_lines(recipe, found), key=lambda line: line[0]):
+        for line in those:
+            shown.add_row(*line)
+        shown.add_section()
+    return shown
+
+
+def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
+    """Return the table as a section of a Markdown file, with what made it and what it has less than the paper's.
+
+    Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
+    columns, each measure is a table of its own, rows by columns.
+    """
+    shown = recipe.figure.measures or list(recipe.measures)
+    first, others = ([one for one in found if (one.measure in shown) == first] for first in (True, False))
+    seen, folded = _markdown_table(recipe, first), others
+    if recipe.columns and all(one.paper is None for one in found):
+        seen, folded = "\n\n".join(_grids(found)), list(found)
+    paragraphs = [
+        f"## {recipe.title}",
+        f"{recipe.paper}; {recipe.source}. Made by {made}.",
+        f"**Less than in the paper:** {less}" if less else "",
+        recipe.note.strip(),
+        f"**Found:** {recipe.found.strip()}" if recipe.found else "",
+        seen,
+        f"<details><summary>All figures</summary>\n\n{_markdown_table(recipe, folded)}\n\n</details>" if folded else "",
+    ]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
+
+
+def _markdown_table(recipe: Recipe, found: Iterable[Outcome]) -> str:
+    return _as_markdown(_headings(recipe), _lines(recipe, found))
+
+
+def _grids(found: Iterable[Outcome]) -> Iterator[str]:
+    """Go through the measures that there are, each a table of rows by columns."""
+    measures: dict[str, dict[tuple[str, str], Outcome]] = {}
+    for outcome in found:
+        if outcome.ours:
+            measures.setdefault(outcome.label, {})[outcome.cell.row, outcome.cell.column] = outcome
+    for label, cells in measures.items():
+        rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
+        lines = ([row, *(_ours(cells.get((row, column))) for column in columns)] for row in rows)
+        yield _as_markdown([label, *columns], lines)
+
+
+def _as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def lessened(recipe: Recipe, cells: Iterable[Cell]) -> str:
+    """Return in words what these cells have otherwise than the full table: config keys, and cells left out."""
+    whole = {cell.folder: cell for cell in recipe.cells()}
+    those = {cell.folder: cell for cell in cells}
+    changed: dict[str, dict[str, None]] = {}
+    for folder, cell in those.items():
+        for key, value in cell.settings.items():
+            before = whole[folder].settings.get(key)
+            if value != before and key not in PLACES:
+                said = f"{value}" if before is None else f"{value} for {before}"
+                changed.setdefault(key, {})[said] = None
+    words = [f"{key} = {' or '.join(values)}" for key, values in changed.items()]
+    if len(those) < len(whole):
+        words.append(f"{len(those)} of {len(whole)} cells")
+    return "; ".join(words) + "." if words else ""
+
+
+def as_json(recipe: Recipe, found: Sequence[Outcome], commits: Sequence[str], command: str) -> str:
+    """Return all figures, each seed's among them."""
+    whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "command": command}
+    told = {**whole, "commits": commits, "figures": [outcome.as_json() for outcome in found]}
+    return json.dumps(told, indent=1, allow_nan=False) + "\n"
+
+
+def _error(values: Collection[float]) -> float:
+    """Return the standard error of the mean."""
+    return stdev(values) / sqrt(len(values))
+
+
+def _headings(recipe: Recipe) -> list[str]:
+    return [*HEADINGS, f"against {recipe.against}"] if recipe.against else list(HEADINGS)
+
+
+def _lines(recipe: Recipe, found: Iterable[Outcome]) -> Iterable[list[str]]:
+    return (_line(outcome)[: len(_headings(recipe))] for outcome in found)
+
+
+def _line(outcome: Outcome) -> list[str]:
+    def figure(value: float, sign: str = "") -> str:
+        return _figure(value, outcome.unit, sign)
+
+    return [
+        outcome.cell.name,
+        outcome.label,
+        _shown(outcome.paper, figure),
+        _ours(outcome),
+        str(len(outcome.ours)),
+        _shown(outcome.difference, lambda value: figure(value, "+")),
+        _shown(outcome.interval, lambda ends: " to ".join(map(figure, ends))),
+        {None: "-", True: "yes", False: "no"}[outcome.within],
+        _shown(outcome.away, "{:.1f}".format),
+        _shown(outcome.against, lambda pair: f"{figure(pair[0], '+')} (p = {pair[1]:.2g})"),
+    ]
+
+
+def _ours(outcome: Outcome | None) -> str:
+    if outcome is None or outcome.mean is None:
+        return "-"
+    figures = (outcome.mean, outcome.deviation)
+    return " ± ".join(_figure(value, outcome.unit) for value in figures if value is not None)
+
+
+def _figure(value: float, unit: str, sign: str = "") -> str:
+    return f"{value:{sign},.0f}" if unit == "numbers" else f"{value:{sign},.2f}"
+
+
+def _shown(value: T | None, write: Callable[[T], str]) -> str:
+    return "-" if value is None else write(value)

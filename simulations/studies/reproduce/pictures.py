@@ -1,0 +1,183 @@
+"""Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, a plane, features."""
+
+from collections.abc import Sequence
+from itertools import product
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.runs.trained import load_client
+from simulations.reports.plots import COLOURS, DASHES, DPI, MARKERS, write_figure
+from simulations.studies.reproduce.outcome import Outcome
+from simulations.studies.reproduce.recipe import Recipe
+from simulations.studies.reproduce.records import Record, course_name
+from simulations.studies.reproduce.running import Job
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ABREAST = 4
+"""Most panels of curves beside each other."""
+
+
+def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
+    """Draw what is there into a PNG; of features nothing where a row is known whose folders, its models, are gone."""
+    kind = recipe.figure.kind
+    if kind == "curves":
+        figure = _curves(recipe, jobs, records)
+    elif kind != "features":
+        figure = {"bars": _bars, "lines": _lines, "plane": _plane}[kind](recipe, found)
+    else:
+        there = [job for job in jobs if job.finished]
+        if {one.cell for one in records} - {job.cell.folder for job in there}:
+            return
+        figure = _features(recipe, there)
+    figure.suptitle(recipe.title, wrap=True)
+    write_figure(figure, path)
+
+
+def _figure(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def _bars(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
+    """Draw a panel a measure: for each row the paper's figure, and the mean and deviation of ours."""
+    measures = recipe.figure.measures or list(recipe.measures)
+    rows = list(dict.fromkeys(outcome.cell.name for outcome in found))
+    figure = _figure(4 * len(measures) + 2, 0.4 * len(rows) + 1.6)
+    panels = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
+    for axes, measure in zip(panels, measures, strict=True):
+        those = {outcome.cell.name: outcome for outcome in found if outcome.measure == measure}
+        places = np.arange(len(rows))
+        paper = [those[row].paper if row in those else None for row in rows]
+        ours = [those[row].mean if row in those else None for row in rows]
+        error = [(those[row].deviation or 0) if row in those else 0 for row in rows]
+        axes.barh(places - 0.2, [value or 0 for value in paper], 0.38, color=COLOURS[7], label="paper")
+        axes.barh(places + 0.2, [value or 0 for value in ours], 0.38, xerr=error, color=COLOURS[0], label="ours")
+        low = min([value for value in (*paper, *ours) if value is not None], default=0)
+        if recipe.measures[measure].unit == "%" and low > 50:
+            axes.set_xlim(low - 5, 100)
+        axes.set_xlabel(_named(recipe, measure))
+        axes.grid(axis="x", alpha=0.3)
+    panels[0].set_yticks(np.arange(len(rows)), rows)
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)
+    panels[-1].legend(loc="lower right")
+    return figure
+
+
+def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "Figure":
+    """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation.
+
+    Of a single row all figures of a round share a panel.
+    """
+    folders = {(job.cell.row, job.cell.column): job.cell.folder for job in jobs}
+    rows, columns = (dict.fromkeys(names) for names in zip(*folders, strict=True))
+    alone = len(rows) == 1
+    shown = [recipe.figure.y] if alone else [[y] for y in recipe.figure.y]
+    panels = [(column, ys) for column in columns for ys in shown]
+    figure = _figure(5.2 * min(len(panels), ABREAST), 4 * ceil(len(panels) / ABREAST))
+    places = figure.subplots(ceil(len(panels) / ABREAST), min(len(panels), ABREAST), squeeze=False).ravel()
+    for axes, (column, ys) in zip(places, panels, strict=False):
+        for number, (row, y) in enumerate(product(rows, ys)):
+            courses = [one.courses[course_name(recipe, y)] for one in records if one.cell == folders.get((row, column))]
+            shortest = min((len(values) for _, values in courses), default=0)
+            if shortest == 0:
+                continue
+            x = courses[0][0][:shortest]
+            values = np.stack([values[:shortest] for _, values in courses])
+            mean, deviation, colour = values.mean(0), values.std(0), COLOURS[number % len(COLOURS)]
+            dash = DASHES[number // len(COLOURS) % len(DASHES)]
+            axes.plot(x, mean, dash, color=colour, label=_called(recipe, y) if alone else row)
+            axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.2)
+            axes.legend()
+        axes.set_xlabel(recipe.figure.x if recipe.figure.x == "round" else "bytes up and down")
+        axes.set_ylabel("" if len(ys) > 1 else _called(recipe, ys[0]))
+        axes.set_title(column)
+        axes.grid(alpha=0.3)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    return figure
+
+
+def _lines(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
+    """Draw a panel a measure: for each row the mean and deviation over the columns."""
+    measures = recipe.figure.measures or list(recipe.measures)
+    figure = _figure(5.2 * len(measures), 4)
+    for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+        for number, row in enumerate(dict.fromkeys(outcome.cell.row for outcome in found)):
+            those = [one for one in found if (one.cell.row, one.measure) == (row, measure) and one.mean is not None]
+            names, values = [one.cell.column for one in those], [one.mean for one in those]
+            error = [one.deviation or 0 for one in those]
+            axes.errorbar(names, values, error, color=COLOURS[number % len(COLOURS)], marker="o", capsize=3, label=row)
+        axes.set_ylabel(_named(recipe, measure))
+        axes.grid(alpha=0.3)
+        axes.legend()
+    return figure
+
+
+def _plane(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
+    """Draw a panel a column and measure, over the first measure: for each row a point, with the deviation upwards."""
+    x, *ys = recipe.figure.measures
+    there = {(one.cell.row, one.cell.column, one.measure): one for one in found if one.mean is not None}
+    rows, columns = (list(dict.fromkeys(key[part] for key in there)) for part in (0, 1))
+    panels = [(column, y) for column in columns for y in ys if any((row, column, y) in there for row in rows)]
+    abreast = min(len(panels), ABREAST - 1)
+    figure = _figure(4.6 * abreast + 3, 4 * ceil(len(panels) / abreast))
+    places = figure.subplots(ceil(len(panels) / abreast), abreast, squeeze=False).ravel()
+    marks = {}
+    for axes, (column, y) in zip(places, panels, strict=False):
+        points = [(row, there[row, column, x].mean, there[row, column, y]) for row in rows if (row, column, y) in there]
+        for row, place, one in points:
+            number = rows.index(row)
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+            marks[row] = axes.errorbar(place, one.mean, one.deviation or 0, color=colour, fmt=marker, capsize=3)
+        axes.set_xscale("symlog", linthresh=min([place for _, place, _ in points if place], default=1))
+        axes.set_xlabel(_named(recipe, x))
+        axes.set_ylabel(_named(recipe, y))
+        axes.set_title(column)
+        axes.grid(alpha=0.3)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    figure.legend([marks[row] for row in rows], rows, loc="outside right upper")
+    return figure
+
+
+def _named(recipe: Recipe, measure: str) -> str:
+    return f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure
+
+
+def _called(recipe: Recipe, key: str) -> str:
+    """Return the name of the measure with this key, or the key where none has it."""
+    return next((name for name, measure in recipe.measures.items() if measure.key == key), key)
+
+
+def _features(recipe: Recipe, jobs: Sequence[Job]) -> "Figure":
+    """Draw a panel a row: the first two principal components of all domains' test features, coloured by class."""
+    from sklearn.decomposition import PCA
+
+    shown = list({job.cell.name: job for job in reversed(jobs)}.values())[::-1]  # the first seed's
+    figure = _figure(4.5 * len(shown), 4.5)
+    for axes, job in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        features, labels = _embedded(load_client(job.folder, recipe.figure.client))
+        x, y = PCA(2).fit_transform(features).T  # type: ignore[no-untyped-call]
+        dots = axes.scatter(x, y, c=labels, s=6, cmap="tab10" if labels.max() < 10 else "viridis")
+        axes.set_title(job.cell.name)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.colorbar(dots, label="class")
+    return figure
+
+
+@torch.no_grad()
+def _embedded(node: Node) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the features (N, D) that a client's model gives the test samples of all domains, and their labels (N,)."""
+    batches = [samples.batch(torch.arange(len(samples))) for samples in (node.data.test, *node.data.others)]
+    features = torch.cat([node.model.body(inputs) for inputs, _ in batches])
+    return features.cpu().numpy(), torch.cat([labels for _, labels in batches]).cpu().numpy()

@@ -1,0 +1,305 @@
+"""What a table or a figure of a paper is, as a TOML file: its runs, what is measured, and the paper's figures."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from hetfl_flwr.config import RunConfig, Value, flattened, load_toml
+from hetfl_flwr.errors import ConfigError, HetflError, unknown
+from hetfl_flwr.runs.schema import Summary
+
+TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
+"""Where the recipes lie."""
+
+NUMBERS = ("numbers_up", "numbers_down")
+"""What is counted over the rounds beside the figures of ``summary.json``."""
+
+PAYLOAD = "payload"
+"""A figure of ``summary.json`` and its counterpart together: ``bytes_up`` and ``bytes_down``."""
+
+SHARED = ("paper", "needs", "seeds", "settings", "short", "short-only", "quick", "columns")
+"""What a recipe that does not say it takes from the one whose runs it shares."""
+
+Settings = Annotated[dict[str, Value], BeforeValidator(lambda table: dict(flattened(table)))]
+"""Config keys, flat; a table of them in TOML is an algorithm's own."""
+
+Variant = Literal["full", "short", "quick"]
+"""The paper's settings; on the same data as much of them as a small machine can do; bundled data and few rounds."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Measure(_Part):
+    """What is measured.
+
+    Parameters
+    ----------
+    key : str
+        A figure of ``summary.json``, such as ``"acc"``; ``"payload"``: bytes up and down; ``"best:KEY"``: the largest,
+        over the evaluated rounds, of the mean over clients of what they report as KEY; ``"last:KEY"``: that mean in the
+        last of them;
+        ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the mean of what client P, or clients P to Q, reported last;
+        ``"numbers_up"`` or ``"numbers_down"``: how many numbers a client sends or is sent in the last round, and with
+        ``"before:"`` in front of it before round 1, on average.
+    unit : {"%", "numbers", "MB", ""}
+        "%" is a share times 100.
+    """
+
+    key: str
+    unit: Literal["%", "numbers", "MB", ""] = "%"
+
+    @field_validator("key")
+    @classmethod
+    def _known(cls, key: str) -> str:
+        if ":" not in key:
+            _among("figure", [key], [*Summary.__annotations__, *NUMBERS, PAYLOAD])
+        return key
+
+
+class Figures(_Part):
+    """The form of the picture.
+
+    Parameters
+    ----------
+    kind : {"bars", "lines", "curves", "plane", "features"}
+        "bars": each measure, the paper's figure and ours. "lines": each measure over the columns. "curves": a measure
+        over rounds or bytes, mean and deviation over the seeds. "plane": measures over the first one, a point for each
+        row. "features": principal components of the features of one
+        client's model.
+    measures : list of str
+        Of bars and lines: which ones have a panel. Empty: all. Of a plane: two or more.
+    x, y : str
+        Of curves: ``"round"`` or ``"bytes"``, and what each round reports, or ``"client-P:KEY"``,
+        ``"clients-P-Q:KEY"``: what some of the clients do.
+    client : int
+        Of features: whose model.
+    """
+
+    kind: Literal["bars", "lines", "curves", "plane", "features"] = "bars"
+    measures: list[str] = []
+    x: Literal["round", "bytes"] = "round"
+    y: list[str] = ["accuracy"]
+    client: int = 0
+
+    @property
+    def drawn(self) -> list[str]:
+        """What each round reports that is drawn: nothing but in curves."""
+        return self.y if self.kind == "curves" else []
+
+
+class _Varied(_Part):
+    settings: Settings = {}
+    short: Settings = {}
+    quick: Settings = {}
+
+    def of(self, variant: Variant) -> dict[str, Value]:
+        """Return the config keys that a variant has beside those of the full one."""
+        return {"full": {}, "short": self.short, "quick": self.quick}[variant]
+
+
+class Column(_Varied):
+    """What sets some runs of a row apart from others, such as the data set."""
+
+    name: str
+
+
+class Row(_Varied):
+    """One method.
+
+    Parameters
+    ----------
+    name : str
+        As the paper calls it.
+    settings : mapping
+        Config keys, over those of the recipe and of the column.
+    paper : mapping
+        The paper's figure for each measure, or a list of all of them in order; with columns, a mapping by column.
+    without : list of str
+        Columns that this row has no run in.
+    """
+
+    name: str
+    paper: list[float] | dict[str, float | dict[str, float]] = {}
+    without: list[str] = []
+
+
+class Cell(_Part):
+    """One row in one column: what is run for each seed, and what the paper says."""
+
+    row: str
+    column: str
+    settings: dict[str, Value]
+    paper: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """Row and column as one name for people."""
+        return f"{self.row}, {self.column}" if self.column else self.row
+
+    @property
+    def folder(self) -> str:
+        """Row and column as the name of a folder."""
+        words = "".join(letter if letter.isalnum() else " " for letter in self.name.lower()).split()
+        return "-".join(words)
+
+    def matches(self, words: Collection[str]) -> bool:
+        """Whether the name has one of these in it; with none, each does."""
+        return not words or any(word in self.name for word in words)
+
+
+class Recipe(_Varied):
+    """A table or a figure.
+
+    Parameters
+    ----------
+    title, paper, source : str
+        What it is, whose, and where it stands there.
+    needs : str
+        Data that is not bundled, and where to get it.
+    runs : str
+        Name of a recipe whose runs these are too: a row and column of both is run once, for both. What is not said
+        here, of paper, needs, seeds, settings, columns and rows, is as there; only the paper's figures are not.
+    note : str
+        What the paper leaves open and how it is read here.
+    found : str
+        What our figures say beside the paper's, and why they differ.
+    seeds : int
+        How many, from 0.
+    against : str
+        The row that the others are compared with over the seeds.
+    measures : mapping
+        By the paper's names; a text is the key of a share.
+    settings : mapping
+        Config keys of all runs.
+    short, quick : mapping
+        What differs in the short variant, and in the quick one, which is of one seed and bundled data.
+    short_only : list of str
+        What the names of cells must have one of to be in the short variant. Empty: all are.
+    """
+
+    title: str
+    paper: str
+    source: str
+    needs: str = ""
+    runs: str = ""
+    note: str = ""
+    found: str = ""
+    seeds: Annotated[int, Field(ge=1)] = 3
+    against: str = ""
+    measures: dict[str, Annotated[Measure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]]
+    figure: Figures = Figures()
+    short_only: Annotated[list[str], Field(alias="short-only")] = []
+    columns: list[Column] = []
+    rows: list[Row]
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        """Check that names are names of something here."""
+        rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
+        for names in (rows, columns):
+            if len(set(names)) < len(names):
+                raise ValueError(f"a name is given twice: {', '.join(names)}")
+        _among("row", [self.against] if self.against else [], rows)
+        _among("measure", self.figure.measures, self.measures)
+        if self.figure.kind == "plane" and len(self.figure.measures) < 2:
+            raise ValueError("figure: a plane is of two or more measures")
+        for row in self.rows:
+            _among("column", row.without, columns)
+            if not isinstance(row.paper, list):
+                _among("column" if columns else "measure", row.paper, columns or self.measures)
+            elif columns or len(row.paper) != len(self.measures):
+                raise ValueError(f"{row.name}: a list of figures has one for each measure, and is for one column")
+        return self
+
+    @model_validator(mode="after")
+    def _runs(self) -> Self:
+        """Check that each cell is a run."""
+        for cell in (*self.cells(), *self.cells("short"), *self.cells("quick")):
+            _among("measure", cell.paper, self.measures)
+            try:
+                RunConfig.from_flat(cell.settings)
+            except HetflError as error:
+                raise ValueError(f"{cell.name}: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _shared(self) -> Self:
+        """Check that a row and column of this recipe and of that whose runs it shares are the same run."""
+        if self.runs:
+            _among("table or figure", [self.runs], names())
+            other = load(self.runs)
+            for variant in get_args(Variant):
+                theirs = {cell.folder: cell.settings for cell in other.cells(variant)}
+                for cell in self.cells(variant):
+                    if theirs.get(cell.folder, cell.settings) != cell.settings:
+                        raise ValueError(f"{cell.name} is another run here than in {self.runs}")
+        return self
+
+    @property
+    def has_short(self) -> bool:
+        """Whether its short variant differs from the full one."""
+        return bool(self.short_only) or any(part.short for part in (self, *self.columns, *self.rows))
+
+    def cells(self, variant: Variant = "full") -> Iterator[Cell]:
+        """Go through the cells of the table, row by row."""
+        for row in self.rows:
+            for column in self.columns or [Column(name="")]:
+                parts = [part.settings for part in (self, column, row)]
+                parts += [part.of(variant) for part in (self, column, row)]
+                settings = {key: value for part in parts for key, value in part.items()}
+                paper = _paper(row, column.name, self.measures)
+                cell = Cell(row=row.name, column=column.name, settings=settings, paper=paper)
+                left_out = variant == "short" and not cell.matches(self.short_only)
+                if column.name not in row.without and not left_out:
+                    yield cell
+
+
+def _among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(unknown(kind, name, known))
+
+
+def _paper(row: Row, column: str, measures: Iterable[str]) -> dict[str, float]:
+    if isinstance(row.paper, list):
+        return dict(zip(measures, row.paper, strict=True))
+    found: Mapping[str, Any] = row.paper.get(column, {}) if column else row.paper  # type: ignore[assignment]
+    return dict(found)
+
+
+def _completed(said: dict[str, Any]) -> dict[str, Any]:
+    """Return what a recipe says, and what it leaves to the one whose runs it shares."""
+    if said.get("runs") not in names():
+        return said
+    other = load_toml(TABLES / f"{said['runs']}.toml")
+    rows = [{key: value for key, value in row.items() if key != "paper"} for row in other["rows"]]
+    left: dict[str, Any] = {key: other[key] for key in SHARED if key in other}
+    return {**left, "rows": rows, **said}
+
+
+def names() -> list[str]:
+    """Return the names of all recipes."""
+    return sorted(path.stem for path in TABLES.glob("*.toml"))
+
+
+def load(name: str) -> Recipe:
+    """Read a recipe by its name, or from a file.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or it is not right: names file and key.
+    """
+    path = Path(name) if name.endswith(".toml") else TABLES / f"{name}.toml"
+    if not path.exists():
+        raise ConfigError(unknown("table or figure", name, names()))
+    try:
+        return Recipe.model_validate(_completed(load_toml(path)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from None
