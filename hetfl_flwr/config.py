@@ -387,8 +387,8 @@ class RunConfig(BaseModel):
             ge=0,
             le=100_000,
             description="Number of clients. Locally and in a simulation none of them may fail before round 1; in a "
-            "deployment the start waits for them (start-clients, start-timeout). 0: 10 locally; elsewhere as many as "
-            "most nodes say, less those that fail.",
+            "deployment the start waits for them (start-clients, start-timeout). 0: 10 locally; in a simulation all "
+            "that there are, less those that fail; in a deployment those in node-keys, or start-clients.",
         ),
     ] = 0
     rounds: Annotated[int, Field(ge=1, le=MOST, description="Rounds of training.")] = 50
@@ -417,7 +417,7 @@ class RunConfig(BaseModel):
         Field(
             ge=0,
             description="Number of clients that suffice for a deployment to begin; with fewer after start-timeout it "
-            "ends. 0: waits for all, and begins after start-timeout with min-clients or more.",
+            "ends. 0: waits for all of clients or node-keys, and begins after start-timeout with min-clients or more.",
         ),
     ] = 0
     start_timeout: Annotated[

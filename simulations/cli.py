@@ -214,7 +214,7 @@ def rehearse(
         with rehearsal(chosen, nodes, out, typer.echo) as (federation, folder):
             _show(folder)
             if keep:
-                hold(federation, typer.echo)
+                hold(federation, nodes, typer.echo)
     except FederationError as error:
         typer.echo(f"hetfl: {error}", err=True)
         raise typer.Exit(1) from None

@@ -114,22 +114,24 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
 @pytest.mark.slow
 def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_path: Path) -> None:
     """Two rounds of FedHe; the nodes' own models are those that the local run deals. Noise is the seed's on demand."""
-    settings = {**FEDHE, **PRIVATE, "noise-source": "seed", "rounds": 2, "output-dir": str(tmp_path / "deployed")}
+    settings = {**FEDHE, **PRIVATE, "noise-source": "seed", "rounds": 2, "clients": len(MODELS)}
+    settings["output-dir"] = str(tmp_path / "deployed")
     said = deployed.run({key: value for key, value in settings.items() if key != "models"})
     assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
     assert engine(tmp_path / "deployed") == "deployment"
     kept = [path.name for path in (deployed.home / "state").glob("run-*/*.safetensors")]
     assert sorted(kept) == ["client-1.safetensors", "inputs-1.safetensors"]
-    assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", {**settings, "clients": len(MODELS)}))
+    assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", settings))
 
 
 @pytest.mark.slow
 def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed: Flower, tmp_path: Path) -> None:
     """All else would be equal, as the test before has it."""
-    settings = {**FEDHE, **PRIVATE, "rounds": 1, "local-batches": 1, "output-dir": str(tmp_path / "deployed")}
+    settings = {**FEDHE, **PRIVATE, "rounds": 1, "local-batches": 1, "clients": len(MODELS)}
+    settings["output-dir"] = str(tmp_path / "deployed")
     said = deployed.run({key: value for key, value in settings.items() if key != "models"})
     assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
-    local(tmp_path / "local", {**settings, "clients": len(MODELS)})
+    local(tmp_path / "local", settings)
     noised = [(tmp_path / engine / KNOWLEDGE_FILE).read_bytes() for engine in ("deployed", "local")]
     assert noised[0] != noised[1]
 
@@ -140,13 +142,14 @@ def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed
     [
         ({"dataset": "mnsit"}, "unknown dataset 'mnsit': did you mean 'mnist'?"),
         ({"dataset": "digits", "rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
+        ({"dataset": "digits"}, "set clients, start-clients or node-keys"),
         (
-            {"dataset": "digits", "algorithm": "fedavg"},
+            {"dataset": "digits", "algorithm": "fedavg", "clients": 3},
             "fedavg averages weights, so all clients need the same model, but there are mlp on client 0; "
             "lenet5 on client 1; fedhe:5 on client 2.",
         ),
     ],
-    ids=["unknown dataset", "out of range", "unlike models"],
+    ids=["unknown dataset", "out of range", "no number of clients", "unlike models"],
 )
 def test_a_mistake_ends_a_deployed_run_with_one_line(
     deployed: Flower, tmp_path: Path, settings: dict[str, Value], line: str
@@ -171,7 +174,7 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
         for partition, model in enumerate(["mlp", "mlp", "fixtures.models:waiting"]):
             started.supernode(partition, 3, model=model)
         settings: dict[str, Value] = {"algorithm": "fedhe", "fedhe.mode": "async", "rounds": 3, "local-batches": 1}
-        said = started.run({**settings, "dataset": "digits", "evaluate-every": 3, "output-dir": str(run)})
+        said = started.run({**settings, "clients": 3, "dataset": "digits", "evaluate-every": 3, "output-dir": str(run)})
         assert started.statuses()[0] == "finished:completed", said + started.logs()
     clients = json.loads((run / "clients.json").read_text())
     sent = [client["bytes_up"] // 480 for client in clients]

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from test_federation import Post, fails, member, never, partitions
 
 from hetfl_flwr.config import RunConfig
@@ -297,6 +298,19 @@ def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
     federation = started(post, clients=3, start_clients=2 if cause == "it was restarted" else 0, start_timeout=30)
     assert [one.node for one in federation.roster] == [100, 999]
     assert federation.notes() == []
+
+
+def test_a_node_that_could_not_be_reached_for_a_moment_is_asked_again(clock):
+    """The SuperLink answers for it, and still lists it under the same id."""
+
+    def unreachable(message):
+        answers.clear()
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+
+    answers = {99: unreachable}
+    federation = started(post_of(*honest(2), answers=answers), clients=2)
+    assert partitions(federation.roster) == [0, 1]
+    assert clock.now < 1
 
 
 def test_many_refusals_are_one_line(clock, refusal):

@@ -94,12 +94,12 @@ def rehearsal(
             say("ending      " + ", ".join(f"{name} {each.pid}" for name, each in federation.processes.items()))
 
 
-def hold(federation: Flower, say: Callable[[str], object]) -> None:
+def hold(federation: Flower, nodes: int, say: Callable[[str], object]) -> None:
     """Keep a federation up until one of its processes ends, or Ctrl-C ends all; and say what to try meanwhile."""
     say("The federation stays up until Ctrl-C. In another terminal, try")
     say(f"  export FLWR_HOME={quote(str(federation.home))}")
     say(f"  flwr supernode list {NAME}")
-    say(f"  flwr run {quote(str(ROOT))} {NAME} --stream -c 'rounds=2'")
+    say(f"  flwr run {quote(str(ROOT))} {NAME} --stream -c {quote(f'clients={nodes} rounds=2')}")
     with suppress(KeyboardInterrupt):
         while True:
             check(federation)
