@@ -157,6 +157,12 @@ def _noise(multiplier: float, info: ValidationInfo) -> float:
     return multiplier
 
 
+def _accept_loss(accept: bool, info: ValidationInfo) -> bool:
+    if accept and not info.data.get("resume", True):
+        raise ValueError("there is nothing to lose in a new run; it goes with resume = true (--resume)")
+    return accept
+
+
 def _start_clients(number: int, info: ValidationInfo) -> int:
     clients = info.data.get("clients") or number
     if number > clients:
@@ -563,6 +569,7 @@ class RunConfig(BaseModel):
     ] = False
     accept_loss: Annotated[
         bool,
+        AfterValidator(_accept_loss),
         Field(
             description="With resume: go on though the newest checkpoint, or a client's state, is damaged: from the "
             "newest checkpoint that is whole, or else without what is lost, which the next round's failures name."

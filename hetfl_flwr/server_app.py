@@ -146,7 +146,8 @@ def _origin(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | None
     if choice is None or isinstance(grid, KeepsClients):
         return None
     checkpoint = choice.checkpoint
-    return Origin(checkpoint.run, NEWEST if newest or choice.losses else checkpoint.round, checkpoint.trained)
+    sent = checkpoint.under_way.numbers.get("sent", 0)
+    return Origin(checkpoint.run, NEWEST if newest or choice.losses else checkpoint.round, checkpoint.trained, sent)
 
 
 def _without_traceback(record: LogRecord) -> bool:

@@ -292,3 +292,10 @@ def test_simulated_seconds_are_numbers_above_0(refusal, text):
 def test_without_simulated_seconds_every_client_takes_one():
     assert simulated_seconds("") == [1.0]
     assert simulated_seconds("1, 2.5,20") == [1.0, 2.5, 20.0]
+
+
+def test_a_new_run_has_nothing_to_lose(refusal):
+    line = refusal(ConfigError, RunConfig.from_flat, {"accept-loss": True})
+    assert "accept-loss = True: " in line
+    assert "it goes with resume = true" in line
+    assert RunConfig.from_flat({"accept-loss": True, "resume": True}).accept_loss

@@ -46,7 +46,18 @@ def of_another_round(path: Path) -> None:
     shutil.copy(path.parents[1] / "round-2" / path.name, path)
 
 
-DAMAGE = {"missing": missing, "cut": cut, "flipped": flipped, "of another checkpoint": of_another_round}
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE = {
+    "missing": missing,
+    "cut": cut,
+    "flipped": flipped,
+    "of another checkpoint": of_another_round,
+    "a pipe": a_pipe,
+}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

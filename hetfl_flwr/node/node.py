@@ -18,7 +18,7 @@ from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import ClientData, DataSpec, Samples, load_client_data
 from hetfl_flwr.data.samples import Arrays as Rows
 from hetfl_flwr.errors import ConfigError, DamagedError, plain, private
-from hetfl_flwr.files import check_seal, header, read_header, replace_file, seal
+from hetfl_flwr.files import check_seal, header, read_file, read_header, replace_file, seal
 from hetfl_flwr.learning.lockstep import LARGEST_GROUP, current, stackable
 from hetfl_flwr.models import ZOO, SplitModel, build_model, check_pretrained, deal, mixed
 from hetfl_flwr.node.allocation import keep_freed_memory
@@ -378,7 +378,7 @@ def unpack_inputs(path: Path) -> ClientData:
         It is not as it was written.
     """
     try:
-        blob = path.read_bytes()
+        blob = read_file(path)
         check_seal(blob)
         told = read_header(blob, "inputs")
     except (OSError, DamagedError) as error:

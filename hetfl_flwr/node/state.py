@@ -21,7 +21,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from hetfl_flwr.errors import DamagedError, StateError, private
-from hetfl_flwr.files import as_json, check_seal, digest_in, header, is_sealed, read_header, replace_file, seal
+from hetfl_flwr.files import (
+    as_json,
+    check_seal,
+    digest_in,
+    header,
+    is_sealed,
+    read_file,
+    read_header,
+    replace_file,
+    seal,
+)
 
 SCHEMA = 3
 """Version of the blob's layout; raised when older files can no longer be read."""
@@ -352,7 +362,7 @@ class FileStore(BlobStore):
         try:
             path.hardlink_to(self._path)
         except OSError:  # another disk, or one without second names
-            path.write_bytes(self._path.read_bytes())
+            path.write_bytes(read_file(self._path))
         return digest_in(path)
 
     def keep(self) -> None:
@@ -364,7 +374,7 @@ class FileStore(BlobStore):
                 unfinished.hardlink_to(self._path)
                 unfinished.replace(self._kept)
             except OSError:
-                replace_file(self._kept, self._path.read_bytes())
+                replace_file(self._kept, read_file(self._path))
         except OSError as error:
             raise StateError(f"{_called(self._kept)}: cannot be written: {error.strerror}") from None
         finally:
@@ -399,7 +409,7 @@ class FileStore(BlobStore):
 
     def _content(self, path: Path) -> bytes | None:
         try:
-            return path.read_bytes()
+            return read_file(path)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -8,6 +8,7 @@ from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.errors import RunFolderError, private
+from hetfl_flwr.files import read_file
 from hetfl_flwr.node.node import Node, kept_config, kept_inputs, unpack_inputs
 from hetfl_flwr.wire.spec import load_model_arrays, weights
 from hetfl_flwr.runs.results import config_of
@@ -89,7 +90,11 @@ def _node(config: RunConfig, partition: int, run: int, data: ClientData | None =
 
 def _load(node: Node, path: Path) -> bool:
     """Put the weights that a client has saved into its model; return whether there are any."""
-    tensors = decode(path.read_bytes(), node.stamp, private(path)).tensors
+    try:
+        blob = read_file(path)
+    except OSError as error:
+        raise RunFolderError(f"{private(path)}: cannot be read: {error.strerror}") from None
+    tensors = decode(blob, node.stamp, private(path)).tensors
     prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
     saved = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if saved:
