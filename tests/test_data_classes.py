@@ -1,6 +1,7 @@
 """Which classes there are: declared, refused where a column holds none, and called by their names."""
 
 import json
+import os
 from pathlib import Path
 
 import datasets
@@ -310,3 +311,18 @@ def test_brackets_in_texts_are_no_depth(tmp_path):
 def test_a_json_file_without_rows_is_refused(tmp_path, refusal, content):
     (tmp_path / "train.json").write_text(content)
     assert str(tmp_path / "train.json") in refusal(DataError, arrays, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "stray", [os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path)]
+)
+def test_an_image_that_is_no_file_is_refused(tmp_path, refusal, stray):
+    folder = photos(tmp_path / "photos", "benign", "malignant")
+    stray(folder / "benign" / "7.png")
+    assert refusal(DataError, arrays, folder).startswith(f"'{folder}/benign/7.png' is no file, or a link to none")
+
+
+def test_what_cannot_be_read_is_told_once(tmp_path, refusal, capfd):
+    (tmp_path / "train.csv").write_text('a,label\n"1,0\n2,1\n')
+    assert "cannot read the data set" in refusal(DataError, arrays, tmp_path)
+    assert capfd.readouterr().err == ""

@@ -99,6 +99,19 @@ def holds_images_alone(folder: Path) -> bool:
     return not any(_is_file(path, TABLES) and path.stem != "metadata" for path in folder.rglob("*"))
 
 
+def check_images(folder: Path) -> None:
+    """Refuse a folder in which what is called like an image is no file: the library that reads it would leave it out.
+
+    Raises
+    ------
+    DataError
+        Names the first.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in IMAGES and not path.is_file() and not path.is_dir():
+            raise DataError(f"'{private(path)}' is no file, or a link to none: put an image there, or remove it")
+
+
 def _is_mostly_other(folder: Path) -> bool:
     """Return whether of the first `MANY` files below a folder less than a quarter are data, as in a user's home."""
     files = (name for _, _, names in os.walk(folder) for name in names)
