@@ -16,8 +16,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.server.exchange import MOST_SAMPLES
 from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, from_record, to_record
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,21 @@ from hetfl_flwr.learning.training import most_samples
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
+from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
+from hetfl_flwr.wire.weights import model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload
+
+
+def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
+    """Declare a part of what goes down: a factor F (R, r) of a kernel F F^T over R samples."""
+    return PayloadSpec((ArraySpec("factor", (rows, rank), "float32"),))
+
+
+def representations(rows: int | Dim, width: int) -> PayloadSpec:
+    """Declare what goes up: what a body makes of R samples, (R, D), not all zero."""
+    return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True, usual=TRAINED_SIZE),))
 
 
 class FedHeNN(KnowledgeStrategy):

@@ -16,8 +16,10 @@ from hetfl_flwr.learning.training import most_samples
 from hetfl_flwr.server.exchange import with_arrays
 from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS
-from hetfl_flwr.wire.spec import PayloadSpec, model_arrays, to_record, weights
+from hetfl_flwr.wire.spec import PayloadSpec
+from hetfl_flwr.wire.weights import model_arrays, weights
 
 
 class WeightStrategy(Strategy):

@@ -21,7 +21,7 @@ from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.spec import weights
+from hetfl_flwr.wire.weights import weights
 
 NORMED = "fixtures.models:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""

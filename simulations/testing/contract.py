@@ -17,8 +17,9 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.exchange import Exchange
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
-from hetfl_flwr.wire.spec import Dim, from_record, to_record
+from hetfl_flwr.wire.spec import Dim
 from simulations.engine.clients import FIRST_NODE
 from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
