@@ -20,7 +20,7 @@ def algorithms() -> Table:
     """List the algorithms: paper, what crosses the wire, what is needed of the clients, and the own keys.
 
     All of it is read off the server half: the citation in its module's docstring, the first line and the ``Wire``
-    paragraph of the class's docstring, the attributes ``unlike_models``, ``sharing`` and ``width``. A need that these
+    paragraph of the class's docstring, the attributes ``heterogeneous``, ``sharing`` and ``width``. A need that these
     do not tell stands in a ``Needs`` paragraph beside ``Wire``.
     """
     from hetfl_flwr.algorithms import find, names
@@ -30,7 +30,7 @@ def algorithms() -> Table:
         Column("what it does", ratio=4),
         Column("paper", ratio=3, min_width=10, overflow="fold"),
         Column("what crosses the wire", ratio=6),
-        Column("unlike models", width=6),
+        Column("heterogeneous models", width=13),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
         Column("own keys = default", no_wrap=True),
         title="algorithms (in full: the docstrings of strategies/NAME.py and clients/NAME.py)",
@@ -45,7 +45,7 @@ def algorithms() -> Table:
             doc.partition("\n")[0],
             citation(inspect.getdoc(inspect.getmodule(algorithm.strategy)) or "") or "-",
             "\n".join(wire(doc)),
-            "yes" if algorithm.strategy.unlike_models else "no",
+            "yes" if algorithm.strategy.heterogeneous else "no",
             "\n".join(_needs(algorithm.strategy(), doc)) or "-",
             "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items()),
         )

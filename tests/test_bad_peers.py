@@ -43,7 +43,7 @@ def small(name: str, **keys: Any) -> RunConfig:
     """Return a config of three clients, with unlike models where the algorithm takes them, and hardly any work."""
     flat = {
         "algorithm": name,
-        "models": f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED,
+        "models": f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED,
         "clients": 3,
         "local-batches": 1,
         "batch-size": 8,

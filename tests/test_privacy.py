@@ -386,7 +386,7 @@ def small(make_config) -> Callable[..., RunConfig]:
 
     def build(name: str, folder: str, **keys: Any) -> RunConfig:
         little = {"local_batches": 1, "public_fraction": 0.05, **LITTLE.get(name, {})}
-        models = f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED
+        models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
         config = make_config(**{"algorithm": name, "models": models, **little, **keys})
         return config.with_values({"output-dir": f"{config.output_dir}/{folder}"})
 

@@ -50,7 +50,7 @@ class AlgorithmContract:
 
         No client has all classes.
         """
-        models = f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED
+        models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
         keys: dict[str, Value] = {"algorithm": name, "models": models, "partition": "classes:6", **self.keys}
         with in_a_run(), Lab(tmp_path, keys) as lab:
             yield lab
