@@ -2,18 +2,25 @@
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
 from rich.table import Column, Table
 from rich.text import Text
 
-from hetfl_flwr.config import RunConfig, read_toml
-from hetfl_flwr.errors import HetflError
+from hetfl_flwr.config import RunConfig, load_toml, read_toml, to_toml
+from hetfl_flwr.errors import ConfigError, HetflError
 
 if TYPE_CHECKING:
     from hetfl_flwr.data import Reading
+
+FLOWER_S = re.compile(
+    r"^\[tool\.flwr\.app\.config\]\n.*?(?=^(?:#.*\n)*\[(?!tool\.flwr\.app\.config\.)|\Z)", re.MULTILINE | re.DOTALL
+)
+"""The run config in a pyproject.toml: its table and those within it, up to the next one, with its comment."""
 
 
 def algorithms() -> Table:
@@ -169,6 +176,30 @@ def keys() -> Table:
         if not field.exclude:
             table.add_row(field.alias, repr(field.default), field.description)
     return table
+
+
+def keys_toml() -> str:
+    """Return every config key with its default, and every algorithm's own, as Flower reads them in a pyproject.toml."""
+    from hetfl_flwr.algorithms import find, names
+
+    own = {f"{name}.{key}": value for name in names() for key, value in find(name).defaults.items()}
+    tables = tomllib.loads(to_toml(RunConfig().to_flat() | own))
+    return tomli_w.dumps({"tool": {"flwr": {"app": {"config": tables}}}})
+
+
+def write_keys(path: Path) -> None:
+    """Put what `keys_toml` returns into a pyproject.toml, in place of what it has of that; the rest stays as it is.
+
+    Raises
+    ------
+    ConfigError
+        The file is not TOML, or has no table of that name.
+    """
+    load_toml(path)
+    text = path.read_text(encoding="utf-8")
+    if not FLOWER_S.search(text):
+        raise ConfigError(f"{path}: has no table [tool.flwr.app.config]")
+    path.write_text(FLOWER_S.sub(lambda _: f"{keys_toml()}\n", text), encoding="utf-8")
 
 
 def _table(title: str, rows: list[dict[str, object]]) -> Table:
