@@ -22,7 +22,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import FileStore
 from hetfl_flwr.server.roster import Member
 from hetfl_flwr.versions import installed
-from hetfl_flwr.wire import spec as payloads
+from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (
     ARRAYS,
     CONFIG,
@@ -38,7 +38,9 @@ from hetfl_flwr.wire.messages import (
 )
 from hetfl_flwr.wire.naming import Naming, data_label, public_data, shares_names
 from hetfl_flwr.wire.privacy import private_rows, private_upload, simulated
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, check_halves, fingerprint, halved, to_record
+from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import fingerprint
 
 app = ClientApp()
 
@@ -115,7 +117,7 @@ def seeds(message: Message, context: Context) -> Message:
     """Hand out this client's public rows, with their labels if they are asked for."""
     node = Node.from_context(context)
     labelled = bool(message.content.config_records[CONFIG][LABELLED])
-    declared = payloads.seeds(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
+    declared = public_samples(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
     shared = private_rows(node.own_seeds(labelled=labelled), declared, node.config, node.partition, "public-rows")
     count = MetricRecord({EXAMPLES: len(node.data.public)})
     return Message(RecordDict({ARRAYS: _to_send(node, shared), METRICS: count}), reply_to=message)
@@ -172,7 +174,7 @@ def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
 
 def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:
     record = message.content.array_records.get(ARRAYS) or ArrayRecord()
-    return spec.decode(record, "server", half=node.config.half)
+    return decode(spec, record, "server", half=node.config.half)
 
 
 def _to_send(node: Node, arrays: Arrays) -> ArrayRecord:

@@ -246,6 +246,11 @@ def list_(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="How that data set is read, such as image-size=64."),
     ] = None,
+    toml: Annotated[bool, typer.Option("--toml", help="With keys: print the table that `flwr run` reads.")] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(parser=path, metavar="FILE", help="With keys: put that table into a pyproject.toml."),
+    ] = None,
 ) -> None:
     """List algorithms, data sets, models, recipes and config keys by name.
 
@@ -253,6 +258,14 @@ def list_(
     """
     from simulations import listing as catalogue
 
+    if (toml or into is not None) and kind != Kind.KEYS:
+        raise ConfigError("--toml and --into are for `hetfl list keys`")
+    if into is not None:
+        catalogue.write_keys(into)
+        return
+    if toml:
+        typer.echo(catalogue.keys_toml(), nl=False)
+        return
     config = RunConfig.from_flat({"data-dir": data_dir, "dataset": dataset, **dict(map(parse_setting, settings or []))})
 
     tables = {

@@ -332,6 +332,13 @@ def test_each_kind_is_listed(kind, shown, hetfl):
     assert [word for word in shown if word not in done.out] == []
 
 
+def test_the_table_of_keys_that_flower_reads_is_printed(hetfl):
+    done = hetfl("list", "keys", "--toml")
+    assert (done.status, done.err) == (0, "")
+    table = tomllib.loads(done.out)["tool"]["flwr"]["app"]["config"]
+    assert (table["rounds"], table["fedhe"]["alpha"]) == (50, 1.0)
+
+
 def test_brackets_in_what_is_listed_are_shown(hetfl):
     """They are no markup, but an extra of pip."""
     done = hetfl("list", "keys")
@@ -371,6 +378,8 @@ def test_a_list_of_nothing_in_particular_is_everything(hetfl):
             "'recipies' is not one of 'algorithms', 'datasets', 'models', 'recipes', 'tables', 'keys'",
         ),
         (["list", "models", "--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
+        (["list", "models", "--toml"], "--toml and --into are for `hetfl list keys`"),
+        (["list", "keys", "--into", "none.toml"], "none.toml: No such file"),
         (["list", "datasets", "--data-dir", "none"], "data-dir 'none' is not a folder"),
         (["compare", "none"], "none: "),
         (["compare"], "Missing argument"),

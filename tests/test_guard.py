@@ -21,8 +21,9 @@ from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.guard import Guard, Size, measure
+from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, SEEDS
-from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec, from_record
+from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 

@@ -13,7 +13,7 @@ from flwr.supercore import log
 from safetensors.torch import load, save
 from torch import nn
 
-from hetfl_flwr.algorithms import models_of, width_of
+from hetfl_flwr.algorithms import resolve_models
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import ClientData, DataSpec, Samples, load_client_data
 from hetfl_flwr.data.samples import Arrays as Rows
@@ -217,16 +217,15 @@ def _surroundings(context: Context) -> dict[str, Any]:
 
 def _made(context: Context, data: ClientData | None = None) -> dict[str, Any]:
     partition, partitions = _identity(context.node_config)
-    config = _with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config))
+    config = resolve_models(_with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config)))
     if not isinstance(context, ResidentContext):  # `hetfl run` counts the threads of all its workers
         check_threads(config.threads)
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     data = (data or client_data(config, partition, partitions)).to(_device(config.device))
-    models = models_of(config)
     if config.pretrained and "model" not in context.node_config:
-        check_pretrained(models)
-    name = deal(models, partition)
+        check_pretrained(config.models)
+    name = deal(config.models, partition)
     return {
         "config": config,
         "partition": partition,
@@ -246,7 +245,7 @@ def _new_model(*, config: RunConfig, partition: int, model_name: str, data: Clie
         data.spec,
         seed=config.seed,
         scope=(partition,),
-        width=width_of(config),
+        width=config.width,
         pretrained=config.pretrained,
     ).to(_device(config.device))
     mixed(model, config.mixed_precision)
@@ -269,7 +268,7 @@ def _resident_model(
     weights = {name.removeprefix("model."): saved[name] for name in saved if name.startswith("model.")}
     if not weights:
         return None
-    client, kind = current(), (model_name, data.spec, width_of(config), config.device, config.mixed_precision)
+    client, kind = current(), (model_name, data.spec, config.width, config.device, config.mixed_precision)
     model, held = resident(*kind)
     if client is not None and stackable(model, config.batched, client.number):
         model, held = resident(*kind, client.slot)

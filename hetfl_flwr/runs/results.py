@@ -23,7 +23,7 @@ from hetfl_flwr.wire.messages import EXAMPLES, METRICS
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.wire.naming import OWN
 from hetfl_flwr.runs.notices import warn
-from hetfl_flwr.wire.spec import from_record, to_record
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.privacy import epsilon, noise_source
 from hetfl_flwr.server.roster import Member
 from hetfl_flwr.server.rounds import Played

@@ -10,7 +10,7 @@ from hetfl_flwr.data import ClientData
 from hetfl_flwr.errors import RunFolderError, private
 from hetfl_flwr.files import read_file
 from hetfl_flwr.node.node import Node, kept_config, kept_inputs, unpack_inputs
-from hetfl_flwr.wire.spec import load_model_arrays, weights
+from hetfl_flwr.wire.weights import load_model_arrays, weights
 from hetfl_flwr.runs.results import config_of
 from hetfl_flwr.runs.schema import CONFIG_FILE
 from hetfl_flwr.node.state import decode, state_file

@@ -43,8 +43,10 @@ from hetfl_flwr.server.start import FIRST_REPORT, Refusal, Start
 from hetfl_flwr.server.uploads import Uploads
 from hetfl_flwr.text import printable
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
-from hetfl_flwr.wire.spec import PayloadSpec, from_record, halved, seeds, to_record
+from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.spec import PayloadSpec
 
 Check = Callable[[Roster], object]
 """Raises FederationError for a roster that an algorithm cannot work with."""
@@ -562,7 +564,7 @@ class Federation:
         ]
 
         def declared(member: Member) -> PayloadSpec:
-            return seeds(member.public, member.spec, member.dtype, labelled=sharing.labelled)
+            return public_samples(member.public, member.spec, member.dtype, labelled=sharing.labelled)
 
         collected = self.exchange(calls, declared)
         came = {self.roster.of(reply.metadata.src_node_id): arrays_of(reply) for reply in collected.replies}

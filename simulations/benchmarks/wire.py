@@ -42,7 +42,7 @@ from scipy.stats import ttest_1samp
 from hetfl_flwr.algorithms import names, resolve
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.server_app import app as server_app
-from hetfl_flwr.wire.spec import payload_bytes, wire_bytes
+from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
 from simulations.benchmarks.measure import Row, run, show
 from simulations.engine.grid import LocalGrid
 

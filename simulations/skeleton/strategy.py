@@ -8,8 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, class_logits
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec, learnt, sample_counts
 from strategies.base import KnowledgeStrategy, Upload
+
+
+def uploaded(classes: int) -> PayloadSpec:
+    """Declare what a client sends: names, shapes, dtypes and ranges. What is not so is refused on receipt."""
+    return PayloadSpec((learnt("logits", (classes, classes)), sample_counts("counts", (classes,))))
+
+
+def downloaded(classes: int) -> PayloadSpec:
+    """Declare what a client is sent."""
+    return PayloadSpec((learnt("logits", (classes, classes)), ArraySpec("known", (classes,), "bool")))
 
 
 class Skeleton(KnowledgeStrategy):
@@ -30,8 +40,8 @@ class Skeleton(KnowledgeStrategy):
         return knowledge
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Declare what a client sends: a payload of `hetfl_flwr.wire.spec`, or one of your own made as those are."""
-        return class_logits(member.classes)
+        """Expect logits and counts."""
+        return uploaded(member.classes)
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Return what the server knows after a round.
