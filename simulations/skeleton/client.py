@@ -7,10 +7,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, class_logits, known_class_logits
+from hetfl_flwr import EXAMPLES, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, to_numpy
+
+from .strategy import downloaded, uploaded
 
 
 class SkeletonClient(KnowledgeClient):
@@ -32,12 +31,12 @@ class SkeletonClient(KnowledgeClient):
         self.weight = weight
 
     def download_spec(self) -> PayloadSpec:
-        """Declare what the server sends."""
-        return known_class_logits(self.node.data.spec.classes)
+        """Expect what the server half declares."""
+        return downloaded(self.node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
-        """Declare what this client sends, as the server half does."""
-        return class_logits(self.node.data.spec.classes)
+        """Send what the server half declares."""
+        return uploaded(self.node.data.spec.classes)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for one round, and return what is uploaded.

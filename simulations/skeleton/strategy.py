@@ -7,9 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, class_logits
-from strategies.base import KnowledgeStrategy, Upload
+from hetfl_flwr import LEARNT_LIMIT, Arrays, ArraySpec, KnowledgeStrategy, Member, PayloadSpec, Roster, Upload
+
+
+def uploaded(classes: int) -> PayloadSpec:
+    """Declare what a client sends: names, shapes, dtypes and ranges. What is not so is refused on receipt."""
+    logits = ArraySpec("logits", (classes, classes), "float32", minimum=-LEARNT_LIMIT, maximum=LEARNT_LIMIT)
+    return PayloadSpec((logits, ArraySpec("counts", (classes,), "int64", minimum=0, sensitive=True)))
+
+
+def downloaded(classes: int) -> PayloadSpec:
+    """Declare what a client is sent."""
+    logits = ArraySpec("logits", (classes, classes), "float32")
+    return PayloadSpec((logits, ArraySpec("known", (classes,), "bool")))
 
 
 class Skeleton(KnowledgeStrategy):
@@ -30,8 +40,8 @@ class Skeleton(KnowledgeStrategy):
         return knowledge
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Declare what a client sends: a payload of `hetfl_flwr.wire.spec`, or one of your own made as those are."""
-        return class_logits(member.classes)
+        """Expect logits and counts."""
+        return uploaded(member.classes)
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Return what the server knows after a round.
