@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.errors import ConfigError
+from simulations import skeleton
 
-SKELETON = Path(__file__).parent / "skeleton"
+SKELETON = Path(*skeleton.__path__)
 
 OWN = ("hetfl_flwr", "strategies", "clients", "simulations")
 """This project's packages."""

@@ -27,7 +27,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def say(here: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    variables = {**os.environ, "PYTHONPATH": str(OUTSIDE.parents[2])}
     return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def documented(module: str) -> set[str]:
     """Names that a module assigns to and then says what they are."""
     body = ast.parse(inspect.getsource(import_module(module))).body
     named: set[str] = set()
-    for first, second in zip(body, body[1:], strict=False):
+    for first, second in pairwise(body):
         if isinstance(first, ast.Assign) and isinstance(second, ast.Expr) and isinstance(second.value, ast.Constant):
             named |= {node.id for target in first.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
     return named
