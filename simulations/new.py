@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 
+import simulations.skeleton as skeleton
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.errors import ConfigError
-from simulations import skeleton
 
 SKELETON = Path(*skeleton.__path__)
 

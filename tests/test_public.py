@@ -4,6 +4,7 @@ import ast
 import inspect
 import os
 import pydoc
+import re
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,11 @@ def test_type_checkers_see_the_names_that_are_offered():
     seen = {alias.asname: f"{node.module}" for node in block.body for alias in node.names}
     assert seen == hetfl_flwr._MODULES
     assert {*hetfl_flwr.__all__} <= {*dir(hetfl_flwr)}
+
+
+def test_the_reference_shows_every_name():
+    listed = re.findall(r"members: \[(.*)\]", (ROOT / "docs" / "api.md").read_text())
+    assert sorted(", ".join(listed).split(", ")) == sorted(hetfl_flwr.__all__)
 
 
 def test_importing_it_is_light(tmp_path):
