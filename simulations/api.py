@@ -72,6 +72,13 @@ def run(
         What is wrong with a key, the data or a model, or that too few clients are left, in one line.
     Interrupted
         A ``KeyboardInterrupt``, after the round in which it was asked for; says how to go on.
+
+    Examples
+    --------
+    >>> from hetfl_flwr import run
+    >>> result = run("fedhe", clients=2, rounds=1, out=getfixture("tmp_path") / "run", progress=False)
+    >>> result.summary["rounds"], result.folder.name
+    (1, 'run')
     """
     from hetfl_flwr.runs.results import new_folder
 
@@ -205,7 +212,7 @@ class Result:
         return self.node(partition).model
 
     def export(self, partition: int, path: Path | str) -> Path:
-        """Write a client's trained model to a file that needs nothing of this project; as `simulations.export`."""
+        """Write a client's trained model to a file that needs nothing of this project; as `export`."""
         return export(self.folder, partition, path)
 
     def plot(self) -> Figure:

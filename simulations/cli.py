@@ -11,7 +11,7 @@ import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
-from hetfl_flwr.packages import working_directory_last
+from hetfl_flwr.packages import ROOT, working_directory_last
 from hetfl_flwr.text import printable
 from simulations.engine.run import DEFAULT_CLIENTS, run_locally
 
@@ -380,6 +380,15 @@ def main() -> None:
         if message := error.format_message():  # none where `hetfl` alone has shown the help
             typer.echo(f"hetfl: {printable(message)}", err=True)
         status = error.exit_code
+    except ModuleNotFoundError as error:
+        if not f"{error.name}.".startswith("simulations."):
+            raise
+        typer.echo(
+            f"hetfl: {error.name} is not here: {ROOT} is an app bundle, which runs federations and reports on them; "
+            "for all commands, install hetfl",
+            err=True,
+        )
+        status = 2
     except OSError as error:
         if error.filename is None:
             raise

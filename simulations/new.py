@@ -5,10 +5,11 @@ from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 
+import simulations.skeleton as skeleton
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.errors import ConfigError
 
-SKELETON = Path(__file__).parent / "skeleton"
+SKELETON = Path(*skeleton.__path__)
 
 OWN = ("hetfl_flwr", "strategies", "clients", "simulations")
 """This project's packages."""

@@ -18,6 +18,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from simulations.engine.grid import LocalGrid
+from simulations.testing.fixtures import lab as lab
 from simulations.testing.lab import Lab, in_a_run
 
 collect_ignore = ["fixtures/outside"]
@@ -47,13 +48,6 @@ def task_identity() -> Iterator[None]:
     """Let messages be written outside a run, and torch use one thread."""
     with in_a_run():
         yield
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    """Build what the following fixtures build; its workers end with the test."""
-    with Lab(tmp_path) as lab:
-        yield lab
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.fedhe import FedHeClient
+from hetfl_flwr import compare, load, run
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.learning.training import evaluate
-from simulations import compare, load, run
 from simulations.engine.run import run_locally
 
 SMALL = {"clients": 2, "rounds": 2, "models": ["mlp", "lenet5"], "batch_size": 20, "progress": False}
@@ -161,7 +161,7 @@ def cell(code):
         shell.run_cell(code).raise_error()
     return said
 
-cell("from simulations import run")
+cell("from hetfl_flwr import run")
 keys = "clients=2, rounds=2, models='mlp', batch_size=20"
 said = cell(f"result = run('fedhe', {keys}, out='one')")
 bars = [output.data["text/plain"] for output in said.outputs]

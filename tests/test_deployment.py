@@ -457,7 +457,7 @@ def test_flower_knows_all_options_that_units_and_guides_name(program: str) -> No
     known = subprocess.run(
         [Path(sys.executable).parent / program, "--help"], capture_output=True, text=True, check=True
     )
-    texts = [path.read_text() for path in [*units(), DEPLOYMENT / "README.md", ROOT / "README.md"]]
+    texts = [path.read_text() for path in [*units(), DEPLOYMENT / "README.md", ROOT / "docs" / "deploy.md"]]
     commands = re.findall(rf"\b{program} ((?:[^\n]*\\\n)*[^\n]*)", "\n".join(texts))
     named = {option for command in commands for option in re.findall(r"--[a-z-]+", command)}
     assert len(named) >= 5

@@ -14,9 +14,9 @@ from rich.console import Console
 from test_report import finish, make
 from typer.testing import CliRunner
 
+from hetfl_flwr import compare, load, run, sweep
 from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from simulations import compare, load, run, sweep
 from simulations.cli import app
 from simulations.studies.jobs import Job
 from simulations.studies.sweeps import jobs, parse_grid, run_sweep

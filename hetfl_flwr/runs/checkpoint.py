@@ -14,21 +14,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from flwr.app import Message
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from hetfl_flwr.server.under_way import UnderWay
-from hetfl_flwr.server.under_way import KeepsClients
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, RunFolderError
-from hetfl_flwr.wire.spec import Arrays
-from hetfl_flwr.runs.schema import CHECKPOINTS, KNOWLEDGE_FILE
 from hetfl_flwr.files import check_seal, header, read_file, read_header, replace_file, seal
+from hetfl_flwr.runs.schema import CHECKPOINTS, KNOWLEDGE_FILE
+from hetfl_flwr.server.under_way import KeepsClients, UnderWay
+from hetfl_flwr.wire.spec import Arrays
 
 MESSAGES_FILE = "messages.safetensors"
 

@@ -12,21 +12,13 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 
 from hetfl_flwr.algorithms import for_flower
-from hetfl_flwr.runs.checkpoint import CHANGEABLE, Checkpoint, Choice, checkpoints, config_digest, pack, remove
-from hetfl_flwr.server.under_way import UnderWay
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.server.exchange import Traffic
-from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.runs.lock import FolderLock
-from hetfl_flwr.wire.messages import EXAMPLES, METRICS
+from hetfl_flwr.files import replace_file
 from hetfl_flwr.learning.metrics import mean, weighted_mean
-from hetfl_flwr.wire.naming import OWN
+from hetfl_flwr.runs.checkpoint import CHANGEABLE, Checkpoint, Choice, checkpoints, config_digest, pack, remove
+from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.notices import warn
-from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.privacy import epsilon, noise_source
-from hetfl_flwr.server.roster import Member
-from hetfl_flwr.server.rounds import Played
 from hetfl_flwr.runs.schema import (
     CHECKPOINTS,
     CLIENTS_FILE,
@@ -44,9 +36,17 @@ from hetfl_flwr.runs.schema import (
     round_line,
     summary_file,
 )
-from hetfl_flwr.files import replace_file
+from hetfl_flwr.server.exchange import Traffic
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.roster import Member
+from hetfl_flwr.server.rounds import Played
+from hetfl_flwr.server.under_way import UnderWay
 from hetfl_flwr.server.uploads import Uploads
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.messages import EXAMPLES, METRICS
+from hetfl_flwr.wire.naming import OWN
+from hetfl_flwr.wire.privacy import epsilon, noise_source
 
 
 class Results:

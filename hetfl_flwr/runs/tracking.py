@@ -28,10 +28,10 @@ from rich.console import Console
 
 from hetfl_flwr.config import RunConfig, parse_trackers
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.files import replace_file
 from hetfl_flwr.learning.metrics import mean
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round
-from hetfl_flwr.files import replace_file
 
 PROJECT = "hetfl"
 """Name of the W&B project and the MLflow experiment, where the environment names no other."""

@@ -4,16 +4,16 @@ from pathlib import Path
 
 from flwr.app import Context, RecordDict
 
-from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.errors import RunFolderError, private
 from hetfl_flwr.files import read_file
 from hetfl_flwr.node.node import Node, kept_config, kept_inputs, unpack_inputs
-from hetfl_flwr.wire.weights import load_model_arrays, weights
+from hetfl_flwr.node.state import decode, state_file
+from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.results import config_of
 from hetfl_flwr.runs.schema import CONFIG_FILE
-from hetfl_flwr.node.state import decode, state_file
+from hetfl_flwr.wire.weights import load_model_arrays, weights
 
 
 def load_client(folder: Path | str, partition: int, *, data: bool = True) -> Node:

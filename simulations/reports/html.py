@@ -32,13 +32,13 @@ from simulations.reports.charts import (
     percent,
     small_charts,
 )
+from simulations.reports.page import PAGE, STYLE
 from simulations.reports.runs import Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
 from simulations.reports.tables import NOTHING, compare_table, privacy, shared_terms, unequal_terms
 
 if TYPE_CHECKING:
     from simulations.reports.partition import Split
 
-TEMPLATES = Path(__file__).parent / "templates"
 MOST_CELLS = 1200
 """Classes of clients are a table up to so many cells, beyond a picture."""
 MOST_FAILURES = 100
@@ -127,19 +127,19 @@ def report_page(runs: Sequence[Run]) -> str:
     RunFolderError
         If there is no run.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import DictLoader, Environment, StrictUndefined
 
     groups, several = group_runs(runs), len(runs) > 1
     unequal = unequal_terms(groups) or ""
     splits = [_split(run) for run in runs]
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=DictLoader({"page": PAGE, "style": STYLE}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2").render(
+    return environment.get_template("page").render(
         title=_title(runs),
         terms=shared_terms(groups) if several else "",
         unequal=unequal,

@@ -7,10 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr import EXAMPLES, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, to_numpy
 
 from .strategy import downloaded, uploaded
 

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec, learnt, sample_counts
-from strategies.base import KnowledgeStrategy, Upload
+from hetfl_flwr import (
+    Arrays,
+    ArraySpec,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    Upload,
+    learnt,
+    sample_counts,
+)
 
 
 def uploaded(classes: int) -> PayloadSpec:

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from simulations.testing import AlgorithmContract
-from strategies.base import Upload
+from hetfl_flwr import AlgorithmContract, Upload
 
 from .strategy import Skeleton
 

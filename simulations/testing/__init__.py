@@ -1,10 +1,6 @@
-"""What every algorithm is to keep to, as a pytest class that any package can take over.
+"""What every algorithm must keep to, as a pytest class that any package can take over.
 
-from simulations.testing import AlgorithmContract
-
-
-class TestFedProto(AlgorithmContract):
-algorithm = "my_pkg.fedproto"
+Others import it from `hetfl_flwr`, as the test that ``hetfl new`` writes does.
 """
 
 import pytest

@@ -1,0 +1,299 @@
+"""The page of a report: its HTML, as a Jinja template, and its style. As texts, so that every bundle has them."""
+
+STYLE = """\
+:root {
+  color-scheme: light dark;
+  --paper: #fff; --ink: #1b1f24; --quiet: #59616b; --rule: #d8dde3; --panel: #f5f7f9; --tint: #0072b2; --warn: #8a4b00;
+  --c0: #0072b2; --c1: #c8500a; --c2: #00805f; --c3: #a8477e; --c4: #8d6a00; --c5: #5b54c4; --c6: #1b1f24; --c7: #737a82;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #14171a; --ink: #e8eaed; --quiet: #a3abb5; --rule: #363c43; --panel: #1d2125; --tint: #4aa8e0; --warn: #f2b25c;
+    --c0: #56b4e9; --c1: #f28c4d; --c2: #35c498; --c3: #e69bc9; --c4: #eabd45; --c5: #a5a0ff; --c6: #e8eaed; --c7: #949ba4;
+  }
+}
+@media print {
+  :root {
+    color-scheme: light;
+    --paper: #fff; --ink: #000; --quiet: #444; --rule: #bbb; --panel: #fff; --tint: #0072b2; --warn: #6b3a00;
+    --c0: #0072b2; --c1: #c8500a; --c2: #00805f; --c3: #a8477e; --c4: #8d6a00; --c5: #5b54c4; --c6: #000; --c7: #737a82;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; padding: 2.5rem clamp(1rem, 4vw, 3rem) 4rem; max-width: 76rem;
+  background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif;
+  -webkit-text-size-adjust: 100%;
+}
+h1 { margin: 0; font-size: clamp(1.6rem, 5vw, 2.3rem); line-height: 1.15; letter-spacing: -0.02em; text-wrap: balance; overflow-wrap: anywhere; }
+h2 { margin: 3rem 0 1rem; padding-top: 0.9rem; border-top: 1px solid var(--rule); font-size: 1.3rem; letter-spacing: -0.01em; }
+h3 { margin: 1.5rem 0 0.5rem; font-size: 1rem; }
+p { margin: 0.6rem 0; max-width: 46rem; overflow-wrap: anywhere; }
+.terms { color: var(--quiet); }
+.note, footer { color: var(--quiet); font-size: 0.85rem; line-height: 1.45; }
+.state, .warning { color: var(--warn); }
+.state { white-space: nowrap; font-weight: 600; }
+.warning { padding-left: 0.8rem; border-left: 3px solid; }
+
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 10.5rem), 1fr)); gap: 0.75rem; margin: 1.75rem 0 0; }
+.tiles > div { padding: 0.8rem 1rem; border-radius: 0.5rem; background: var(--panel); border: 1px solid var(--rule); }
+.tiles dt { color: var(--quiet); font-size: 0.85rem; }
+.tiles dd { margin: 0; font-size: 1.65rem; line-height: 1.3; font-weight: 600; font-variant-numeric: tabular-nums; }
+.tiles dd.note { font-size: 0.8rem; font-weight: 400; line-height: 1.35; }
+
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem 2.5rem; }
+figure { margin: 0; min-width: 0; }
+figcaption h3 { margin: 0 0 0.4rem; }
+svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg text { fill: var(--quiet); font-size: 13px; font-variant-numeric: tabular-nums; }
+@media (max-width: 36rem) { svg.chart text { font-size: 16px; } }
+svg .y { text-anchor: end; }
+svg .x { text-anchor: middle; }
+.grid { stroke: var(--rule); }
+.axis, .tick { stroke: var(--quiet); }
+.line { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; stroke-linecap: butt; }
+.band { fill: currentColor; opacity: 0.16; }
+.marks circle { fill: currentColor; opacity: 0; }
+.marks circle:hover { opacity: 1; }
+.c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); }
+.c4 { color: var(--c4); } .c5 { color: var(--c5); } .c6 { color: var(--c6); } .c7 { color: var(--c7); }
+.d1 { stroke-dasharray: 8 4; } .d2 { stroke-dasharray: 2 3; } .d3 { stroke-dasharray: 9 3 2 3; }
+.legend { display: flex; flex-wrap: wrap; gap: 0.15rem 1.25rem; margin: 0.4rem 0 0; padding: 0; list-style: none; font-size: 0.88rem; }
+.legend li { display: flex; align-items: center; gap: 0.5rem; overflow-wrap: anywhere; }
+.legend svg { flex: none; width: 28px; }
+.small { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: 1rem; margin: 0.8rem 0; padding: 0; list-style: none; font-size: 0.8rem; line-height: 1.35; }
+.small b { display: block; margin-top: 0.3rem; overflow-wrap: anywhere; }
+.small .line { stroke-width: 1.5; }
+.small .mean { color: var(--c7); opacity: 0.7; }
+.panel { fill: var(--panel); stroke: var(--rule); stroke-width: 0.5; }
+
+.scroll { overflow-x: auto; margin: 1.25rem 0 0; }
+table { border-collapse: collapse; font-size: 0.88rem; line-height: 1.4; font-variant-numeric: tabular-nums; }
+caption { padding-bottom: 0.35rem; text-align: left; font-weight: 600; font-size: 0.95rem; }
+th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid var(--rule); text-align: left; vertical-align: top; }
+th:first-child, td:first-child { padding-left: 0; }
+thead th { color: var(--quiet); font-weight: 500; vertical-align: bottom; }
+thead .n { white-space: normal; }
+tbody th { font-weight: 500; white-space: nowrap; }
+.n { text-align: right; white-space: nowrap; }
+td[style] { background: color-mix(in srgb, var(--tint) calc(var(--shade) * 50%), transparent); }
+caption.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+.wide { min-width: min(100%, 46rem); }
+.wide tbody th { white-space: normal; }
+.wide td { min-width: 4rem; overflow-wrap: anywhere; }
+small { display: block; max-width: 40rem; color: var(--quiet); font-size: 0.92em; font-weight: 400; }
+.splits { display: flex; flex-wrap: wrap; gap: 0 3.5rem; }
+.splits > div { min-width: 0; }
+td { max-width: 46rem; }
+
+.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 16rem), 1fr)); gap: 0.7rem 2rem; margin: 1.5rem 0; font-size: 0.9rem; }
+.facts dt { color: var(--quiet); font-size: 0.82rem; }
+.facts dd { margin: 0; overflow-wrap: anywhere; }
+details { margin: 1rem 0; }
+summary { cursor: pointer; padding: 0.25rem 0; overflow-wrap: anywhere; }
+summary:focus-visible, .scroll:focus-visible { outline: 2px solid var(--tint); outline-offset: 2px; }
+.run { border-bottom: 1px solid var(--rule); margin: 0; padding: 0.4rem 0; }
+img { max-width: 100%; height: auto; background: #fff; }
+footer { margin-top: 3rem; padding-top: 0.75rem; border-top: 1px solid var(--rule); }
+@media print {
+  body { padding: 0; font-size: 0.85rem; }
+  details::details-content { content-visibility: visible; }
+  figure, tr, .tiles > div { break-inside: avoid; }
+  h2, h3, caption { break-after: avoid; }
+  .scroll { overflow: visible; }
+  .charts { grid-template-columns: 1fr 1fr; }
+  table { font-size: 0.68rem; }
+  th, td { padding: 0.2rem 0.4rem; }
+}
+"""
+"""CSS: colours for light, dark and paper."""
+
+PAGE = """\
+{% macro table(sheet, wide=false, entitled=false) %}
+<div class="scroll" role="region" tabindex="0" aria-label="{{ sheet.caption }}">
+<table{% if wide %} class="wide"{% endif %}>
+<caption{% if entitled %} class="unseen"{% endif %}>{{ sheet.caption }}</caption>
+<thead><tr>{% for name, numeric in sheet.columns %}<th scope="col"{% if numeric %} class="n"{% endif %}>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in sheet.rows %}
+<tr>
+{%- for cell in row -%}
+{%- set numeric = sheet.columns[loop.index0][1] -%}
+{%- if loop.first -%}
+<th scope="row"{% if numeric %} class="n"{% endif %}>{{ cell.text }}{% if cell.note %}<small>{{ cell.note }}</small>{% endif %}</th>
+{%- else -%}
+<td{% if numeric %} class="n"{% endif %}{% if cell.shade %} style="--shade: {{ '%.2f' % cell.shade }}"{% endif %}>{{ cell.text }}</td>
+{%- endif -%}
+{%- endfor -%}
+</tr>
+{% endfor %}
+</tbody>
+</table>
+</div>
+{% if sheet.note %}<p class="note">{{ sheet.note }}</p>{% endif %}
+{% endmacro %}
+
+{% macro picture(chart) %}
+<figure>
+<figcaption><h3>{{ chart.title }}</h3></figcaption>
+{% set bottom = frame.height - frame.bottom %}
+<svg class="chart" viewBox="0 0 {{ frame.width }} {{ frame.height }}" role="img" aria-label="{{ chart.told }}">
+{% for y, text in chart.y_ticks %}
+<line class="grid" x1="{{ frame.left }}" x2="{{ frame.width - frame.right }}" y1="{{ y }}" y2="{{ y }}"/><text class="y" x="{{ frame.left - 7 }}" y="{{ y }}" dy="0.32em">{{ text }}</text>
+{% endfor %}
+{% for x, text in chart.x_ticks %}
+<line class="tick" x1="{{ x }}" x2="{{ x }}" y1="{{ bottom }}" y2="{{ bottom + 5 }}"/><text class="x" x="{{ x }}" y="{{ bottom + 19 }}">{{ text }}</text>
+{% endfor %}
+<line class="axis" x1="{{ frame.left }}" x2="{{ frame.width - frame.right }}" y1="{{ bottom }}" y2="{{ bottom }}"/>
+<text class="x name" x="{{ (frame.left + frame.width - frame.right) / 2 }}" y="{{ frame.height - 6 }}">{{ chart.x_name }}</text>
+{% for line in chart.lines if line.band %}
+<polygon class="band c{{ line.colour }}" points="{{ line.band }}"/>
+{% endfor %}
+{% for line in chart.lines %}
+<polyline class="line c{{ line.colour }} d{{ line.dash }}" points="{{ line.points }}"/>
+{% endfor %}
+{% for line in chart.lines %}
+<g class="marks c{{ line.colour }}">{% for x, y, told in line.marks %}<circle cx="{{ x }}" cy="{{ y }}" r="5"><title>{{ told }}</title></circle>{% endfor %}</g>
+{% endfor %}
+</svg>
+<ul class="legend">
+{% for line in chart.lines %}
+<li><svg viewBox="0 0 28 10" aria-hidden="true"><line class="line c{{ line.colour }} d{{ line.dash }}" x1="0" x2="28" y1="5" y2="5"/></svg>{{ line.label }}</li>
+{% endfor %}
+</ul>
+{% if chart.note %}<p class="note">{{ chart.note }}</p>{% endif %}
+</figure>
+{% endmacro %}
+
+{% macro headline(part) %}
+<dl class="tiles">
+{% for name, figure, note in part.tiles %}
+<div><dt>{{ name }}</dt><dd>{{ figure }}</dd><dd class="note">{{ note }}</dd></div>
+{% endfor %}
+</dl>
+{% endmacro %}
+
+{% macro about(part) %}
+<dl class="facts">
+{% for name, fact in part.facts %}
+<div><dt>{{ name }}</dt><dd>{{ fact }}</dd></div>
+{% endfor %}
+</dl>
+{{ table(part.clients) }}
+{% if part.small %}
+<details>
+<summary>Each client's accuracy over the rounds</summary>
+<ul class="small">
+{% for chart in part.small %}
+<li><svg viewBox="-2 -2 {{ small.width + 4 }} {{ small.height + 4 }}" role="img" aria-label="{{ chart.name }}: {{ chart.told }}"><title>{{ chart.name }}: {{ chart.told }}</title><rect class="panel" width="{{ small.width }}" height="{{ small.height }}"/><polyline class="line mean" points="{{ chart.mean }}"/><polyline class="line c0" points="{{ chart.points }}"/></svg><b>{{ chart.name }}</b> {{ chart.told }}</li>
+{% endfor %}
+</ul>
+<p class="note">All on one scale; grey is the mean over clients.</p>
+</details>
+{% endif %}
+{% if part.failures %}
+{{ table(part.failures) }}
+{% else %}
+<p>No client failed, and no upload was refused.</p>
+{% endif %}
+{{ table(part.traffic) }}
+{{ table(part.changed, wide=true) }}
+<details>
+<summary>Settings as by default ({{ part.unchanged.rows | length }})</summary>
+{{ table(part.unchanged, wide=true, entitled=true) }}
+</details>
+{% endmacro %}
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{{ title }}</title>
+<style>
+{% include "style" %}
+</style>
+</head>
+<body>
+<header>
+<h1>{{ title }}</h1>
+{% if parts | length == 1 %}
+<p class="terms">{{ parts[0].title }} · {{ parts[0].name }}{% if parts[0].state %} <strong class="state">unfinished: {{ parts[0].state }}</strong>{% endif %}</p>
+{% else %}
+<p class="terms">{{ parts | length }} runs{% if terms %}: {{ terms }}{% endif %}</p>
+{% endif %}
+{% if unequal %}<p class="warning">{{ unequal }}</p>{% endif %}
+</header>
+<main>
+{% if parts | length == 1 %}
+{{ headline(parts[0]) }}
+{% endif %}
+{% if comparison %}
+<section>
+<h2>Side by side</h2>
+{{ table(comparison, entitled=true) }}
+</section>
+{% endif %}
+<section>
+<h2>Accuracy and its cost</h2>
+{% if charts %}
+<div class="charts">
+{% for chart in charts %}
+{{ picture(chart) }}
+{% endfor %}
+</div>
+{% else %}
+<p>No round was evaluated, so there is nothing to draw.</p>
+{% endif %}
+{% if charts | length == 1 %}<p>No payload was sent, so there is no picture of its cost.</p>{% endif %}
+</section>
+{% if differing %}
+<section>
+<h2>What differs</h2>
+{{ table(differing, entitled=true) }}
+</section>
+{% endif %}
+{% if parts | length == 1 %}
+<section>
+<h2>The run</h2>
+{{ about(parts[0]) }}
+</section>
+{% else %}
+<section>
+<h2>Run by run</h2>
+{% for part in parts %}
+<details class="run">
+<summary><b>{{ part.name }}</b> {{ part.title }}{% if part.state %} <strong class="state">unfinished: {{ part.state }}</strong>{% endif %}</summary>
+{{ headline(part) }}
+{{ about(part) }}
+</details>
+{% endfor %}
+</section>
+{% endif %}
+<section>
+<h2>Who had which data</h2>
+<div class="splits">
+{% for part in splits %}
+{% if part.why %}
+<p>Not known any more. {{ part.why }}</p>
+{% else %}
+{% if part.sheet %}
+<div>
+{{ table(part.sheet) }}
+</div>
+{% else %}
+<img src="{{ part.picture }}" alt="Training rows of each class, and rows of each kind, of every client: {{ part.title }}">
+{% endif %}
+{% endif %}
+{% endfor %}
+</div>
+</section>
+</main>
+<footer><p>Bytes in powers of 1000: 1 kB = 1000 bytes. Payload is what an algorithm sends; on the wire comes what wraps it.</p></footer>
+</body>
+</html>
+"""
+"""HTML: what `simulations.reports.html.report_page` fills in; it includes the style by the name ``style``."""
