@@ -23,8 +23,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr.config import RunConfig, Value, simulated_seconds
-from hetfl_flwr.node.node import run_store
-from hetfl_flwr.node.state import FileStore
+from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.under_way import Held
 from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, Clients, Hosted
