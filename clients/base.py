@@ -6,10 +6,10 @@ from itertools import chain
 from typing import Any, final
 
 import torch
-from flwr.compat.client.numpy_client import NumPyClient
 from numpy.typing import NDArray
 from torch import nn
 
+from hetfl_flwr.flower import NumPyClient
 from hetfl_flwr.learning.training import Loss, draw_epochs, evaluate, make_optimizer, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Metrics as Metrics

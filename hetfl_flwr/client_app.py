@@ -11,12 +11,11 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.supercore import log
 from numpy.typing import NDArray
 
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
+from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.node.keeper import Keeper

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, Context
-from flwr.supercore import log
 from torch import nn
 
 from hetfl_flwr.algorithms import models_of, width_of
@@ -16,6 +15,7 @@ from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError, DamagedError, plain
 from hetfl_flwr.files import replace_file
+from hetfl_flwr.flower import log
 from hetfl_flwr.models import SplitModel, build_model, check_pretrained, deal, mixed
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.inputs import pack_inputs

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
-from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import nn
 
 from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.flower import Scalar
 from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.stepping import stepper

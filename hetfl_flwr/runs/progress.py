@@ -6,8 +6,7 @@ from logging import INFO, WARNING
 from types import TracebackType
 from typing import Any, Self
 
-from flwr.supercore import log
-from flwr.supercore.logger import FLOWER_LOGGER
+from hetfl_flwr.flower import FLOWER_LOGGER, log
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (

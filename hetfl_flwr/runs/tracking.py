@@ -22,8 +22,7 @@ from time import time
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from flwr.supercore import log
-from flwr.supercore.logger import FLOWER_LOGGER
+from hetfl_flwr.flower import FLOWER_LOGGER, log
 from rich.console import Console
 
 from hetfl_flwr.config import RunConfig, parse_trackers

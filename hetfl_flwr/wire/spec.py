@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message
-from flwr.common.constant import SType
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.flower import SType, get_all_nested_objects, no_object_id_recompute
 
 Arrays = Mapping[str, NDArray[Any]]
 """Named arrays, in the order of their declaration."""

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import StateError
+from hetfl_flwr.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from hetfl_flwr.node.stores import FileStore
 from simulations.engine.resident import Place, ResidentContext
 

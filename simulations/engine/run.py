@@ -83,8 +83,8 @@ def run_locally(
 def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
     """Set this process up for a federation, and back: Flower's log and bars shown or not, and torch's threads."""
     import torch
-    from flwr.supercore.logger import FLOWER_LOGGER
 
+    from hetfl_flwr.flower import FLOWER_LOGGER
     from hetfl_flwr.runs.progress import visible
 
     level, threads, shown = FLOWER_LOGGER.level, torch.get_num_threads(), visible.set(bars)
