@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from hetfl_flwr.errors import ConfigError, private, unknown
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data import Reading
+    from hetfl_flwr.data import Reading, Split
 
 Value = bool | int | float | str
 """What Flower allows as the value of a run-config or node-config key."""
@@ -640,6 +640,12 @@ class RunConfig(BaseModel):
         from hetfl_flwr.data import READING_KEYS, Reading
 
         return Reading(**{key: getattr(self, key) for key in READING_KEYS})
+
+    def split(self, clients: int) -> "Split":
+        """Return how the config shares the data out over a number of clients."""
+        from hetfl_flwr.data import SPLIT_KEYS, Split
+
+        return Split(**{key: getattr(self, key) for key in SPLIT_KEYS}, reading=self.reading, clients=clients)
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Value]) -> "RunConfig":

@@ -8,12 +8,11 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore import log
-from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.algorithms import build_strategy, resolve
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
+from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.runs.checkpoint import Choice, choose
 from hetfl_flwr.runs.progress import Watch
 from hetfl_flwr.runs.results import Results, new_folder

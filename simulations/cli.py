@@ -11,6 +11,7 @@ import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.packages import ROOT, working_directory_last
 from hetfl_flwr.text import printable
 from simulations.engine.run import DEFAULT_CLIENTS, run_locally
@@ -371,6 +372,7 @@ def report(
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
     working_directory_last()
+    keep_freed_memory()
     try:
         status = 1 if app(standalone_mode=False) else 0  # typer would end with 130 on Ctrl-C
     except HetflError as error:

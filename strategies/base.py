@@ -9,11 +9,10 @@ from typing import final
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.flower import aggregate_metricrecords, log
 from hetfl_flwr.server.exchange import MOST_SAMPLES
 from hetfl_flwr.server.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.codec import from_record, to_record

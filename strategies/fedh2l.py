@@ -8,9 +8,9 @@ from logging import WARNING
 from typing import Annotated
 
 import numpy as np
-from flwr.supercore import log
 from pydantic import Field
 
+from hetfl_flwr.flower import log
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, fractions, probabilities, row_numbers

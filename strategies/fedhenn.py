@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
-from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
-from flwr.supercore import log
 from numpy.typing import NDArray
 from pydantic import Field
 
 from hetfl_flwr.algorithms import for_heterogeneous_models
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.flower import aggregate_arrayrecords, log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.alignment import (
     FEWEST_SAMPLES,

@@ -6,11 +6,11 @@ from logging import INFO
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
-from flwr.supercore import log
 
 from hetfl_flwr.algorithms import for_heterogeneous_models
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_samples
 from hetfl_flwr.server.exchange import with_arrays

@@ -353,6 +353,16 @@ def test_that_clients_step_together_is_said(hetfl, value, said):
     assert (f"batched = {value}: results equal those of batched = false" in done.err) == said
 
 
+def test_only_batched_needs_the_package_that_lets_clients_step_together(hetfl, monkeypatch):
+    monkeypatch.setitem(sys.modules, "greenlet", None)
+    monkeypatch.delitem(sys.modules, "simulations.engine.lockstep", raising=False)
+    assert hetfl("run", "local", *SMALL, "--out", "plain").status == 0
+    for value in ("auto", "true"):
+        done = hetfl("run", "local", *SMALL, "--out", "other", "--set", f"batched={value}")
+        line = "hetfl: batched = true or auto needs the package greenlet: pip install 'hetfl[batched]'\n"
+        assert (done.status, done.err) == (2, line)
+
+
 def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, here):
     """As many as ``batched = "auto"`` would let step together, with all keys at their defaults."""
     for workers in (1, 2):

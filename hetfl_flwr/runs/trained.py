@@ -8,8 +8,10 @@ from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.errors import RunFolderError, private
 from hetfl_flwr.files import read_file
-from hetfl_flwr.node.node import Node, kept_config, kept_inputs, unpack_inputs
-from hetfl_flwr.node.state import decode, state_file
+from hetfl_flwr.node.inputs import unpack_inputs
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.state import decode
+from hetfl_flwr.node.stores import kept_config, kept_inputs, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.results import config_of
 from hetfl_flwr.runs.schema import CONFIG_FILE

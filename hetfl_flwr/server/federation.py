@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.exchange import (
     LONGEST_REASON,

@@ -7,10 +7,9 @@ from logging import WARNING
 from math import inf
 from typing import NamedTuple
 
-from flwr.supercore import log
-
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.flower import log
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.roster import Member, Roster
 
