@@ -6,9 +6,9 @@ import sys
 import pytest
 from flwr.app import MessageType, RecordDict
 
+from hetfl_flwr import run
 from hetfl_flwr.client_app import app
 from hetfl_flwr.node.allocation import keep_freed_memory
-from hetfl_flwr import run
 from simulations.cli import main
 
 STEPS = """
