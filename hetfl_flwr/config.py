@@ -576,7 +576,7 @@ class RunConfig(BaseModel):
         Field(
             description="Whether the local engine, with one worker, lets clients of one architecture step together; "
             "auto: where it is faster. Equal to one by one, and so for other numbers of workers, within float "
-            "tolerance only, not bit by bit."
+            'tolerance only, not bit by bit. An extra: pip install "hetfl[batched]".'
         ),
     ] = False
     output_dir: Annotated[
