@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clients.base import KnowledgeClient as KnowledgeClient
-    from clients.base import Metrics as Metrics
     from clients.base import to_numpy as to_numpy
     from hetfl_flwr.config import RunConfig as RunConfig
     from hetfl_flwr.data import DataSpec as DataSpec
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.models import SplitModel as SplitModel
     from hetfl_flwr.models import split as split
     from hetfl_flwr.node.node import Node as Node
+    from hetfl_flwr.node.session import Metrics as Metrics
     from hetfl_flwr.runs.trained import load_client as load_client
     from hetfl_flwr.seeding import generator as generator
     from hetfl_flwr.server.roster import Member as Member
@@ -69,7 +69,7 @@ _NAMES = {
     "hetfl_flwr.runs.trained": ("load_client",),
     "strategies.base": ("KnowledgeStrategy", "Upload"),
     "strategies.weights": ("WeightStrategy",),
-    "clients.base": ("KnowledgeClient", "Metrics", "to_numpy"),
+    "clients.base": ("KnowledgeClient", "to_numpy"),
     "hetfl_flwr.wire.spec": (
         *("PayloadSpec", "ArraySpec", "Dim", "Arrays", "EMPTY", "LEARNT_LIMIT"),
         *("learnt", "sample_counts"),
@@ -78,6 +78,7 @@ _NAMES = {
     "hetfl_flwr.wire.messages": ("EXAMPLES",),
     "hetfl_flwr.server.roster": ("Member", "Roster", "Sharing"),
     "hetfl_flwr.node.node": ("Node",),
+    "hetfl_flwr.node.session": ("Metrics",),
     "hetfl_flwr.learning.training": ("Terms", "train", "evaluate", "EVALUATION_BATCH"),
     "hetfl_flwr.models": ("SplitModel", "split"),
     "hetfl_flwr.data": ("DataSpec",),

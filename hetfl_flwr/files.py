@@ -125,9 +125,10 @@ def replace_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        for remains in path.parent.glob(f".{path.name}.*"):  # before the file is there: else nobody may write it again
+            if remains != temporary:
+                remains.unlink(missing_ok=True)
         temporary.replace(path)
-        for remains in path.parent.glob(f".{path.name}.*"):
-            remains.unlink(missing_ok=True)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from clients.fedhe import FedHeClient
+from hetfl_flwr.__main__ import main as installed
 from simulations.cli import main
 
 COMMAND = [sys.executable, "-c", "from simulations.cli import main; main()"]
@@ -312,7 +313,7 @@ print("seconds", usage.ru_utime + usage.ru_stime)
 
 def test_the_command_is_installed():
     [script] = entry_points(group="console_scripts", name="hetfl")
-    assert script.load() is main
+    assert script.load() is installed
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_its_own_tests_pass_by_pytest_alone(project):
 def test_the_guide_shows_it_whole():
     """Both halves and their tests, taken in as they are, in less than 150 lines."""
     guide, lines = (OUTSIDE.parents[2] / "docs" / "extending.md").read_text(), 0
-    for path in (*sorted(OUTSIDE.glob("my_pkg/fedproto/*.py")), OUTSIDE / "test_fedproto.py"):
+    for path in (*sorted(OUTSIDE.glob("my_pkg/fedproto/[a-z]*.py")), OUTSIDE / "test_fedproto.py"):
         assert f'--8<-- "{path.relative_to(OUTSIDE.parents[2])}"\n' in guide
         lines += len(path.read_text().splitlines())
     assert lines < 150
