@@ -1,0 +1,1 @@
+"""One run on disk: its records, checkpoints, models and trackers."""
