@@ -1,4 +1,4 @@
-"""Base of the client halves: Flower's ``fit`` and ``evaluate``, written once."""
+"""Base of the client halves: what an algorithm writes, and what it works with."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,25 +6,17 @@ from itertools import chain
 from typing import Any, final
 
 import torch
-from flwr.common import Scalar
-from flwr.compat.client.numpy_client import NumPyClient
 from numpy.typing import NDArray
 from torch import nn
 
-from hetfl_flwr.data import Batches
-from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.learning.lockstep import together
-from hetfl_flwr.learning.metrics import domain_scores
+from hetfl_flwr.flower import NumPyClient
 from hetfl_flwr.learning.training import Loss, draw_epochs, evaluate, make_optimizer, train
-from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.state import ClientState, load_optimizer, optimizer_tensors
-from hetfl_flwr.seeding import generator, seeded
+from hetfl_flwr.node.session import Metrics as Metrics
+from hetfl_flwr.node.session import Session
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
-
-Metrics = dict[str, Scalar]
-"""Names and values of what a client reports."""
 
 
 class KnowledgeClient(NumPyClient, ABC):
@@ -52,12 +44,9 @@ class KnowledgeClient(NumPyClient, ABC):
     """Whether the loss has a term of the own data and one of what others teach: then ``projection`` has a meaning."""
 
     def __init__(self, node: Node) -> None:
-        if node.config.keep_best and len(node.data.validation) == 0:
-            raise ConfigError("keep-best = true, but there are no validation samples here: raise validation-fraction")
         self.node = node
         self.numbers: dict[str, int | float] = {}
-        self._saved = ClientState()
-        self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._session = Session(node)
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Return what survives between rounds besides optimizers and numbers: by default the client's model."""
@@ -96,35 +85,6 @@ class KnowledgeClient(NumPyClient, ABC):
     def assess_spec(self) -> PayloadSpec:
         """Return what the server sends along when it asks to `assess`: by default nothing."""
         return EMPTY
-
-    @final
-    def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Check the download, take up the state, learn, save the state, upload."""
-        round = int(config[ROUND])
-        download = self.download_spec().check(parameters, "server")
-        self._restore()
-        others = {name: model for name, model in vars(self).items() if isinstance(model, SplitModel)}
-        models = {f"model {self.node.model_name}": self.node.model, **others}
-        seed, batched = self.node.config.seed, self.node.config.projection == "none" and self.node.config.batched
-        with seeded(seed, self.node.partition, round, "train"), together(models, batched):
-            self.node.model.train()
-            upload, metrics = self.learn(download, round)
-        checked = self.upload_spec().check_named(upload, str(self.node))
-        self._save(round)
-        return list(checked.values()), int(metrics.pop(EXAMPLES)), metrics
-
-    @final
-    def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
-        """Check the download, take up the state and measure; with ``keep-best``, keep the best model so far."""
-        download = self.assess_spec().check(parameters, "server")
-        self._restore()
-        metrics = self.assess(download)
-        metrics = {**metrics, **self._measure_elsewhere(float(metrics["accuracy"]))}
-        if self.node.config.keep_best:
-            metrics = self._best(metrics, int(config.get(ROUND, self._saved.round)))
-        if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
-            metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
-        return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
 
     def epochs(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[list[torch.Tensor]]:
         """Draw this round's mini-batches as the run config says, pass by pass over the data.
@@ -186,76 +146,18 @@ class KnowledgeClient(NumPyClient, ABC):
             What it steps; default: the model's. The same in each round.
         """
         built = make_optimizer(self.node.config, self.node.model.parameters() if parameters is None else parameters)
-        load_optimizer(built, _under(f"{name}.", self._saved.tensors))
-        self._optimizers[name] = built
+        self._session.load(name, built)
         return built
 
-    def _measure_elsewhere(self, accuracy: float) -> Metrics:
-        """Measure the assessed model on the validation samples and, where the data has domains, on all of them."""
-        model, data = self.node.model, self.node.data
-        metrics: Metrics = {}
-        if len(data.validation):
-            metrics["validation-accuracy"] = evaluate(model, data.validation).accuracy
-        if self.node.config.keep_best and self.node.config.best_on == "domains":
-            metrics["validation-acc"] = _pooled(model, (data.validation, *data.others_validation))
-        if data.others:
-            measured = dict(enumerate(evaluate(model, other) for other in data.others))
-            accuracies = {domain: one.accuracy for domain, one in measured.items()}
-            samples = {domain: one.samples for domain, one in measured.items()}
-            own = len(measured)
-            scores = domain_scores({**accuracies, own: accuracy}, own, {**samples, own: len(data.test)})
-            metrics |= {name: value for name in ("acc", "fwt") if (value := getattr(scores, name)) is not None}
-        return metrics
+    @final
+    def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
+        """Check the download, take up the state, learn, save the state, upload."""
+        return self._session.fit(self, parameters, int(config[ROUND]))
 
-    def _best(self, metrics: Metrics, round: int) -> Metrics:
-        """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
-        prefix, score = "best.", {"own": "validation-accuracy", "domains": "validation-acc"}[self.node.config.best_on]
-        before = {key.removeprefix(prefix): n for key, n in self._saved.numbers.items() if key.startswith(prefix)}
-        if before and before[score] >= float(metrics[score]):
-            return dict(before)
-        model = {f"{prefix}{name}": tensor for name, tensor in self.node.model.state_dict().items()}
-        numbers = {f"{prefix}{name}": float(value) for name, value in metrics.items()}
-        self._write(ClientState({**self._saved.tensors, **model}, {**self._saved.numbers, **numbers}, round))
-        return metrics
-
-    def _restore(self) -> None:
-        saved = self.node.read_state()
-        if saved is None:
-            return
-        self._saved = saved
-        self.numbers = dict(saved.numbers)
-        for name, module in self.modules().items():
-            tensors = _under(f"{name}.", saved.tensors)
-            if tensors and not (module is self.node.model and self.node.restored):
-                module.load_state_dict(tensors)
-
-    def _save(self, round: int) -> None:
-        if not self.keeps_state:
-            return
-        tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith("best.")}
-        for name, module in self.modules().items():
-            tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
-        for name, optimizer in self._optimizers.items():
-            tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
-        self._write(ClientState(tensors, self.numbers, round))
-
-    def _write(self, state: ClientState) -> None:
-        """Save the state; that of the server's last checkpoint is kept until the next one, for ``resume``."""
-        every = self.node.config.checkpoint_every
-        checkpoint = (state.round - 1) // every * every if every else -1
-        if self._saved.tensors and self._saved.round <= checkpoint < state.round:
-            self.node.store.keep()
-        self.node.write_state(state)
-
-
-def _pooled(model: nn.Module, several: Iterable[Batches]) -> float:
-    """Return a model's accuracy over several sets of samples, all taken together."""
-    measured = [evaluate(model, samples) for samples in several]
-    return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)
-
-
-def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    @final
+    def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
+        """Check the download, take up the state and measure; with ``keep-best``, keep the best model so far."""
+        return self._session.evaluate(self, parameters, config.get(ROUND))
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:

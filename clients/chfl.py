@@ -18,7 +18,8 @@ from hetfl_flwr.learning.distillation import cosine_temperature, decoupled_kd
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec, linear_head, summed_heads
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from strategies.chfl import linear_head, summed_heads
 
 Head = tuple[Tensor, Tensor]
 """Weight (C, D) and bias (C,)."""

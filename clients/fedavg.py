@@ -13,7 +13,8 @@ from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
 
 class FedAvgClient(KnowledgeClient):

@@ -21,7 +21,8 @@ from hetfl_flwr.learning.training import draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, relayed_signals, teaching_signal
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from strategies.fedh2l import relayed_signals, teaching_signal
 
 UPDATES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "qp": project,

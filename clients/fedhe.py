@@ -15,7 +15,8 @@ from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.training import Terms
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, class_logits, known_class_logits
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from strategies.fedhe import class_logits, known_class_logits
 
 
 class FedHeClient(KnowledgeClient):

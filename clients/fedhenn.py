@@ -21,19 +21,10 @@ from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms, evaluate, make
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import (
-    EMPTY,
-    Arrays,
-    Dim,
-    PayloadSpec,
-    kernel_factor,
-    load_model_arrays,
-    model_arrays,
-    numbered_rows,
-    representations,
-    stored_rows,
-    weights,
-)
+from hetfl_flwr.wire.samples import stored
+from hetfl_flwr.wire.spec import EMPTY, Arrays, Dim, PayloadSpec, row_numbers
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+from strategies.fedhenn import kernel_factor, representations
 
 
 def _all_or_enough(rows: int) -> int:
@@ -187,8 +178,8 @@ class FedHeNNClient(KnowledgeClient):
     def _rows_spec(self, name: str, letter: str) -> PayloadSpec:
         rows = Dim(letter, self.rad_size)
         if self.rad == "index":
-            return numbered_rows(name, rows, len(self.node.pool))
-        return stored_rows(name, rows, self.node.data.spec, self.node.dtype)
+            return PayloadSpec((row_numbers(name, rows, len(self.node.pool)),))
+        return PayloadSpec((stored(name, rows, self.node.data.spec, self.node.dtype),))
 
     def _inputs(self, rows: NDArray[Any]) -> Tensor:
         """Return the samples of an alignment set (R, *shape), ready for the model."""

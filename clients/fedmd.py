@@ -16,7 +16,8 @@ from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec, public_consensus, public_logits
+from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec
+from strategies.fedmd import public_consensus, public_logits
 
 
 class FedMDClient(KnowledgeClient):

@@ -15,7 +15,8 @@ from clients.fedavg import measured_as_global
 from hetfl_flwr.learning.training import Terms
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
 
 class FedProxClient(KnowledgeClient):

@@ -16,7 +16,8 @@ from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, load_model_arrays, model_arrays, weights
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
 
 class FedRepClient(KnowledgeClient):

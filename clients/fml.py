@@ -19,7 +19,8 @@ from hetfl_flwr.learning.training import Terms, descend, evaluate, make_optimize
 from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, load_model_arrays, state_arrays, whole_state
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import load_model_arrays, state_arrays, whole_state
 
 
 class FMLClient(KnowledgeClient):

@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from hetfl_flwr.wire.spec import ArraySpec as ArraySpec
     from hetfl_flwr.wire.spec import Dim as Dim
     from hetfl_flwr.wire.spec import PayloadSpec as PayloadSpec
-    from hetfl_flwr.wire.spec import load_model_arrays as load_model_arrays
-    from hetfl_flwr.wire.spec import model_arrays as model_arrays
-    from hetfl_flwr.wire.spec import weights as weights
+    from hetfl_flwr.wire.spec import learnt as learnt
+    from hetfl_flwr.wire.spec import sample_counts as sample_counts
+    from hetfl_flwr.wire.weights import load_model_arrays as load_model_arrays
+    from hetfl_flwr.wire.weights import model_arrays as model_arrays
+    from hetfl_flwr.wire.weights import weights as weights
     from simulations.api import Result as Result
     from simulations.api import compare as compare
     from simulations.api import export as export
@@ -70,8 +72,9 @@ _NAMES = {
     "clients.base": ("KnowledgeClient", "Metrics", "to_numpy"),
     "hetfl_flwr.wire.spec": (
         *("PayloadSpec", "ArraySpec", "Dim", "Arrays", "EMPTY", "LEARNT_LIMIT"),
-        *("weights", "model_arrays", "load_model_arrays"),
+        *("learnt", "sample_counts"),
     ),
+    "hetfl_flwr.wire.weights": ("weights", "model_arrays", "load_model_arrays"),
     "hetfl_flwr.wire.messages": ("EXAMPLES",),
     "hetfl_flwr.server.roster": ("Member", "Roster", "Sharing"),
     "hetfl_flwr.node.node": ("Node",),

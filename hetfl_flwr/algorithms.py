@@ -51,9 +51,9 @@ def names() -> list[str]:
     return sorted(module.name for module in modules if module.name not in BASES)
 
 
-def for_unlike_models() -> list[str]:
+def for_heterogeneous_models() -> list[str]:
     """Return the names of the algorithms of this project whose clients may have different models."""
-    return [name for name in names() if find(name).strategy.unlike_models]
+    return [name for name in names() if find(name).strategy.heterogeneous]
 
 
 def for_flower(config: RunConfig) -> dict[str, Value]:
@@ -65,25 +65,27 @@ def for_flower(config: RunConfig) -> dict[str, Value]:
     return {key: flat[key] for key in flat if not key.startswith(prefix)} | {"own-keys": write_own_keys(own)}
 
 
-def models_of(config: RunConfig) -> str:
-    """Return a run's models, ``auto`` resolved: such as take its data, and unlike ones wherever the algorithm may.
+def resolve_models(config: RunConfig) -> RunConfig:
+    """Return the config with ``models`` and ``width`` as they hold; one that leaves neither open comes back itself.
+
+    ``auto`` becomes models that take the data, heterogeneous ones wherever the algorithm allows them; a width of 0
+    becomes the one that the algorithm needs. The strategy's class says so: none is built.
 
     Raises
     ------
     ConfigError
         ``auto`` cannot be resolved: there is no such data set, or the data sets of a list are of several kinds.
     """
-    if config.models != AUTO:
-        return config.models
-    from hetfl_flwr.data import kind_of
+    strategy, settled = find(config.algorithm).strategy, dict[str, Value]()
+    if config.models == AUTO:
+        from hetfl_flwr.data import kind_of
 
-    kind = kind_of(config.dataset, config.reading)
-    return AUTO_MODELS[kind] if build_strategy(config).unlike_models else one_model(kind)
-
-
-def width_of(config: RunConfig) -> int:
-    """Return the embedding width of a run's models, as `build_model` takes it: what is asked for, or else needed."""
-    return config.width if config.width > 0 else getattr(build_strategy(config), "width", 0)
+        kind = kind_of(config.dataset, config.reading)
+        heterogeneous = strategy.allows_heterogeneous(_typed(config, strategy))
+        settled["models"] = AUTO_MODELS[kind] if heterogeneous else one_model(kind)
+    if config.width == 0 and strategy.width > 0:
+        settled["width"] = strategy.width
+    return config.with_values(settled) if settled else config
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -92,14 +94,13 @@ def resolve(config: RunConfig) -> RunConfig:
     Raises
     ------
     ConfigError
-        As `check_options`.
+        As `check_options` and `resolve_models`.
     """
     check_options(config)
     algorithm = find(config.algorithm)
     own = {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()}
     given = {key: value for key, value in config.options.items() if key in own}
-    settled: dict[str, Value] = {"models": models_of(config), "width": width_of(config)}
-    return config.model_copy(update={"options": own | given}).with_values(settled)
+    return resolve_models(config.model_copy(update={"options": own | given}))
 
 
 @cache

@@ -11,18 +11,20 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.supercore import log
 from numpy.typing import NDArray
 
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.errors import HetflError
+from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.models import trainable_count
+from hetfl_flwr.node.allocation import keep_freed_memory
+from hetfl_flwr.node.keeper import Keeper
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.state import FileStore
+from hetfl_flwr.node.stores import FileStore
+from hetfl_flwr.node.threads import check_threads
 from hetfl_flwr.server.roster import Member
 from hetfl_flwr.versions import installed
-from hetfl_flwr.wire import spec as payloads
+from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (
     ARRAYS,
     CONFIG,
@@ -38,7 +40,9 @@ from hetfl_flwr.wire.messages import (
 )
 from hetfl_flwr.wire.naming import Naming, data_label, public_data, shares_names
 from hetfl_flwr.wire.privacy import private_rows, private_upload, simulated
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, check_halves, fingerprint, halved, to_record
+from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import fingerprint
 
 app = ClientApp()
 
@@ -68,7 +72,7 @@ def _surfaced(handler: Handler) -> Handler:
 @_surfaced
 def roll_call(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
-    node = Node.from_context(context)
+    node = _node(context)
     client = build_client(node.config, node)
     if client.keeps_state and isinstance(node.store, FileStore):
         node.store.check_writable()
@@ -113,9 +117,9 @@ def roll_call(message: Message, context: Context) -> Message:
 @_surfaced
 def seeds(message: Message, context: Context) -> Message:
     """Hand out this client's public rows, with their labels if they are asked for."""
-    node = Node.from_context(context)
+    node = _node(context)
     labelled = bool(message.content.config_records[CONFIG][LABELLED])
-    declared = payloads.seeds(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
+    declared = public_samples(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
     shared = private_rows(node.own_seeds(labelled=labelled), declared, node.config, node.partition, "public-rows")
     count = MetricRecord({EXAMPLES: len(node.data.public)})
     return Message(RecordDict({ARRAYS: _to_send(node, shared), METRICS: count}), reply_to=message)
@@ -125,7 +129,7 @@ def seeds(message: Message, context: Context) -> Message:
 @_surfaced
 def pool(message: Message, context: Context) -> Message:
     """Take up public rows of other clients."""
-    taken = Node.from_context(context).keep_seeds(message.content.array_records[ARRAYS])
+    taken = _node(context).keep_seeds(message.content.array_records[ARRAYS])
     return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: taken})}), reply_to=message)
 
 
@@ -133,7 +137,7 @@ def pool(message: Message, context: Context) -> Message:
 @_surfaced
 def train(message: Message, context: Context) -> Message:
     """Run one round of `NumPyClient.fit`."""
-    node = Node.from_context(context)
+    node = _node(context)
     client = build_client(node.config, node)
     expected, declared = client.download_spec(), client.upload_spec()
     sent, config = _received(message, node, expected), dict(message.content.config_records[CONFIG])
@@ -151,11 +155,20 @@ def train(message: Message, context: Context) -> Message:
 @_surfaced
 def evaluate(message: Message, context: Context) -> Message:
     """Run `NumPyClient.evaluate`."""
-    node = Node.from_context(context)
+    node = _node(context)
     client = build_client(node.config, node)
     sent = _received(message, node, client.assess_spec())
     loss, examples, metrics = client.evaluate(list(sent.values()), dict(message.content.config_records[CONFIG]))
     return Message(RecordDict({METRICS: MetricRecord({**metrics, "loss": loss, EXAMPLES: examples})}), reply_to=message)
+
+
+def _node(context: Context) -> Node:
+    """Return the client's surroundings. A process that Flower has started for this app alone is set up, too."""
+    node = Node.from_context(context)
+    if not isinstance(context, Keeper):  # whose engine sees to its own processes
+        check_threads(node.config.threads)
+        keep_freed_memory()
+    return node
 
 
 def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
@@ -172,7 +185,7 @@ def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
 
 def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:
     record = message.content.array_records.get(ARRAYS) or ArrayRecord()
-    return spec.decode(record, "server", half=node.config.half)
+    return decode(spec, record, "server", half=node.config.half)
 
 
 def _to_send(node: Node, arrays: Arrays) -> ArrayRecord:

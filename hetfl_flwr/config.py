@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from hetfl_flwr.errors import ConfigError, private, unknown
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data import Reading
+    from hetfl_flwr.data import Reading, Split
 
 Value = bool | int | float | str
 """What Flower allows as the value of a run-config or node-config key."""
@@ -45,6 +45,9 @@ DEEPEST = 32
 
 LARGEST_FILE = 2**20
 """Bytes of a TOML file of config keys, at most."""
+
+PER_NODE = "per node"
+"""Mark of a key that a node may set for itself."""
 
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """What ``track`` may name."""
@@ -157,6 +160,12 @@ def _noise(multiplier: float, info: ValidationInfo) -> float:
     return multiplier
 
 
+def _accept_loss(accept: bool, info: ValidationInfo) -> bool:
+    if accept and not info.data.get("resume", True):
+        raise ValueError("there is nothing to lose in a new run; it goes with resume = true (--resume)")
+    return accept
+
+
 def _start_clients(number: int, info: ValidationInfo) -> int:
     clients = info.data.get("clients") or number
     if number > clients:
@@ -256,6 +265,7 @@ class RunConfig(BaseModel):
 
     dataset: Annotated[
         str,
+        PER_NODE,
         AfterValidator(_dataset),
         Field(
             description="Name of `hetfl list datasets`, a Hugging Face hub id, a folder that begins with ./ or /, or "
@@ -265,25 +275,29 @@ class RunConfig(BaseModel):
     ] = ""
     data_dir: Annotated[
         str,
+        PER_NODE,
         AfterValidator(_path),
         Field(description="Folder with local copies in the hub's layout. Empty: bundled data or the hub."),
     ] = ""
     image_column: Annotated[
-        str, Field(description="Image column of a hub id (a list: or one each). Empty: the only one.")
+        str, PER_NODE, Field(description="Image column of a hub id (a list: or one each). Empty: the only one.")
     ] = ""
     text_column: Annotated[
         str,
+        PER_NODE,
         Field(description="Text column (a list: or one each) to learn from. Empty: the catalogue's, or none."),
     ] = ""
     label_column: Annotated[
-        str, Field(description="Label column of a hub id (a list: or one each). Empty: the only one.")
+        str, PER_NODE, Field(description="Label column of a hub id (a list: or one each). Empty: the only one.")
     ] = ""
     domain_column: Annotated[
         str,
+        PER_NODE,
         Field(description="Column of domains (a list: or one each). Empty: the catalogue's, or none."),
     ] = ""
     classes: Annotated[
         str,
+        PER_NODE,
         AfterValidator(_classes),
         Field(
             description="Comma list of the classes in order, those that the data lack among them: NAME, or NAME:LABEL "
@@ -291,9 +305,13 @@ class RunConfig(BaseModel):
         ),
     ] = ""
     categorical_columns: Annotated[
-        str, Field(description="Comma list of a table's columns that are categories though they hold numbers.")
+        str,
+        PER_NODE,
+        Field(description="Comma list of a table's columns that are categories though they hold numbers."),
     ] = ""
-    ignore_columns: Annotated[str, Field(description="Comma list of a table's columns that are left out.")] = ""
+    ignore_columns: Annotated[
+        str, PER_NODE, Field(description="Comma list of a table's columns that are left out.")
+    ] = ""
     image_size: Annotated[
         int, Field(ge=0, le=8192, description="Height and width that images are resized to. 0: as they are.")
     ] = 0
@@ -305,6 +323,7 @@ class RunConfig(BaseModel):
     text_length: Annotated[int, Field(ge=1, le=65_536, description="Tokens of a text: longer ones are cut.")] = 32
     partition: Annotated[
         str,
+        PER_NODE,
         AfterValidator(_partition),
         Field(
             description="iid, dirichlet:ALPHA, classes:N (a client), shards:N (a client), natural:COLUMN (whose values "
@@ -363,6 +382,7 @@ class RunConfig(BaseModel):
 
     pretrained: Annotated[
         str,
+        PER_NODE,
         AfterValidator(_path),
         Field(
             description="Where networks of torchvision take ImageNet's weights from: torchvision (torch's hub folder), "
@@ -482,9 +502,9 @@ class RunConfig(BaseModel):
     projection: Annotated[
         Literal["none", "qp", "pcgrad"],
         Field(
-            description="Gradient of what others teach where it conflicts with that of the own data (fedhe, chfl, "
-            "fedhenn, fml, fedprox and others): none, as it is; qp, without what conflicts (FedH2L's Eq. 8); "
-            "pcgrad, both without."
+            description="Gradient of what others teach where it conflicts with that of the own data, for algorithms "
+            "whose loss has a term of each: none, as it is; qp, without what conflicts (FedH2L's Eq. 8); pcgrad, both "
+            "without."
         ),
     ] = "none"
     weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the optimizer.")] = 0.0
@@ -495,6 +515,7 @@ class RunConfig(BaseModel):
     ] = "full"
     clipping_norm: Annotated[
         float,
+        PER_NODE,
         Field(
             ge=0,
             le=1e30,
@@ -503,15 +524,18 @@ class RunConfig(BaseModel):
     ] = 0.0
     noise_multiplier: Annotated[
         float,
+        PER_NODE,
         AfterValidator(_noise),
         Field(ge=0, le=1e30, description="Deviation of the Gaussian noise on each upload, in clipping-norm. 0: none."),
     ] = 0.0
     public_clipping_norm: Annotated[
         float,
+        PER_NODE,
         Field(ge=0, le=1e30, description="L2 norm, in stored values, to which each shared public row is cut. 0: off."),
     ] = 0.0
     public_noise_multiplier: Annotated[
         float,
+        PER_NODE,
         AfterValidator(_noise),
         Field(
             ge=0,
@@ -521,6 +545,7 @@ class RunConfig(BaseModel):
     ] = 0.0
     noise_source: Annotated[
         Literal["auto", "seed", "system"],
+        PER_NODE,
         Field(
             description="What noise is drawn from. seed: the run's seed, which whoever knows it can subtract; system: "
             "the operating system's entropy; auto: seed where all clients are simulated, system in deployment."
@@ -528,13 +553,18 @@ class RunConfig(BaseModel):
     ] = "auto"
 
     device: Annotated[
-        str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$", description="auto, cpu, cuda, cuda:N or mps.")
+        str,
+        PER_NODE,
+        Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$", description="auto, cpu, cuda, cuda:N or mps."),
     ] = "cpu"
     threads: Annotated[
-        int, Field(ge=1, le=1024, description="Threads of a client's arithmetic. Part of what makes bits equal.")
+        int,
+        PER_NODE,
+        Field(ge=1, le=1024, description="Threads of a client's arithmetic. Part of what makes bits equal."),
     ] = 1
     mixed_precision: Annotated[
         Literal["none", "bfloat16"],
+        PER_NODE,
         Field(
             description="bfloat16: models' forward passes run under torch.autocast; weights, losses, gradients and "
             "payloads stay float32. Its range is float32's, so no loss scaling is needed, as it is with float16, which "
@@ -546,7 +576,7 @@ class RunConfig(BaseModel):
         Field(
             description="Whether the local engine, with one worker, lets clients of one architecture step together; "
             "auto: where it is faster. Equal to one by one, and so for other numbers of workers, within float "
-            "tolerance only, not bit by bit."
+            'tolerance only, not bit by bit. An extra: pip install "hetfl[batched]".'
         ),
     ] = False
     output_dir: Annotated[
@@ -563,6 +593,7 @@ class RunConfig(BaseModel):
     ] = False
     accept_loss: Annotated[
         bool,
+        AfterValidator(_accept_loss),
         Field(
             description="With resume: go on though the newest checkpoint, or a client's state, is damaged: from the "
             "newest checkpoint that is whole, or else without what is lost, which the next round's failures name."
@@ -578,11 +609,13 @@ class RunConfig(BaseModel):
     ] = ""
     state_dir: Annotated[
         str,
+        PER_NODE,
         AfterValidator(_path),
         Field(description="Folder for the clients' state, a subfolder a run. Empty: kept in Flower's Context."),
     ] = ""
     state_keep: Annotated[
         int,
+        PER_NODE,
         Field(
             ge=0,
             description="Runs whose state a client keeps in state-dir: this one, the one that it goes on with, and the "
@@ -607,6 +640,12 @@ class RunConfig(BaseModel):
         from hetfl_flwr.data import READING_KEYS, Reading
 
         return Reading(**{key: getattr(self, key) for key in READING_KEYS})
+
+    def split(self, clients: int) -> "Split":
+        """Return how the config shares the data out over a number of clients."""
+        from hetfl_flwr.data import SPLIT_KEYS, Split
+
+        return Split(**{key: getattr(self, key) for key in SPLIT_KEYS}, reading=self.reading, clients=clients)
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Value]) -> "RunConfig":
@@ -642,29 +681,8 @@ class RunConfig(BaseModel):
         }
 
 
-NODE_KEYS = {
-    "model": "models",
-    "pretrained": "pretrained",
-    "dataset": "dataset",
-    "data-dir": "data-dir",
-    "image-column": "image-column",
-    "text-column": "text-column",
-    "label-column": "label-column",
-    "domain-column": "domain-column",
-    "classes": "classes",
-    "categorical-columns": "categorical-columns",
-    "ignore-columns": "ignore-columns",
-    "partition": "partition",
-    "device": "device",
-    "threads": "threads",
-    "mixed-precision": "mixed-precision",
-    "state-dir": "state-dir",
-    "state-keep": "state-keep",
-    "clipping-norm": "clipping-norm",
-    "noise-multiplier": "noise-multiplier",
-    "public-clipping-norm": "public-clipping-norm",
-    "public-noise-multiplier": "public-noise-multiplier",
-    "noise-source": "noise-source",
+NODE_KEYS = {"model": "models"} | {
+    str(field.alias): str(field.alias) for field in RunConfig.model_fields.values() if PER_NODE in field.metadata
 }
 """Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
 

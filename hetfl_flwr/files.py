@@ -4,9 +4,11 @@ The digest is part of the JSON text in the blob's metadata, so that the file sta
 `BLANK`, which must be the first value of that JSON object, under the key ``digest``.
 """
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from hashlib import blake2b
 from math import inf
@@ -14,6 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from hetfl_flwr.errors import DamagedError
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a file holds. Nothing is waited for that another program is to write.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    OSError
+        It cannot be read, is no plain file, or is larger than this process's memory.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is no file")
+    try:
+        return path.read_bytes()
+    except MemoryError:
+        raise OSError(errno.EFBIG, "it is larger than the memory here") from None
+
 
 BLANK = "0" * 64
 """What stands for the digest while it is computed."""

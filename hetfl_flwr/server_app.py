@@ -8,12 +8,11 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore import log
-from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.algorithms import build_strategy, resolve
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, Interrupted, TooFewClients
+from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.runs.checkpoint import Choice, choose
 from hetfl_flwr.runs.progress import Watch
 from hetfl_flwr.runs.results import Results, new_folder
@@ -146,7 +145,8 @@ def _origin(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | None
     if choice is None or isinstance(grid, KeepsClients):
         return None
     checkpoint = choice.checkpoint
-    return Origin(checkpoint.run, NEWEST if newest or choice.losses else checkpoint.round, checkpoint.trained)
+    sent = checkpoint.under_way.numbers.get("sent", 0)
+    return Origin(checkpoint.run, NEWEST if newest or choice.losses else checkpoint.round, checkpoint.trained, sent)
 
 
 def _without_traceback(record: LogRecord) -> bool:

@@ -11,6 +11,7 @@ import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
+from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.packages import ROOT, working_directory_last
 from hetfl_flwr.text import printable
 from simulations.engine.run import DEFAULT_CLIENTS, run_locally
@@ -246,6 +247,11 @@ def list_(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="How that data set is read, such as image-size=64."),
     ] = None,
+    toml: Annotated[bool, typer.Option("--toml", help="With keys: print the table that `flwr run` reads.")] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(parser=path, metavar="FILE", help="With keys: put that table into a pyproject.toml."),
+    ] = None,
 ) -> None:
     """List algorithms, data sets, models, recipes and config keys by name.
 
@@ -253,6 +259,14 @@ def list_(
     """
     from simulations import listing as catalogue
 
+    if (toml or into is not None) and kind != Kind.KEYS:
+        raise ConfigError("--toml and --into are for `hetfl list keys`")
+    if into is not None:
+        catalogue.write_keys(into)
+        return
+    if toml:
+        typer.echo(catalogue.keys_toml(), nl=False)
+        return
     config = RunConfig.from_flat({"data-dir": data_dir, "dataset": dataset, **dict(map(parse_setting, settings or []))})
 
     tables = {
@@ -358,6 +372,7 @@ def report(
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
     working_directory_last()
+    keep_freed_memory()
     try:
         status = 1 if app(standalone_mode=False) else 0  # typer would end with 130 on Ctrl-C
     except HetflError as error:

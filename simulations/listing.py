@@ -2,25 +2,32 @@
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
 from rich.table import Column, Table
 from rich.text import Text
 
-from hetfl_flwr.config import RunConfig, read_toml
-from hetfl_flwr.errors import HetflError
+from hetfl_flwr.config import RunConfig, load_toml, read_toml, to_toml
+from hetfl_flwr.errors import ConfigError, HetflError
 
 if TYPE_CHECKING:
     from hetfl_flwr.data import Reading
+
+FLOWER_S = re.compile(
+    r"^\[tool\.flwr\.app\.config\]\n.*?(?=^(?:#.*\n)*\[(?!tool\.flwr\.app\.config\.)|\Z)", re.MULTILINE | re.DOTALL
+)
+"""The run config in a pyproject.toml: its table and those within it, up to the next one, with its comment."""
 
 
 def algorithms() -> Table:
     """List the algorithms: paper, what crosses the wire, what is needed of the clients, and the own keys.
 
     All of it is read off the server half: the citation in its module's docstring, the first line and the ``Wire``
-    paragraph of the class's docstring, the attributes ``unlike_models``, ``sharing`` and ``width``. A need that these
+    paragraph of the class's docstring, the attributes ``heterogeneous``, ``sharing`` and ``width``. A need that these
     do not tell stands in a ``Needs`` paragraph beside ``Wire``.
     """
     from hetfl_flwr.algorithms import find, names
@@ -30,7 +37,7 @@ def algorithms() -> Table:
         Column("what it does", ratio=4),
         Column("paper", ratio=3, min_width=10, overflow="fold"),
         Column("what crosses the wire", ratio=6),
-        Column("unlike models", width=6),
+        Column("heterogeneous models", width=13),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
         Column("own keys = default", no_wrap=True),
         title="algorithms (in full: the docstrings of strategies/NAME.py and clients/NAME.py)",
@@ -45,7 +52,7 @@ def algorithms() -> Table:
             doc.partition("\n")[0],
             citation(inspect.getdoc(inspect.getmodule(algorithm.strategy)) or "") or "-",
             "\n".join(wire(doc)),
-            "yes" if algorithm.strategy.unlike_models else "no",
+            "yes" if algorithm.strategy.heterogeneous else "no",
             "\n".join(_needs(algorithm.strategy(), doc)) or "-",
             "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items()),
         )
@@ -169,6 +176,30 @@ def keys() -> Table:
         if not field.exclude:
             table.add_row(field.alias, repr(field.default), field.description)
     return table
+
+
+def keys_toml() -> str:
+    """Return every config key with its default, and every algorithm's own, as Flower reads them in a pyproject.toml."""
+    from hetfl_flwr.algorithms import find, names
+
+    own = {f"{name}.{key}": value for name in names() for key, value in find(name).defaults.items()}
+    tables = tomllib.loads(to_toml(RunConfig().to_flat() | own))
+    return tomli_w.dumps({"tool": {"flwr": {"app": {"config": tables}}}})
+
+
+def write_keys(path: Path) -> None:
+    """Put what `keys_toml` returns into a pyproject.toml, in place of what it has of that; the rest stays as it is.
+
+    Raises
+    ------
+    ConfigError
+        The file is not TOML, or has no table of that name.
+    """
+    load_toml(path)
+    text = path.read_text(encoding="utf-8")
+    if not FLOWER_S.search(text):
+        raise ConfigError(f"{path}: has no table [tool.flwr.app.config]")
+    path.write_text(FLOWER_S.sub(lambda _: f"{keys_toml()}\n", text), encoding="utf-8")
 
 
 def _table(title: str, rows: list[dict[str, object]]) -> Table:

@@ -1,7 +1,7 @@
 """Base of the server halves: Flower's four hooks, written once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 from typing import final
@@ -9,15 +9,15 @@ from typing import final
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.flower import aggregate_metricrecords, log
 from hetfl_flwr.server.exchange import MOST_SAMPLES
 from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, from_record, to_record
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class KnowledgeStrategy(Strategy, ABC):
     resumed without the algorithm's help.
     """
 
-    unlike_models = True
-    """Whether clients may have different architectures."""
+    heterogeneous = True
+    """Whether clients may have different architectures, with the default hyper-parameters."""
 
     width = 0
     """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
@@ -61,6 +61,17 @@ class KnowledgeStrategy(Strategy, ABC):
 
     roster: Roster
     config: RunConfig
+
+    @classmethod
+    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
+        """Say whether clients may have different architectures: with any hyper-parameters, as `heterogeneous` says.
+
+        Parameters
+        ----------
+        options : mapping of str to object
+            The hyper-parameters that the run config gives, checked, by their names in the constructor.
+        """
+        return cls.heterogeneous
 
     def check(self, roster: Roster) -> None:
         """Refuse a federation in which the algorithm makes no sense. By default: clients must agree on the classes.

@@ -11,8 +11,24 @@ import numpy as np
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models.bounds import check_size
 from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec, linear_head
+from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, PayloadSpec, learnt
 from strategies.base import KnowledgeStrategy, Upload
+
+
+def linear_head(classes: int, width: int) -> PayloadSpec:
+    """Declare what goes up: a linear head, weight (C, D) and bias (C,)."""
+    return PayloadSpec((learnt("weight", (classes, width), usual=0.0), learnt("bias", (classes,), usual=0.0)))
+
+
+def summed_heads(classes: int, width: int) -> PayloadSpec:
+    """Declare what goes down: the sum of linear heads, (C, D) and (C,), and how many they are, (); 0: none yet."""
+    return PayloadSpec(
+        (
+            ArraySpec("weight", (classes, width), "float32"),
+            ArraySpec("bias", (classes,), "float32"),
+            ArraySpec("heads", (), "int32", minimum=0),
+        )
+    )
 
 
 class CHFL(KnowledgeStrategy):

@@ -8,13 +8,45 @@ from logging import WARNING
 from typing import Annotated
 
 import numpy as np
-from flwr.supercore import log
 from pydantic import Field
 
+from hetfl_flwr.flower import log
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Member, Roster, Sharing
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, teaching_signal
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, fractions, probabilities, row_numbers
 from strategies.base import KnowledgeStrategy, Upload
+
+
+def teaching_signal(rows: int, public: int, classes: int) -> PayloadSpec:
+    """Declare what goes up: posteriors on some of a client's public rows, (B, C), and the accuracy on them, ().
+
+    The rows' numbers among the client's public ones, (B,), come first.
+    """
+    return PayloadSpec(
+        (
+            row_numbers("indices", rows, public),
+            probabilities("posteriors", (rows, classes)),
+            fractions("accuracy", ()),
+        )
+    )
+
+
+def relayed_signals(peers: int, rows: int, classes: int) -> PayloadSpec:
+    """Declare what goes down: the signals of T teachers, one after the other.
+
+    Who they are, the accuracy and the number of rows of each, (T,); the rows' numbers among each teacher's public
+    rows, (M,), and the posteriors on them, (M, C). M is the sum of the T numbers of rows.
+    """
+    teachers, taught = Dim("T", peers), Dim("M", peers * rows)
+    return PayloadSpec(
+        (
+            ArraySpec("teachers", (teachers,), "int32", minimum=0),
+            fractions("accuracies", (teachers,)),
+            ArraySpec("sizes", (teachers,), "int32", minimum=1, maximum=rows),
+            ArraySpec("indices", (taught,), "int32", minimum=0),
+            probabilities("posteriors", (taught, classes)),
+        )
+    )
 
 
 class FedH2L(KnowledgeStrategy):

@@ -4,6 +4,7 @@ Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federate
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +13,19 @@ from numpy.typing import NDArray
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models.bounds import check_size
 from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, class_logits
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec, learnt, sample_counts
 from strategies.base import KnowledgeStrategy, Upload
+
+
+def class_logits(classes: int) -> PayloadSpec:
+    """Declare what goes up: average logits of each class, (C, C), and the number of samples behind them, (C,)."""
+    no_limit = inf  # of what honest clients may count: no mean is weighted by it
+    return PayloadSpec((learnt("logits", (classes, classes)), sample_counts("counts", (classes,), usual=no_limit)))
+
+
+def known_class_logits(classes: int) -> PayloadSpec:
+    """Declare what goes down: average logits of each class, (C, C), and whether any are known for it, (C,)."""
+    return PayloadSpec((ArraySpec("logits", (classes, classes), "float32"), ArraySpec("known", (classes,), "bool")))
 
 
 class FedHe(KnowledgeStrategy):

@@ -3,19 +3,18 @@
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from logging import INFO
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
-from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
-from flwr.supercore import log
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.algorithms import for_unlike_models
+from hetfl_flwr.algorithms import for_heterogeneous_models
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.flower import aggregate_arrayrecords, log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.alignment import (
     FEWEST_SAMPLES,
@@ -29,9 +28,21 @@ from hetfl_flwr.learning.training import most_samples
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, from_record, model_arrays, representations, to_record, weights
+from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
+from hetfl_flwr.wire.weights import model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload
+
+
+def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
+    """Declare a part of what goes down: a factor F (R, r) of a kernel F F^T over R samples."""
+    return PayloadSpec((ArraySpec("factor", (rows, rank), "float32"),))
+
+
+def representations(rows: int | Dim, width: int) -> PayloadSpec:
+    """Declare what goes up: what a body makes of R samples, (R, D), not all zero."""
+    return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True, usual=TRAINED_SIZE),))
 
 
 class FedHeNN(KnowledgeStrategy):
@@ -104,8 +115,13 @@ class FedHeNN(KnowledgeStrategy):
         self.mode, self.kernel, self.sigma = mode, kernel, sigma
         self.rad, self.rad_size, self.rank = rad, rad_size, rank
         self.robust = parse_robust(robust)
-        self.unlike_models = mode == "heterogeneous"
+        self.heterogeneous = mode == "heterogeneous"
         self.sharing = Sharing(labelled=False, to_clients=rad == "index")
+
+    @classmethod
+    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
+        """Say whether clients may have different architectures: not in homogeneous mode."""
+        return options.get("mode") != "homogeneous"
 
     def check(self, roster: Roster) -> None:
         """Refuse inputs of unlike shapes, too few public rows and, in homogeneous mode, unlike models.
@@ -116,13 +132,13 @@ class FedHeNN(KnowledgeStrategy):
             Names the clients that differ, or how many rows there are.
         """
         roster.check_sharing("fedhenn", labelled=False)
-        if not self.unlike_models:
-            roster.check_same_weights("fedhenn with mode = 'homogeneous'", for_unlike_models())
+        if not self.heterogeneous:
+            roster.check_same_weights("fedhenn with mode = 'homogeneous'", for_heterogeneous_models())
         _check_enough(sum(member.public for member in roster))
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no kernel; or draw the global model's initial weights."""
-        if self.unlike_models:
+        if self.heterogeneous:
             return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
         model = global_model(roster, self.config)
         self._weights = weights(model)
@@ -130,7 +146,7 @@ class FedHeNN(KnowledgeStrategy):
 
     def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
         """Send the set to align on and what to align with, and the set to represent after training."""
-        if not self.unlike_models:
+        if not self.heterogeneous:
             return {**knowledge, "aligned": self._as_sent(self._draw(round))}
         return {
             "aligned": self._as_sent(knowledge["aligned"]),
@@ -140,7 +156,7 @@ class FedHeNN(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect representations of the set asked for, or weights like the global model's."""
-        if not self.unlike_models:
+        if not self.heterogeneous:
             return self._weights
         return representations(min(self.rad_size, sum(map(len, self._pool.values()))), member.width)
 
@@ -152,7 +168,7 @@ class FedHeNN(KnowledgeStrategy):
 
     def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Average the kernels over the set that was asked for, as a factor; or the weights."""
-        if not self.unlike_models:
+        if not self.heterogeneous:
             return _mean_weights(uploads) if self.robust.form == "none" else _robust_weights(uploads, self.robust)
         factor, kept = self._mean_kernel([upload.arrays["representations"] for upload in uploads])
         if self.rank > 0:
@@ -162,7 +178,7 @@ class FedHeNN(KnowledgeStrategy):
 
     def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
         """Send the global model along, where there is one."""
-        return {} if self.unlike_models else knowledge
+        return {} if self.heterogeneous else knowledge
 
     def _mean_kernel(self, uploaded: Sequence[NDArray[np.float32]]) -> tuple[Matrix, float]:
         """Return a factor of K_mean of Eq. (5), centred, and the share of its trace that is kept."""

@@ -13,10 +13,30 @@ from pydantic import Field
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Member, Roster, Sharing
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, public_logits
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, row_numbers
 from strategies.base import KnowledgeStrategy, Upload
 
 Numbers = NDArray[np.int64]
+
+
+def public_consensus(pool: int, classes: int) -> PayloadSpec:
+    """Declare what goes down: the mean logits on some rows of the pool, (R, C), and the numbers of others, (A,).
+
+    The rows' own numbers, (R,), come first; the others are those whose logits are asked for next.
+    """
+    rows = Dim("R", pool)
+    return PayloadSpec(
+        (
+            row_numbers("digested", rows, pool),
+            ArraySpec("consensus", (rows, classes), "float32"),
+            row_numbers("asked", Dim("A", pool), pool),
+        )
+    )
+
+
+def public_logits(rows: int | Dim, classes: int) -> PayloadSpec:
+    """Declare what goes up: logits on public rows, in the order in which they were asked for, (A, C)."""
+    return PayloadSpec((learnt("logits", (rows, classes)),))
 
 
 class FedMD(KnowledgeStrategy):

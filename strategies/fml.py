@@ -15,7 +15,8 @@ from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models import build_bounded, parse_models
 from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec, state_arrays, whole_state
+from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import state_arrays, whole_state
 from strategies.base import KnowledgeStrategy, Upload
 
 

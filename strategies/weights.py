@@ -1,23 +1,25 @@
 """Base of the server halves that average weights: what they share around Flower's own strategies."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
-from flwr.supercore import log
 
-from hetfl_flwr.algorithms import for_unlike_models
+from hetfl_flwr.algorithms import for_heterogeneous_models
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_samples
 from hetfl_flwr.server.exchange import with_arrays
 from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS
-from hetfl_flwr.wire.spec import PayloadSpec, model_arrays, to_record, weights
+from hetfl_flwr.wire.spec import PayloadSpec
+from hetfl_flwr.wire.weights import model_arrays, weights
 
 
 class WeightStrategy(Strategy):
@@ -44,7 +46,16 @@ class WeightStrategy(Strategy):
         ``robust`` is none of what it may be.
     """
 
-    unlike_models = False
+    heterogeneous = False
+    """Whether clients may have different architectures."""
+
+    width = 0
+    """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
+
+    @classmethod
+    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
+        """Say that clients may not have different architectures, whatever the hyper-parameters."""
+        return cls.heterogeneous
 
     def __init__(self, algorithm: str, robust: str, *, bodies: bool = False, asking: FedAvg | None = None) -> None:
         self.robust = parse_robust(robust)
@@ -60,7 +71,7 @@ class WeightStrategy(Strategy):
         FederationError
             Names the clients that differ and the algorithms for unlike models.
         """
-        roster.check_same_weights(self._algorithm, for_unlike_models(), bodies=self._bodies)
+        roster.check_same_weights(self._algorithm, for_heterogeneous_models(), bodies=self._bodies)
 
     def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
         """Check the federation; draw the initial weights of the global model, or of its body.

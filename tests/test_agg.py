@@ -12,8 +12,8 @@ from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.spec import to_record
 from strategies.agg import AGG
 
 

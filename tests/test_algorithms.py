@@ -1,6 +1,7 @@
 """From a name to the two halves of an algorithm, and from config keys to their hyper-parameters."""
 
 import json
+from functools import wraps
 
 import pytest
 
@@ -10,21 +11,22 @@ from hetfl_flwr.algorithms import (
     build_strategy,
     check_options,
     find,
-    for_unlike_models,
-    models_of,
+    for_heterogeneous_models,
     names,
     resolve,
+    resolve_models,
 )
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
+from strategies.chfl import CHFL
 from strategies.fedhe import FedHe
 
 
 def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
     assert {"fedavg", "fedhe", "local"} <= set(names())
     assert "base" not in names()
-    assert "fedavg" not in for_unlike_models()
-    assert {"fedhe", "local"} <= set(for_unlike_models())
+    assert "fedavg" not in for_heterogeneous_models()
+    assert {"fedhe", "local"} <= set(for_heterogeneous_models())
 
 
 def test_a_name_leads_to_its_two_classes():
@@ -83,15 +85,46 @@ def test_options_reach_the_half_that_has_them_and_those_of_other_algorithms_neit
     build_strategy(make_config(algorithm="local", **keys))
 
 
-def test_auto_means_unlike_models_wherever_the_algorithm_takes_them():
-    assert models_of(RunConfig(algorithm="fedhe")) == "lenet5,mlp,fedhe:5"
-    assert models_of(RunConfig(algorithm="fedavg")) == "lenet5"
-    assert models_of(RunConfig(algorithm="fedavg", models="mlp")) == "mlp"
+def test_auto_means_heterogeneous_models_wherever_the_algorithm_takes_them():
+    def models(**keys):
+        return resolve_models(RunConfig.from_flat(keys)).models
+
+    assert models(algorithm="fedhe") == models(algorithm="fedhenn") == "lenet5,mlp,fedhe:5"
+    assert models(algorithm="fedavg") == "lenet5"
+    assert models(algorithm="fedavg", models="mlp") == "mlp"
+    assert models(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous"}) == "lenet5"
+
+
+def test_a_width_is_what_is_asked_for_or_else_what_the_algorithm_needs():
+    def width(**keys):
+        return resolve_models(RunConfig(**keys)).width
+
+    assert (width(algorithm="chfl"), width(algorithm="chfl", width=8), width(algorithm="fedhe")) == (64, 8, 0)
+
+
+def test_a_config_that_leaves_nothing_open_comes_back_itself():
+    config = resolve_models(RunConfig(algorithm="chfl"))
+    assert resolve_models(config) is config
+
+
+def test_a_run_builds_the_server_half_once_and_no_client_does(make_config, run_federation, monkeypatch):
+    """Models and width are left to the algorithm, so each message to a client has to find them out."""
+    built, original = [], CHFL.__init__
+
+    @wraps(original)
+    def build(self, **keys):
+        built.append(keys)
+        original(self, **keys)
+
+    monkeypatch.setattr(CHFL, "__init__", build)
+    folder = run_federation(make_config(algorithm="chfl", models="auto", width=0))
+    assert (folder / "summary.json").exists()
+    assert built == [{"mode": "kd", "measured": "trained", "robust": "none"}]
 
 
 def test_auto_means_models_that_take_the_data(refusal, tmp_path):
     def auto(dataset, **keys):
-        return models_of(RunConfig(dataset=dataset, **keys))
+        return resolve_models(RunConfig(dataset=dataset, **keys)).models
 
     assert auto("digits,rotated-mnist") == "lenet5,mlp,fedhe:5"
     assert auto("breast-cancer") == "mlp,tabular:0,tabular:1"
@@ -122,7 +155,7 @@ def test_a_projection_where_there_are_no_two_terms_is_refused(name, refusal):
 @pytest.mark.parametrize("name", [name for name in names() if find(name).client.two_terms])
 def test_a_projection_is_what_a_client_steps_along(name, make_config, run_federation, tmp_path):
     """FedHe and others, two rounds each: another model than without; where nothing is taught yet, the same."""
-    models = "lenet5,mlp" if find(name).strategy.unlike_models else "mlp"
+    models = "lenet5,mlp" if find(name).strategy.heterogeneous else "mlp"
     entries = {}
     for projection in ("none", "qp", "pcgrad"):
         keys = {

@@ -4,8 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from flwr.app import MessageType, RecordDict
 
+from hetfl_flwr import run
+from hetfl_flwr.client_app import app
 from hetfl_flwr.node.allocation import keep_freed_memory
+from simulations.cli import main
 
 STEPS = """
 from resource import RUSAGE_SELF, getrusage
@@ -33,3 +37,44 @@ def test_arrays_of_one_step_are_those_of_the_next():
     before, after = map(int, said)
     assert before > 100
     assert after < before / 10
+
+
+@pytest.fixture
+def asked():
+    """Say whether this process was told to keep freed memory since the test began."""
+    keep_freed_memory.cache_clear()
+    return lambda: bool(keep_freed_memory.cache_info().currsize)
+
+
+def test_a_program_that_runs_federations_keeps_its_allocation(asked, tmp_path):
+    result = run("local", models="tabular:4", clients=2, rounds=1, out=tmp_path / "run")
+    result.model(0)
+    assert not asked()
+
+
+def test_the_command_keeps_freed_memory(asked, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["hetfl", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert asked()
+
+
+def query(grid):
+    message = grid.create_message(RecordDict(), MessageType.QUERY, grid.get_node_ids()[0], "0")
+    [reply] = grid.send_and_receive([message])
+    return reply
+
+
+def test_a_client_app_that_flower_has_started_keeps_freed_memory(asked, make_config, make_context, make_grid):
+    config = make_config(models="tabular:4")
+    assert not query(make_grid(config)).has_error()
+    assert not asked()
+    message = make_grid(config).create_message(RecordDict(), MessageType.QUERY, 2**62, "0")
+    app(message, make_context(config))
+    assert asked()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_worker_processes_keep_freed_memory(asked, make_config, make_grid, workers):
+    reply = query(make_grid(make_config(), workers=workers, app="fixtures.memory:app"))
+    assert reply.content["config"]["kept"] == (workers == 2)

@@ -22,17 +22,10 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.exchange import LONGEST_REASON, Exchange, Sent
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEDS
-from hetfl_flwr.wire.spec import (
-    NPY_HEADER,
-    ArraySpec,
-    Dim,
-    PayloadSpec,
-    from_record,
-    state_arrays,
-    weights,
-    whole_state,
-)
+from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
+from hetfl_flwr.wire.weights import state_arrays, weights, whole_state
 from simulations.engine.grid import LocalGrid
 
 ALGORITHMS = names()
@@ -50,7 +43,7 @@ def small(name: str, **keys: Any) -> RunConfig:
     """Return a config of three clients, with unlike models where the algorithm takes them, and hardly any work."""
     flat = {
         "algorithm": name,
-        "models": f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED,
+        "models": f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED,
         "clients": 3,
         "local-batches": 1,
         "batch-size": 8,
@@ -343,7 +336,7 @@ MUCH = 200 << 20
 )
 def test_what_a_header_promises_is_checked_before_memory_is_set_aside(refusal, array, said):
     tracemalloc.start()
-    line = refusal(PayloadError, SPEC.decode, ArrayRecord({"logits": array}), "client 3")
+    line = refusal(PayloadError, decode, SPEC, ArrayRecord({"logits": array}), "client 3")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert said in line
@@ -355,7 +348,7 @@ def test_a_large_size_that_only_the_sender_knows_is_no_reason_to_set_it_aside(re
     spec = PayloadSpec((ArraySpec("rows", (Dim("R", 2**30), 1), "uint8"),))
     forged = raw(npy(np.zeros(1000, np.uint8), shape=(2**30, 1)), LOGITS)
     tracemalloc.start()
-    line = refusal(PayloadError, spec.decode, ArrayRecord({"rows": forged}), "client 3")
+    line = refusal(PayloadError, decode, spec, ArrayRecord({"rows": forged}), "client 3")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert "1000 bytes follow the header, expected 1073741824" in line
@@ -366,7 +359,7 @@ def test_an_upload_of_200_MB_where_1_kB_is_declared_is_never_opened(refusal, mon
     forged = raw(npy(LOGITS) + bytes(MUCH), LOGITS)
     monkeypatch.setattr(np, "load", lambda *args, **keys: pytest.fail("opened"))
     tracemalloc.start()
-    line = refusal(PayloadError, SPEC.decode, ArrayRecord({"logits": forged}), "client 3")
+    line = refusal(PayloadError, decode, SPEC, ArrayRecord({"logits": forged}), "client 3")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert line == f"client 3: array 'logits' takes {MUCH + 1128} bytes, expected 1000"
@@ -411,7 +404,7 @@ def test_any_bytes_give_the_array_or_a_payload_error_in_little_memory(data):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            decoded = SPEC.decode(ArrayRecord({"logits": raw(data, LOGITS)}), "client 3")["logits"]
+            decoded = decode(SPEC, ArrayRecord({"logits": raw(data, LOGITS)}), "client 3")["logits"]
     except PayloadError as error:
         assert str(error).startswith("client 3: array 'logits' ")  # noqa: PT017 (the array is the other good end)
     else:
@@ -434,5 +427,5 @@ def test_any_bytes_give_the_array_or_a_payload_error_in_little_memory(data):
     ids=["a number too long to print", "Python 2", "a field without a name"],
 )
 def test_headers_that_need_care_are_refused_without_a_warning(refusal, recwarn, text):
-    refusal(PayloadError, SPEC.decode, ArrayRecord({"logits": raw(with_header(text), LOGITS)}), "client 3")
+    refusal(PayloadError, decode, SPEC, ArrayRecord({"logits": raw(with_header(text), LOGITS)}), "client 3")
     assert [str(one.message) for one in recwarn] == []

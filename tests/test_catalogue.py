@@ -73,7 +73,7 @@ def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
         assert row["what crosses the wire"]
         defaults = find(name).defaults
         assert row["own keys = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
-        assert row["unlike models"] == ("yes" if find(name).strategy.unlike_models else "no")
+        assert row["heterogeneous models"] == ("yes" if find(name).strategy.heterogeneous else "no")
 
 
 def test_a_row_says_what_the_docstrings_say():
@@ -84,7 +84,7 @@ def test_a_row_says_what_the_docstrings_say():
         "paper": "Chan and Ngai, MSN 2021",
         "what crosses the wire": "down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes\n"
         "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
-        "unlike models": "yes",
+        "heterogeneous models": "yes",
         "needs": "equal classes",
         "own keys = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.robust = none\n"
         "fedhe.alpha = 1.0\nfedhe.logit-loss = mse",
@@ -95,7 +95,7 @@ def test_a_row_says_what_the_docstrings_say():
         "up: logits (A, C) float32: 4 A C bytes",
     ]
     assert rows["local"]["what crosses the wire"] == "nothing either way"
-    assert rows["fedavg"]["unlike models"] == "no"
+    assert rows["fedavg"]["heterogeneous models"] == "no"
 
 
 def own(doc: str, **attributes: Any) -> Any:
@@ -104,7 +104,7 @@ def own(doc: str, **attributes: Any) -> Any:
     def build(self: Any) -> None:
         vars(self).update(attributes)
 
-    return type("Own", (), {"__doc__": doc, "__init__": build, "unlike_models": False})
+    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": False})
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy
     monkeypatch.setattr("hetfl_flwr.algorithms.names", lambda: ["own"])
     monkeypatch.setattr("hetfl_flwr.algorithms.find", lambda name: Algorithm(name, strategy, own("Client.")))
     assert listed()["own"]["needs"] == needs
-    assert listed()["own"]["unlike models"] == "no"
+    assert listed()["own"]["heterogeneous models"] == "no"
 
 
 @pytest.mark.parametrize(

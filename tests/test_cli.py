@@ -332,6 +332,13 @@ def test_each_kind_is_listed(kind, shown, hetfl):
     assert [word for word in shown if word not in done.out] == []
 
 
+def test_the_table_of_keys_that_flower_reads_is_printed(hetfl):
+    done = hetfl("list", "keys", "--toml")
+    assert (done.status, done.err) == (0, "")
+    table = tomllib.loads(done.out)["tool"]["flwr"]["app"]["config"]
+    assert (table["rounds"], table["fedhe"]["alpha"]) == (50, 1.0)
+
+
 def test_brackets_in_what_is_listed_are_shown(hetfl):
     """They are no markup, but an extra of pip."""
     done = hetfl("list", "keys")
@@ -344,6 +351,16 @@ def test_that_clients_step_together_is_said(hetfl, value, said):
     assert done.status == 0
     assert done.err.count("\n") == said
     assert (f"batched = {value}: results equal those of batched = false" in done.err) == said
+
+
+def test_only_batched_needs_the_package_that_lets_clients_step_together(hetfl, monkeypatch):
+    monkeypatch.setitem(sys.modules, "greenlet", None)
+    monkeypatch.delitem(sys.modules, "simulations.engine.lockstep", raising=False)
+    assert hetfl("run", "local", *SMALL, "--out", "plain").status == 0
+    for value in ("auto", "true"):
+        done = hetfl("run", "local", *SMALL, "--out", "other", "--set", f"batched={value}")
+        line = "hetfl: batched = true or auto needs the package greenlet: pip install 'hetfl[batched]'\n"
+        assert (done.status, done.err) == (2, line)
 
 
 def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, here):
@@ -371,6 +388,8 @@ def test_a_list_of_nothing_in_particular_is_everything(hetfl):
             "'recipies' is not one of 'algorithms', 'datasets', 'models', 'recipes', 'tables', 'keys'",
         ),
         (["list", "models", "--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
+        (["list", "models", "--toml"], "--toml and --into are for `hetfl list keys`"),
+        (["list", "keys", "--into", "none.toml"], "none.toml: No such file"),
         (["list", "datasets", "--data-dir", "none"], "data-dir 'none' is not a folder"),
         (["compare", "none"], "none: "),
         (["compare"], "Missing argument"),

@@ -32,9 +32,9 @@ def weights(client: KnowledgeClient) -> list[list[float]]:
 def evaluated(node: Any, weight: list[list[float]]) -> Metrics:
     """Save a model as if it had been trained to these weights, and let a client built anew measure it."""
     client = LocalClient(node)
-    client._restore()
+    client._session.restore(client)
     client.node.model.head.weight.data = torch.tensor(weight)
-    client._save(1)
+    client._session.save(client, 1)
     loss, samples, metrics = LocalClient(node).evaluate([], {ROUND: 1})
     return {**metrics, "loss": loss, EXAMPLES: samples}
 

@@ -20,8 +20,10 @@ from hetfl_flwr.config import (
 )
 from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.server.node_keys import read_node_keys
+from simulations.listing import keys_toml, write_keys
 
-PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+PATH = Path(__file__).parents[1] / "pyproject.toml"
+PYPROJECT = tomllib.loads(PATH.read_text())["tool"]["flwr"]["app"]["config"]
 GENERAL = {key: value for key, value in PYPROJECT.items() if not isinstance(value, dict)}
 
 
@@ -32,6 +34,29 @@ def typed(values):
 
 def test_every_key_stands_in_pyproject_with_its_default():
     assert typed(RunConfig().to_flat()) == typed(GENERAL)
+
+
+def test_the_command_that_writes_the_keys_would_change_nothing(tmp_path):
+    copy = tmp_path / "pyproject.toml"
+    copy.write_text(PATH.read_text())
+    write_keys(copy)
+    assert copy.read_text() == PATH.read_text()
+
+
+def test_the_keys_are_written_in_place_of_those_that_are_there_and_nothing_else_is_touched(tmp_path, refusal):
+    before, table, after = (
+        '[project]  # ours\nname = "x"\n\n',
+        "[tool.flwr.app.config]\nrounds = 7\n",
+        "# no key\n[a]\n",
+    )
+    path = tmp_path / "pyproject.toml"
+    for rest in ("", "\n[tool.flwr.app.config.gone]\nalpha = 1\n\n"):
+        path.write_text(f"{before}{table}{rest}{after}")
+        write_keys(path)
+        assert path.read_text() == f"{before}{keys_toml()}\n{after}"
+    assert tomllib.loads(keys_toml()) == {"tool": {"flwr": {"app": {"config": PYPROJECT}}}}
+    path.write_text(before)
+    assert refusal(ConfigError, write_keys, path) == f"{path}: has no table [tool.flwr.app.config]"
 
 
 def test_every_key_says_what_it_means():
@@ -292,3 +317,10 @@ def test_simulated_seconds_are_numbers_above_0(refusal, text):
 def test_without_simulated_seconds_every_client_takes_one():
     assert simulated_seconds("") == [1.0]
     assert simulated_seconds("1, 2.5,20") == [1.0, 2.5, 20.0]
+
+
+def test_a_new_run_has_nothing_to_lose(refusal):
+    line = refusal(ConfigError, RunConfig.from_flat, {"accept-loss": True})
+    assert "accept-loss = True: " in line
+    assert "it goes with resume = true" in line
+    assert RunConfig.from_flat({"accept-loss": True, "resume": True}).accept_loss

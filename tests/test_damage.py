@@ -15,7 +15,7 @@ import pytest
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, RunFolderError, StateError
-from hetfl_flwr.node.state import prune
+from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.server.federation import GridView
@@ -46,7 +46,18 @@ def of_another_round(path: Path) -> None:
     shutil.copy(path.parents[1] / "round-2" / path.name, path)
 
 
-DAMAGE = {"missing": missing, "cut": cut, "flipped": flipped, "of another checkpoint": of_another_round}
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE = {
+    "missing": missing,
+    "cut": cut,
+    "flipped": flipped,
+    "of another checkpoint": of_another_round,
+    "a pipe": a_pipe,
+}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -504,7 +515,7 @@ def test_keeping_no_number_of_runs_keeps_all(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
-    from hetfl_flwr.node.node import unpack_inputs
+    from hetfl_flwr.node.inputs import unpack_inputs
 
     (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
     assert "cannot be read: it has no checksum" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")

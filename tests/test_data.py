@@ -134,9 +134,8 @@ def test_class_counts_have_one_place_a_class():
 
 def test_another_process_makes_the_same_split():
     program = (
-        "import hashlib; from hetfl_flwr.data import load_client_data;"
-        "data = load_client_data(dataset='digits', partition_id=3, num_partitions=7, seed=11,"
-        " partition='dirichlet:0.5');"
+        "import hashlib; from hetfl_flwr.data import Split, load_client_data;"
+        "data = load_client_data(Split(dataset='digits', clients=7, seed=11, partition='dirichlet:0.5'), 3);"
         "print(hashlib.sha256(data.train.rows.numpy().tobytes()).hexdigest())"
     )
     root = str(Path(hetfl_flwr.__file__).parents[1])

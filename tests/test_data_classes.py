@@ -1,6 +1,7 @@
 """Which classes there are: declared, refused where a column holds none, and called by their names."""
 
 import json
+import os
 from pathlib import Path
 
 import datasets
@@ -278,3 +279,50 @@ def test_a_declared_class_keeps_its_number_whatever_a_node_lacks(tmp_path):
         assert sorted({data.class_names[label] for label in data.labels}) == sorted(has)
         assert data.class_names == tuple("0123")
         assert torch.equal(data.labels.unique(), torch.tensor([int(name) for name in has]))
+
+
+@pytest.mark.parametrize("odd", ["Yes", "YES", "y es"])
+def test_labels_that_differ_in_capitals_alone_are_refused_unless_classes_names_them(tmp_path, refusal, odd):
+    folder = write_csv(tmp_path / "own", train=WORDS.replace(",yes\n", f",{odd}\n", 2))
+    if odd == "y es":
+        assert arrays(folder, label_column="label").class_names == ("no", "y es", "yes")
+        return
+    line = refusal(DataError, arrays, folder, label_column="label")
+    assert f"holds '{odd}' and 'yes': write both alike, or name all classes in classes" in line
+    assert arrays(folder, label_column="label", classes=f"no,yes,{odd}").class_names == ("no", "yes", odd)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
+@pytest.mark.parametrize("depth", [101, 100_000])
+def test_rows_that_are_nested_too_deeply_are_refused_before_they_are_read(tmp_path, refusal, name, depth):
+    """The library that reads them would end the process."""
+    deep = '{"a": 1, "label": 0}\n{"a": ' + "[" * depth + "]" * depth + ', "label": 1}\n'
+    (tmp_path / name).write_text(deep)
+    assert refusal(DataError, arrays, tmp_path) == f"line 2 of '{tmp_path / name}' is nested more than 100 deep"
+
+
+def test_brackets_in_texts_are_no_depth(tmp_path):
+    rows = [{"a": row, "note": "[" * 300 + "b" * (row % 2), "label": row % 2} for row in range(8)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert arrays(tmp_path, label_column="label", ignore_columns="note").spec.classes == 2
+
+
+@pytest.mark.parametrize("content", ["3", "[null, {}]", "[[1], [2]]"])
+def test_a_json_file_without_rows_is_refused(tmp_path, refusal, content):
+    (tmp_path / "train.json").write_text(content)
+    assert str(tmp_path / "train.json") in refusal(DataError, arrays, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "stray", [os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path)]
+)
+def test_an_image_that_is_no_file_is_refused(tmp_path, refusal, stray):
+    folder = photos(tmp_path / "photos", "benign", "malignant")
+    stray(folder / "benign" / "7.png")
+    assert refusal(DataError, arrays, folder).startswith(f"'{folder}/benign/7.png' is no file, or a link to none")
+
+
+def test_what_cannot_be_read_is_told_once(tmp_path, refusal, capfd):
+    (tmp_path / "train.csv").write_text('a,label\n"1,0\n2,1\n')
+    assert "cannot read the data set" in refusal(DataError, arrays, tmp_path)
+    assert capfd.readouterr().err == ""

@@ -200,8 +200,8 @@ class TestRotatedFamily:
 
     def test_another_process_makes_the_same_images_and_splits(self):
         program = (
-            "import hashlib; from hetfl_flwr.data import load_client_data; digest = hashlib.sha256()\n"
-            "data = load_client_data(dataset='rotated-digits', partition_id=3, num_partitions=7, seed=11)\n"
+            "import hashlib; from hetfl_flwr.data import Split, load_client_data; digest = hashlib.sha256()\n"
+            "data = load_client_data(Split(dataset='rotated-digits', clients=7, seed=11), 3)\n"
             "for samples in (data.train, data.test, *data.others):\n"
             "    digest.update(samples.stored()[0].numpy().tobytes())\n"
             "print(digest.hexdigest())"

@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import DataSpec, Samples, load_client_data, parse_features
+from hetfl_flwr.data import DataSpec, Samples, parse_features
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.tables import feature_slice, read_table, sliced, standardised
 from hetfl_flwr.errors import ConfigError, DataError, ModelError
@@ -30,7 +30,7 @@ CANCER = {"dataset": "breast-cancer", "partition_id": 0, "num_partitions": 3, "s
 
 
 def load(**changes):
-    return load_client_data(**(CANCER | changes))
+    return load_client(**(CANCER | changes))
 
 
 def values(samples):

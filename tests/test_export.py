@@ -154,7 +154,7 @@ def test_a_node_s_state_is_exported_without_its_data(make_config, run_federation
     rows = load_client(tmp_path / "state", 0).data.test
     inputs = rows.arrays.inputs[rows.rows]
 
-    def gone(**_):
+    def gone(*_):
         raise DataError("gone")
 
     monkeypatch.setattr("hetfl_flwr.node.node.load_client_data", gone)

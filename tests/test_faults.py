@@ -19,8 +19,8 @@ from flwr.app import Message, MessageType
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.server.federation import BUSY
+from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEDS
-from hetfl_flwr.wire.spec import from_record
 from simulations.engine.clients import FIRST_NODE
 
 LINEAR = "fixtures.models:linear"

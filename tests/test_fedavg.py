@@ -14,14 +14,14 @@ from torch.nn import functional
 
 from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
-from hetfl_flwr.algorithms import build_client, for_unlike_models
+from hetfl_flwr.algorithms import build_client, for_heterogeneous_models
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.spec import weights
+from hetfl_flwr.wire.weights import weights
 
 NORMED = "fixtures.models:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""
@@ -84,8 +84,8 @@ def test_unlike_models_are_refused_with_who_differs_and_what_would_do(make_confi
     line = refusal(FederationError, run_federation, config)
     assert "mlp on client 0, 2; lenet5 on client 1" in line
     assert "models = 'mlp'" in line
-    assert line.endswith(f"take an algorithm for unlike models: {', '.join(for_unlike_models())}")
-    assert not {"fedavg", "fedprox"} & set(for_unlike_models())
+    assert line.endswith(f"take an algorithm for unlike models: {', '.join(for_heterogeneous_models())}")
+    assert not {"fedavg", "fedprox"} & set(for_heterogeneous_models())
 
 
 @pytest.mark.parametrize("kind", [FedAvgClient, FedProxClient])

@@ -13,7 +13,8 @@ from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation, Origin, _member
 from hetfl_flwr.server.roster import Member, Roster
 from hetfl_flwr.versions import installed
-from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec, payload_bytes, wire_bytes
+from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
+from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.int64))}

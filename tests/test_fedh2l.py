@@ -27,8 +27,8 @@ from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.spec import to_record
 from strategies.base import Upload
 from strategies.fedh2l import FedH2L
 

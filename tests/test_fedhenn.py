@@ -25,8 +25,10 @@ from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.spec import Arrays, model_arrays, to_record
+from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.weights import model_arrays
 from strategies.base import Upload
 from strategies.fedhenn import FedHeNN
 

@@ -24,8 +24,8 @@ from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.rounds import SyncRounds
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import METRICS, ROUND
-from hetfl_flwr.wire.spec import from_record, to_record
 from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
 from strategies.fedmd import FedMD

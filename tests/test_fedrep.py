@@ -213,4 +213,4 @@ def test_a_value_out_of_range_is_refused_by_name(make_config, refusal):
 
 
 def test_every_client_has_one_model_by_default(make_config):
-    assert build_strategy(make_config(algorithm="fedrep")).unlike_models is False
+    assert build_strategy(make_config(algorithm="fedrep")).heterogeneous is False

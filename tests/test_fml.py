@@ -33,8 +33,10 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, ROUND
-from hetfl_flwr.wire.spec import ArraySpec, from_record, state_arrays, whole_state
+from hetfl_flwr.wire.spec import ArraySpec
+from hetfl_flwr.wire.weights import state_arrays, whole_state
 from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
 from strategies.fml import FML, _merged

@@ -26,7 +26,7 @@ def config_for(make_config) -> Callable[..., RunConfig]:
     """Build a config for an algorithm: three clients, unlike models if it takes them, and hardly any work."""
 
     def build(name: str, **keys: Any) -> RunConfig:
-        models = f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED
+        models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
         own = {key: value for key, value in LITTLE.items() if key.startswith(f"{name}.")}
         small = {"algorithm": name, "models": models, "clients": 3, "local-batches": 1, "batch-size": 8, "rounds": 4}
         few = {"public-fraction": 0.05, "evaluate-every": 4, "round-timeout": TIMEOUT}

@@ -14,12 +14,14 @@ from torch.nn import functional
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.learning import lockstep
-from hetfl_flwr.learning.lockstep import stackable, together
+from hetfl_flwr.learning.stepping import stepper
 from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
 from hetfl_flwr.models import build_model
 from hetfl_flwr.models.split_model import SplitModel
 from hetfl_flwr.seeding import generator, seeded
+from simulations.engine import stacks
+from simulations.engine.lockstep import run_together
+from simulations.engine.stacks import Stack, stackable
 
 SHAPE = (1, 8, 8)
 
@@ -67,7 +69,7 @@ class Learner:
 
         before = {"before_step": halve} if self.clip else {}
         try:
-            with together({"model": self.model}, True):
+            with stepper.get().training({"model": self.model}):
                 self.model.train()
                 return train(self.samples, batches, optimizer, self.loss, **before)
         except Exception as error:
@@ -75,6 +77,10 @@ class Learner:
 
     def weights(self):
         return [parameter.detach() for parameter in self.model.parameters()]
+
+
+def together(learners):
+    return run_together([learner.work for learner in learners], True)
 
 
 learners = st.fixed_dictionaries(
@@ -99,9 +105,7 @@ def test_training_together_ends_where_training_one_by_one_does(several, optimize
     alone = [Learner(client, config=config, **its) for client, its in enumerate(several)]
     beside = [Learner(client, config=config, **its) for client, its in enumerate(several)]
     expected = [learner.work() for learner in alone]
-    for (samples, loss), (seen, mean) in zip(
-        expected, lockstep.run_together([one.work for one in beside]), strict=True
-    ):
+    for (samples, loss), (seen, mean) in zip(expected, together(beside), strict=True):
         assert seen == samples
         assert mean == pytest.approx(loss, rel=1e-4, abs=1e-5)
     for one, other in zip(alone, beside, strict=True):
@@ -121,14 +125,14 @@ class Counted(nn.Flatten):
 
 @pytest.fixture
 def counted(monkeypatch):
-    monkeypatch.setattr(lockstep, "LAYERS", (*lockstep.LAYERS, Counted))
+    monkeypatch.setattr(stacks, "LAYERS", (*stacks.LAYERS, Counted))
     monkeypatch.setattr(Counted, "passes", 0)
     return lambda: SplitModel(nn.Sequential(Counted(), nn.Linear(64, 5)), nn.Linear(5, 3))
 
 
 def test_models_of_one_architecture_are_called_once_a_step(counted):
     config = RunConfig(batch_size=4)
-    lockstep.run_together([Learner(client, counted, config).work for client in range(5)])
+    together([Learner(client, counted, config) for client in range(5)])
     assert Counted.passes == 4
     Learner(5, counted, config).work()
     assert Counted.passes == 8
@@ -136,9 +140,7 @@ def test_models_of_one_architecture_are_called_once_a_step(counted):
 
 def test_a_client_with_more_batches_goes_on_alone(counted):
     config = RunConfig(batch_size=4)
-    lockstep.run_together(
-        [Learner(client, counted, config, batches=batches).work for client, batches in enumerate((2, 2, 5))]
-    )
+    together([Learner(client, counted, config, batches=batches) for client, batches in enumerate((2, 2, 5))])
     assert Counted.passes == 5
 
 
@@ -154,7 +156,7 @@ def test_one_that_raises_holds_nobody_up():
         return right(inputs, labels)
 
     broken.loss = loss
-    [_, error, _] = lockstep.run_together([whole.work, broken.work, other.work])
+    [_, error, _] = together([whole, broken, other])
     assert str(error) == "no"
     alone = Learner(2, perceptron, config)
     alone.work()
@@ -165,7 +167,7 @@ def test_one_that_raises_holds_nobody_up():
 def test_a_loss_without_a_gradient_is_refused_in_each_client_that_waits():
     learner = Learner(0, perceptron, RunConfig(batch_size=4))
     learner.loss = lambda inputs, labels: torch.zeros(())
-    [error] = lockstep.run_together([learner.work])
+    [error] = together([learner])
     assert "does not require grad" in str(error)
 
 
@@ -182,7 +184,7 @@ def test_a_model_that_has_no_batched_form_is_called_alone():
 
     config = RunConfig(batch_size=4)
     alone, beside = ([Learner(client, asking, config) for client in range(3)] for _ in range(2))
-    assert lockstep.run_together([one.work for one in beside]) == [one.work() for one in alone]
+    assert together(beside) == [one.work() for one in alone]
 
 
 @pytest.mark.parametrize(
@@ -205,8 +207,13 @@ def test_which_models_step_together(name, batched, clients, expected):
     ("clients", "batched", "called"), [(5, True, 2 * 3), (20, "auto", 2 * 3), (5, "auto", 0), (20, False, 0)]
 )
 def test_the_local_engine_calls_models_together(make_config, run_federation, monkeypatch, clients, batched, called):
-    calls, call = [], lockstep.Stack.call
-    monkeypatch.setattr(lockstep.Stack, "call", lambda stack, those: calls.append(len(those)) or call(stack, those))
+    calls, call = [], Stack.call
+
+    def counting(stack, models, inputs):
+        calls.append(len(models))
+        return call(stack, models, inputs)
+
+    monkeypatch.setattr(Stack, "call", counting)
     run_federation(make_config(models="tabular:4", clients=clients, batched=batched, rounds=2, local_batches=3))
     assert calls == [clients] * called
 
@@ -225,7 +232,7 @@ def test_models_that_only_their_names_tell_apart_are_not_called_as_one(make_conf
 def test_models_have_their_own_class_and_memory_afterwards():
     learner, other = (Learner(client, perceptron, RunConfig(batch_size=4)) for client in range(2))
     before = [parameter.data_ptr() for parameter in learner.model.parameters()]
-    lockstep.run_together([learner.work, other.work])
+    together([learner, other])
     assert type(learner.model) is SplitModel
     assert [parameter.data_ptr() for parameter in learner.model.parameters()] == before
 

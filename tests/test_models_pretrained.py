@@ -15,7 +15,7 @@ from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models import build_model, check_pretrained, trainable_count
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.global_model import global_model
-from hetfl_flwr.wire.spec import fingerprint
+from hetfl_flwr.wire.weights import fingerprint
 
 NAME = "mobilenet_v3_small"
 COLOUR = DataSpec(shape=(3, 64, 64), classes=7)

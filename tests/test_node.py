@@ -2,8 +2,11 @@ import pytest
 import torch
 
 from hetfl_flwr.errors import ConfigError, HetflError, StateError, plain
-from hetfl_flwr.node.node import Node, _device, state_store
-from hetfl_flwr.node.state import ClientState, ContextStore, FileStore, ResidentContext
+from hetfl_flwr.node.device import find_device
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.state import ClientState
+from hetfl_flwr.node.stores import ContextStore, FileStore
+from simulations.engine.resident import ResidentContext
 
 
 def test_a_node_is_built_alike_for_each_message(make_config, make_node):
@@ -71,7 +74,7 @@ def test_auto_is_the_processor_where_there_is_nothing_else(monkeypatch, make_con
 def test_auto_is_a_cuda_device_where_there_is_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert _device("auto") == torch.device("cuda")
+    assert find_device("auto") == torch.device("cuda")
 
 
 def test_a_wrong_setting_anywhere_is_one_line(refusal, make_config, make_node):
@@ -81,8 +84,8 @@ def test_a_wrong_setting_anywhere_is_one_line(refusal, make_config, make_node):
 
 def test_state_lies_in_the_context_or_in_the_folder_that_is_named(tmp_path, make_config, make_context):
     config = make_config()
-    assert isinstance(state_store(config, make_context(config, 1)), ContextStore)
-    store = state_store(config.with_values({"state-dir": str(tmp_path)}), make_context(config, 1))
+    assert isinstance(Node.from_context(make_context(config, 1)).store, ContextStore)
+    store = Node.from_context(make_context(config.with_values({"state-dir": str(tmp_path)}), 1)).store
     assert isinstance(store, FileStore)
     assert plain(store.where) == f"state file {tmp_path / 'run-7' / 'client-1.safetensors'}"
 

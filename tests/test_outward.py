@@ -21,8 +21,9 @@ from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec, Reading, folders, kind_of
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.models import build_model
-from hetfl_flwr.node.node import unpack_inputs
-from hetfl_flwr.node.state import ClientState, FileStore, Stamp
+from hetfl_flwr.node.inputs import unpack_inputs
+from hetfl_flwr.node.state import ClientState, Stamp
+from hetfl_flwr.node.stores import FileStore
 
 WARD = "O'Brien, Jane (HIV+)"
 """A folder that nobody else must hear of; its parts are looked for one by one."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.node.node import client_data
+from hetfl_flwr.data import load_client_data
 from simulations.cli import main
 from simulations.reports.partition import Share, Split, load_split, split_table
 from simulations.reports.plots import split_figure
@@ -53,7 +53,7 @@ def test_the_counts_are_those_of_what_each_client_trains_with():
     config = RunConfig(dataset="digits", clients=3, partition="dirichlet:0.5", halved_fraction=0.4, seed=4)
     split = load_split(config)
     for number, part in enumerate(split.shares):
-        data = client_data(config, number, 3)
+        data = load_client_data(config.split(3), number)
         assert part.client == number
         assert (part.training, part.validation, part.test) == tuple(map(len, (data.train, data.validation, data.test)))
         assert part.public == len(data.public)

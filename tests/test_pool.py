@@ -16,8 +16,8 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.pool import SeedStore
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Roster, Sharing
+from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SEEDS
-from hetfl_flwr.wire.spec import to_record
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 

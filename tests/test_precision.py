@@ -11,7 +11,7 @@ from torch import nn
 from clients.fml import FMLClient
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import SplitModel, build_model, mixed
-from hetfl_flwr.node.node import resident
+from simulations.engine.resident import resident
 
 IMAGES = torch.linspace(0, 1, 4 * 64).reshape(4, 1, 8, 8)
 SPECS = {

@@ -27,6 +27,7 @@ from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.codec import HALF_LIMIT, check_halves, decode, from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS
 from hetfl_flwr.wire.privacy import (
     GaussianMechanism,
@@ -37,27 +38,16 @@ from hetfl_flwr.wire.privacy import (
     private_rows,
     private_upload,
 )
-from hetfl_flwr.wire.spec import (
-    EMPTY,
-    HALF_LIMIT,
-    ArraySpec,
-    PayloadSpec,
-    check_halves,
-    class_logits,
-    from_record,
-    halved,
-    known_class_logits,
-    linear_head,
-    seeds,
-    summed_heads,
-    teaching_signal,
-    to_record,
-    weights,
-)
+from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.spec import EMPTY, ArraySpec, PayloadSpec
+from hetfl_flwr.wire.weights import weights
 from simulations.engine.grid import LocalGrid
 from simulations.reports.html import report_page
 from simulations.reports.runs import load_run
 from simulations.reports.tables import compare_table, summary_table
+from strategies.chfl import linear_head, summed_heads
+from strategies.fedh2l import teaching_signal
+from strategies.fedhe import class_logits, known_class_logits
 
 ALGORITHMS = names()
 NORMED = "fixtures.models:normed"
@@ -197,7 +187,7 @@ def test_the_declared_variances_of_batch_norm_are_0_or_more(make_node, make_conf
 
 def test_pixels_are_clipped_row_by_row_and_stay_pixels():
     """(6, 8) is cut from norm 10 to 4: (2.4, 3.2), rounded. With much noise all lie in 0 to 255, and at both ends."""
-    spec = seeds(2, DataSpec((1, 1, 2), 3), "uint8", labelled=True)
+    spec = public_samples(2, DataSpec((1, 1, 2), 3), "uint8", labelled=True)
     rows: Named = {"inputs": np.array([[[[6, 8]]], [[[0, 1]]]], np.uint8), "labels": np.array([2, 0])}
     cut = private_rows(rows, spec, config(public_clipping_norm=4.0), 0)
     assert cut["inputs"].ravel().tolist() == [2, 3, 0, 1]
@@ -210,7 +200,7 @@ def test_pixels_are_clipped_row_by_row_and_stay_pixels():
 
 
 def test_texts_cannot_be_clipped(refusal):
-    spec = seeds(1, DataSpec((2,), 2, vocabulary=9), "int32", labelled=False)
+    spec = public_samples(1, DataSpec((2,), 2, vocabulary=9), "int32", labelled=False)
     said = refusal(ConfigError, private_rows, {"inputs": np.ones((1, 2))}, spec, config(public_clipping_norm=1.0), 0)
     assert "texts are tokens" in said
 
@@ -292,7 +282,7 @@ def test_float32_alone_is_halved_and_comes_back_wide():
     whole = {one.name: np.array([0, 1], one.dtype) for one in spec.arrays}
     sent = halved(whole)
     assert [array.dtype.name for array in sent.values()] == ["float16", "float64", "int64", "bool"]
-    came = spec.decode(to_record(sent), "client 0", half=True)
+    came = decode(spec, to_record(sent), "client 0", half=True)
     assert {name: array.dtype.name for name, array in came.items()} == {name: name for name in spec.names}
 
 
@@ -300,7 +290,7 @@ def test_float32_alone_is_halved_and_comes_back_wide():
 def test_another_precision_than_agreed_is_refused_by_name(refusal, half, sent):
     spec = PayloadSpec((ArraySpec("logits", (2,), "float32"),))
     record = to_record({"logits": np.zeros(2, sent)})
-    said = refusal(PayloadError, spec.decode, record, "client 3", half=half)
+    said = refusal(PayloadError, decode, spec, record, "client 3", half=half)
     assert said == f"client 3: array 'logits' has dtype {sent}, expected {'float16' if half else 'float32'}"
 
 
@@ -310,11 +300,11 @@ def test_posteriors_sum_to_one_again_and_what_never_did_is_refused(refusal):
     spec = PayloadSpec((ArraySpec("posteriors", (4, 1000), "float32", sums_to_one=True),))
     sent = halved({"posteriors": draw})
     assert np.abs(sent["posteriors"].astype("f8").sum(1) - 1).max() > 1e-6
-    came = spec.decode(to_record(sent), "client 0", half=True)["posteriors"]
+    came = decode(spec, to_record(sent), "client 0", half=True)["posteriors"]
     np.testing.assert_allclose(came, draw, rtol=1e-2, atol=1e-7)
     np.testing.assert_allclose(came.sum(1, dtype="f8"), 1, atol=1e-6)
     forged = to_record({"posteriors": (sent["posteriors"] * 0.9).astype("f2")})
-    assert "do not sum to 1" in refusal(PayloadError, spec.decode, forged, "client 0", half=True)
+    assert "do not sum to 1" in refusal(PayloadError, decode, spec, forged, "client 0", half=True)
 
 
 def test_a_client_s_numbers_beyond_half_precision_are_refused_the_server_s_are_cut_off(refusal):
@@ -396,7 +386,7 @@ def small(make_config) -> Callable[..., RunConfig]:
 
     def build(name: str, folder: str, **keys: Any) -> RunConfig:
         little = {"local_batches": 1, "public_fraction": 0.05, **LITTLE.get(name, {})}
-        models = f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED
+        models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
         config = make_config(**{"algorithm": name, "models": models, **little, **keys})
         return config.with_values({"output-dir": f"{config.output_dir}/{folder}"})
 

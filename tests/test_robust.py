@@ -16,8 +16,8 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
-from hetfl_flwr.wire.spec import from_record, to_record
 from simulations.testing.contract import first_round
 from simulations.testing.lab import NORMED
 from strategies.base import Upload

@@ -16,8 +16,8 @@ from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server.federation import GridView
 from hetfl_flwr.server.roster import Sharing
 from hetfl_flwr.server.rounds import AsyncRounds
+from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS
-from hetfl_flwr.wire.spec import from_record
 from simulations.cli import _run
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid

@@ -19,7 +19,7 @@ from hetfl_flwr.node import state
 from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.wire.spec import from_record, to_record
+from hetfl_flwr.wire.codec import from_record, to_record
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.engine.workers import share_out

@@ -15,11 +15,12 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server import federation as federation_module
 from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.federation import Federation, Origin
 from hetfl_flwr.server.node_keys import NodeKeys, read_node_keys, write_node_keys
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.start import Refusal, Start
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.messages import NEWEST
 
 
 class Clock:
@@ -689,3 +690,31 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
     assert federation.welcome() == federation.welcome() == []
     [line] = caplog.messages
     assert line.endswith("; client 3 (mlp) has torch 2")
+
+
+# --- strangers beside the clients ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strangers", [1, 4, 20])
+@pytest.mark.parametrize("classes", [2, 7])
+def test_numbers_that_nobody_waits_for_have_no_vote(clock, strangers, classes):
+    """Who would not fit is left out; who fits takes part beside the clients, as one that comes later would."""
+    post = post_of(*honest(3), *(member(9 + k, partitions=50, node=900 + k, classes=classes) for k in range(strangers)))
+    federation = started(post, same_classes, clients=3)
+    numbers = [9 + k for k in range(strangers)]
+    assert partitions(federation.roster) == [0, 1, 2, *(numbers if classes == 2 else [])]
+    assert [failure.partition for failure in federation.notes()] == numbers
+    assert clock.now == 0
+
+
+@pytest.mark.parametrize("latest", [0, 40])
+def test_state_of_a_round_that_is_far_from_being_reached_is_nobodys(clock, latest):
+    """An asynchronous run that goes on numbers its messages beyond all that clients say that they have answered."""
+    origin = Origin(5, NEWEST, {0: latest}, sent=latest)
+    post = post_of(*honest(2, round=latest), member(2, partitions=3, round=2**53))
+    federation = Federation(post, RunConfig(clients=3, start_clients=2), origin)
+    federation.assemble()
+    assert partitions(federation.roster) == [0, 1]
+    assert [failure.reason for failure in federation.notes()] == [
+        f"node {member(2).node}: says that its state is of round {2**53}, after round {latest}"
+    ]

@@ -13,19 +13,12 @@ from torch import nn
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, StateError, plain
 from hetfl_flwr.files import check_seal, header, read_header, seal
+from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.training import make_optimizer
-from hetfl_flwr.node import state as state_module
-from hetfl_flwr.node.state import (
-    ClientState,
-    ContextStore,
-    FileStore,
-    MemoryStore,
-    Stamp,
-    decode,
-    encode,
-    load_optimizer,
-    optimizer_tensors,
-)
+from hetfl_flwr.node import stores as stores_module
+from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
+from hetfl_flwr.node.stores import ContextStore, FileStore
+from simulations.engine.resident import MemoryStore
 
 STAMP = Stamp(run="7", algorithm="fedhe", model="mlp", partition=3)
 
@@ -227,8 +220,8 @@ def test_a_failed_write_is_named_and_the_older_blob_stays(refusal, tmp_path, mon
 
 def test_the_file_is_flushed_to_disk_before_it_is_renamed(tmp_path, monkeypatch):
     done = []
-    fsync, rename = state_module.os.fsync, Path.replace
-    monkeypatch.setattr(state_module.os, "fsync", lambda file: (done.append("fsync"), fsync(file)))
+    fsync, rename = stores_module.os.fsync, Path.replace
+    monkeypatch.setattr(stores_module.os, "fsync", lambda file: (done.append("fsync"), fsync(file)))
     monkeypatch.setattr(Path, "replace", lambda path, target: (done.append("rename"), rename(path, target))[1])
     FileStore(tmp_path, 3).write(b"blob")
     assert done == ["fsync", "rename"]

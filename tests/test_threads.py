@@ -4,6 +4,7 @@ import pytest
 import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
+from hetfl_flwr.client_app import _node as surroundings
 from hetfl_flwr.node import threads
 from simulations.engine.run import _check_threads
 
@@ -36,12 +37,12 @@ def test_hetfl_run_counts_the_threads_of_its_workers(make_config, capsys, worker
 @pytest.mark.parametrize(
     ("share", "own", "said"), [("", 2, False), ("", 3, True), ("1", 2, True), ("1", 1, False), ("64", 3, True)]
 )
-def test_a_client_of_flower_counts_its_own(make_config, make_node, monkeypatch, caplog, share, own, said):
+def test_a_client_of_flower_counts_its_own(make_config, make_context, monkeypatch, caplog, share, own, said):
     """Of a machine's two cores Ray gives an actor a share; each of its clients tells, but only the first is written."""
     monkeypatch.setenv("OMP_NUM_THREADS", share)
     monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
     for partition in (0, 1):
-        make_node(make_config(threads=own), partition)
+        surroundings(make_context(make_config(threads=own), partition))
     lines = [record.message for record in caplog.records if "threads" in record.message]
     assert len(lines) == said
     assert all(line.startswith(f"threads = {own}, and this client's process has") for line in lines)

@@ -1,7 +1,7 @@
 """Data sets and their domains, and each client's share of one: its training, validation, test and public rows."""
 
 from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
-from hetfl_flwr.data.clients import load_client_data
+from hetfl_flwr.data.clients import SPLIT_KEYS, Split, load_client_data
 from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
@@ -12,6 +12,7 @@ __all__ = [
     "CATALOGUE",
     "READING_KEYS",
     "ROTATED_PREFIX",
+    "SPLIT_KEYS",
     "Batches",
     "CatalogueRow",
     "ClientData",
@@ -21,6 +22,7 @@ __all__ = [
     "Partition",
     "Reading",
     "Samples",
+    "Split",
     "absolute",
     "catalogue_rows",
     "data_spec",

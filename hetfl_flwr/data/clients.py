@@ -1,7 +1,7 @@
 """One client's share of a data set."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Literal
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families, scaled_as_imagenet
-from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition, split
+from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
+from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.samples import Arrays, ClientData, Samples
 from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
@@ -18,52 +19,27 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 
 
-def load_client_data(
-    *,
-    dataset: str,
-    reading: Reading | None = None,
-    partition: str = "iid",
-    features: str = "all",
-    partition_id: int,
-    num_partitions: int,
-    seed: int,
-    test: Literal["client", "global"] = "client",
-    validation_fraction: float = 0.1,
-    test_fraction: float = 0.2,
-    public_fraction: float = 0.1,
-    halved_fraction: float = 0.0,
-    shared_split: bool = False,
-    even_tests: bool = False,
-    normalize: Literal["mean-image", "imagenet", "none"] = "mean-image",
-) -> ClientData:
-    """Return one client's training, validation and test samples.
-
-    A data set stands for one domain, a rotated family for four, a list for all of those of its names. Client k
-    is of domain k modulo their number; the clients of a domain share its rows out. With fewer clients than
-    domains, the last domains have none.
-
-    The data set is decoded, and all partitions are made, once a process; every client shares them.
-    Equal arguments give equal rows in every process.
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How a data set is shared out over clients, and each client's rows are cut into parts.
 
     Parameters
     ----------
     dataset : str
         A name of the catalogue, or a hub id ``owner/name``; ``rotated-`` and either of them, for images; or a
         comma list of such names, which may differ in shape and classes.
-    reading : Reading, optional
+    clients : int
+        K, the number of clients, 1 or more.
+    seed : int
+        The run's seed, 0 or more.
+    reading : Reading
         Where it lies, which columns count, and how its inputs are read. Bundled data sets have no columns and ignore
         them.
     partition : str
         How a domain's pool is shared out over its clients; see `parse_partition`.
     features : str
         Which columns of a table the client has: "all" or "slices:OVERLAP"; see `parse_features`.
-    partition_id : int
-        Which client, 0..num_partitions-1.
-    num_partitions : int
-        K, the number of clients, 1 or more.
-    seed : int
-        The run's seed, 0 or more.
-    test : {"client", "global"}
+    test_set : {"client", "global"}
         "client": the pool is all rows of the data set, and each client tests on a part of its own. The pool of a
         rotated family is drawn from the training split alone.
         "global": the pool is the training split, and every client tests on the data set's whole test split,
@@ -93,38 +69,87 @@ def load_client_data(
     Raises
     ------
     ConfigError
-        If an argument is out of range, or the partition cannot be made, or leaves this client nothing to
-        train on.
+        If a fraction is out of range.
+    """
+
+    dataset: str
+    clients: int
+    seed: int
+    reading: Reading = field(default_factory=Reading)
+    partition: str = "iid"
+    features: str = "all"
+    test_set: Literal["client", "global"] = "client"
+    validation_fraction: float = 0.1
+    test_fraction: float = 0.2
+    public_fraction: float = 0.1
+    halved_fraction: float = 0.0
+    shared_split: bool = False
+    even_tests: bool = False
+    normalize: Literal["mean-image", "imagenet", "none"] = "mean-image"
+
+    def __post_init__(self) -> None:
+        """Check the fractions."""
+        _check_fractions(self.validation_fraction, self.own_test or 0.0, self.public_fraction, self.halved_fraction)
+
+    @property
+    def own_test(self) -> float | None:
+        """The part of a client's rows that it tests on; None: all clients have the data set's own test split."""
+        return self.test_fraction if self.test_set == "client" else None
+
+
+SPLIT_KEYS = tuple(one.name for one in fields(Split) if one.name not in ("clients", "reading"))
+"""The fields of a split that the run config has a key for."""
+
+
+def load_client_data(split: Split, client: int) -> ClientData:
+    """Return one client's training, validation and test samples.
+
+    A data set stands for one domain, a rotated family for four, a list for all of those of its names. Client k
+    is of domain k modulo their number; the clients of a domain share its rows out. With fewer clients than
+    domains, the last domains have none.
+
+    The data set is decoded, and all partitions are made, once a process; every client shares them.
+    Equal splits give equal rows in every process.
+
+    Parameters
+    ----------
+    split : Split
+        How the data are shared out and cut.
+    client : int
+        Which client, 0..K-1.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such client, or the partition cannot be made, or leaves this client nothing to train on.
     DataError
         If the data set cannot be found or read.
 
     Examples
     --------
-    >>> data = load_client_data(dataset="digits", partition_id=0, num_partitions=10, seed=0)
+    >>> data = load_client_data(Split(dataset="digits", clients=10, seed=0), 0)
     >>> len(data.train), len(data.validation), len(data.test), len(data.public)
     (126, 18, 36, 18)
     """
-    form, overlap = parse_partition(partition), parse_features(features)
-    families = parse_families(dataset, replace(reading or Reading(), id_column=form.column))
-    own_test = test_fraction if test == "client" else None
-    _check_position(partition_id, num_partitions)
-    _check_fractions(validation_fraction, own_test or 0.0, public_fraction, halved_fraction)
-    seats = _Seats(sum(family.domains for family in families), num_partitions)
-    if shared_split:
+    form, overlap = parse_partition(split.partition), parse_features(split.features)
+    families = parse_families(split.dataset, replace(split.reading, id_column=form.column))
+    _check_position(client, split.clients)
+    seats = _Seats(sum(family.domains for family in families), split.clients)
+    if split.shared_split:
         seats.check_even()
-    index, position = seats.of(partition_id)
+    index, position = seats.of(client)
     number, first = _family_of(families, index)
-    family = family_arrays(families[number], seed, test == "global")
-    _check_family(families[number].called, family[0], test, features, normalize)
+    family = family_arrays(families[number], split.seed, split.test_set == "global")
+    _check_family(families[number].called, family[0], split)
     domains = {
         other: _Domain(
             arrays=arrays,
             partition=form,
             clients=seats.in_domain(other),
-            draw=(seed,) if shared_split or other == 0 else (seed, other),
-            test=own_test,
-            validation=validation_fraction,
-            even_tests=even_tests,
+            draw=(split.seed,) if split.shared_split or other == 0 else (split.seed, other),
+            test=split.own_test,
+            validation=split.validation_fraction,
+            even_tests=split.even_tests,
         )
         for other, arrays in enumerate(family, first)
         if seats.in_domain(other)
@@ -133,17 +158,17 @@ def load_client_data(
     samples, (tests, validation, train) = domains[index].samples(position), domains[index].cut(position)
     if not len(train):
         raise ConfigError(
-            f"partition {partition_id} of {num_partitions} ('{form}') has {samples} samples and none left "
-            f"to train on: lower validation-fraction {validation_fraction:g} or test-fraction {own_test or 0.0:g}, "
+            f"partition {client} of {split.clients} ('{form}') has {samples} samples and none left to train on: lower "
+            f"validation-fraction {split.validation_fraction:g} or test-fraction {split.own_test or 0.0:g}, "
             "use fewer clients, or a more even partition"
         )
-    if partition_id in _halved(num_partitions, halved_fraction, seed):
+    if client in _halved(split.clients, split.halved_fraction, split.seed):
         train = train[: (len(train) + 1) // 2]
     if family[0].spec.is_table:
-        columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, seed)
-        family = _own_tables(family, columns, index - first, train, normalize)
-    elif family[0].spec.is_image and normalize != "none":
-        family = centred(family) if normalize == "mean-image" else scaled_as_imagenet(family)
+        columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
+        family = _own_tables(family, columns, index - first, train, split.normalize)
+    elif family[0].spec.is_image and split.normalize != "none":
+        family = centred(family) if split.normalize == "mean-image" else scaled_as_imagenet(family)
     source = family[index - first]
     others = [other for other in domains if other != index and len(families) == 1]
     return ClientData(
@@ -151,7 +176,7 @@ def load_client_data(
         train=Samples(source, train),
         validation=Samples(source, validation),
         test=Samples(source, tests),
-        public_rows=min(_held_out(samples, public_fraction), len(train)),
+        public_rows=min(_held_out(samples, split.public_fraction), len(train)),
         domain=index,
         others=tuple(Samples(family[other], _held_of_all(domains[other], TEST)) for other in others),
         others_validation=tuple(Samples(family[other], _held_of_all(domains[other], VALIDATION)) for other in others),
@@ -262,13 +287,15 @@ def _own_tables(
     return tuple(scaled if number == own else scaled_like(table, scaled) for number, table in enumerate(tables))
 
 
-def _check_family(name: str, arrays: Arrays, test: str, features: str, normalize: str) -> None:
-    if normalize == "imagenet" and not arrays.spec.is_image:
+def _check_family(name: str, arrays: Arrays, split: Split) -> None:
+    if split.normalize == "imagenet" and not arrays.spec.is_image:
         raise ConfigError(f"normalize = 'imagenet' is for images, and '{name}' is a {arrays.spec.kind}: use mean-image")
-    if test == "global" and arrays.train_rows == len(arrays.labels):
+    if split.test_set == "global" and arrays.train_rows == len(arrays.labels):
         raise ConfigError(f"dataset '{name}' has no test split of its own: set test-set to client")
-    if features != "all" and not arrays.spec.is_table:
-        raise ConfigError(f"features '{features}': '{name}' is no table, and only tables are sliced: set it to all")
+    if split.features != "all" and not arrays.spec.is_table:
+        raise ConfigError(
+            f"features '{split.features}': '{name}' is no table, and only tables are sliced: set it to all"
+        )
 
 
 def _check_position(partition_id: int, num_partitions: int) -> None:
@@ -303,7 +330,7 @@ def _split(
     order = generator(draw[0], "even-tests", *draw[1:]).permutation(pool) if even else np.arange(pool)
     rest = np.sort(order[even:])
     owners = None if arrays.owners is None else arrays.owners[:pool].numpy()[rest]
-    parts = split(arrays.labels[:pool].numpy()[rest], partition, clients, *draw, owners=owners)
+    parts = share_out(arrays.labels[:pool].numpy()[rest], partition, clients, *draw, owners=owners)
     return order[:even], tuple(rest[part] for part in parts)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from hetfl_flwr.errors import DataError, private
 
 TABLES = {".parquet", ".csv", ".json", ".jsonl", ".arrow"}
@@ -97,6 +99,19 @@ def holds_images_alone(folder: Path) -> bool:
     return not any(_is_file(path, TABLES) and path.stem != "metadata" for path in folder.rglob("*"))
 
 
+def check_images(folder: Path) -> None:
+    """Refuse a folder in which what is called like an image is no file: the library that reads it would leave it out.
+
+    Raises
+    ------
+    DataError
+        Names the first.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in IMAGES and not path.is_file() and not path.is_dir():
+            raise DataError(f"'{private(path)}' is no file, or a link to none: put an image there, or remove it")
+
+
 def _is_mostly_other(folder: Path) -> bool:
     """Return whether of the first `MANY` files below a folder less than a quarter are data, as in a user's home."""
     files = (name for _, _, names in os.walk(folder) for name in names)
@@ -142,6 +157,9 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
                 )
 
 
+DEEPEST = 100
+"""Lists and objects within each other in a line of a json file, at most."""
+
 _HEADED = (".csv", ".parquet", ".json", ".jsonl")
 
 
@@ -163,14 +181,45 @@ def _keys(path: Path) -> Sequence[str]:
     from pyarrow import ArrowInvalid
     from pyarrow.json import ReadOptions, read_json
 
+    _check_depth(path)
     try:
         names: Sequence[str] = read_json(path, ReadOptions(block_size=_BLOCK)).schema.names
     except ArrowInvalid as error:
         try:
-            return list(dict.fromkeys(key for row in json.loads(path.read_bytes()) for key in row))
+            rows = json.loads(path.read_bytes())
         except ValueError:
             raise error from None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise DataError(f"'{private(path)}' is no list of rows, each an object of columns and values") from None
+        return list(dict.fromkeys(key for row in rows for key in row))
     return names
+
+
+def _check_depth(path: Path) -> None:
+    """Refuse lines so deeply nested that the library that reads them would end the process."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if _brackets(line) > DEEPEST and _depth(line) > DEEPEST:
+                raise DataError(f"line {number} of '{private(path)}' is nested more than {DEEPEST} deep")
+
+
+def _brackets(line: bytes) -> int:
+    """Return how many brackets are open at once, those in texts counted as well."""
+    letters = np.frombuffer(line, np.uint8)
+    opened, closed = np.isin(letters, [*b"[{"]), np.isin(letters, [*b"]}"])
+    return int(np.cumsum(opened.astype(np.int64) - closed).max(initial=0))
+
+
+def _depth(line: bytes) -> int:
+    """Return how many lists and objects stand within each other, at most one more than is allowed."""
+    try:
+        level, depth = [json.loads(line)], 0
+    except (RecursionError, ValueError):  # no JSON either: its brackets alone could end the process
+        return DEEPEST + 1
+    while (level := [one for one in level if isinstance(one, list | dict)]) and depth <= DEEPEST:
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        depth += 1
+    return depth
 
 
 def _is_file(path: Path, suffixes: set[str]) -> bool:

@@ -3,13 +3,21 @@
 import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
-from logging import ERROR, getLogger
+from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hetfl_flwr.data.folders import EXPECTED, check_headers, holds_images_alone, is_folder, local_folder, own_folder
+from hetfl_flwr.data.folders import (
+    EXPECTED,
+    check_headers,
+    check_images,
+    holds_images_alone,
+    is_folder,
+    local_folder,
+    own_folder,
+)
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.errors import ConfigError, DataError, private
 
@@ -150,6 +158,9 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
     from datasets.load import load_dataset, load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
+    if images:
+        check_images(folder)
+    getLogger("datasets").setLevel(CRITICAL)  # of what it raises, too, and with the whole path
     try:
         if any((folder / name).exists() for name in _SAVED):
             data: Any = load_from_disk(str(folder))

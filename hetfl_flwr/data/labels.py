@@ -130,6 +130,7 @@ def _values(source: Source) -> tuple[int | str, ...]:
             f"column '{source.label}' of {source.place} has one value only, {_shown(values)}: "
             "set label-column to one that holds two or more classes, or declare them in classes"
         )
+    _check_spelling(source, values)
     kind = "texts" if pa.types.is_large_string(found.type) else "numbers"
     if len(values) > max(MOST_UNDECLARED, len(found) // FEWEST_ROWS[kind]):
         what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
@@ -138,6 +139,18 @@ def _values(source: Source) -> tuple[int | str, ...]:
             f"{what}, and {_SINGLE}: name another label-column, or put it into a few classes"
         )
     return values
+
+
+def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
+    """Refuse classes that only capitals or blanks tell apart."""
+    first: dict[str, int | str] = {}
+    for value in values:
+        other = first.setdefault(" ".join(str(value).casefold().split()), value)
+        if other != value:
+            raise DataError(
+                f"label column '{source.label}' of {source.place} holds {private(repr(other))} and "
+                f"{private(repr(value))}: write both alike, or name all classes in classes if they are two"
+            )
 
 
 def _wanted(source: Source, found: pa.ChunkedArray) -> tuple[int | str, ...]:

@@ -13,8 +13,8 @@ from torch.nn import functional
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
-from hetfl_flwr.learning.lockstep import descend as descend
 from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
+from hetfl_flwr.learning.stepping import descend as descend
 
 EVALUATION_BATCH = 1024
 """Samples that the evaluation loop sends through a model at once."""

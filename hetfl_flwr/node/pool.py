@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.data import DataSpec, Joined, Samples
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.wire.spec import Dim, from_record, seeds, to_record
+from hetfl_flwr.wire.codec import decode, from_record, to_record
+from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.spec import Dim
 
 MOST_ROWS = 2**24
 """More public rows than one client shares."""
@@ -83,8 +85,8 @@ class SeedStore:
         """
         rows, came = 0, dict[str, NDArray[Any]]()
         for partition, block in _blocks(record).items():
-            payload = seeds(Dim("N", MOST_ROWS), spec, dtype, labelled="labels" in block)
-            arrays = payload.decode(block, f"server: seeds of client {partition}", half=half)
+            payload = public_samples(Dim("N", MOST_ROWS), spec, dtype, labelled="labels" in block)
+            arrays = decode(payload, block, f"server: seeds of client {partition}", half=half)
             rows += len(arrays["inputs"])
             came |= {f"{name}.{partition}": array for name, array in arrays.items()}
         self._pool = None

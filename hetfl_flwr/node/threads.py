@@ -7,7 +7,7 @@ import os
 from functools import cache
 from logging import WARNING
 
-from flwr.supercore import log
+from hetfl_flwr.flower import log
 
 
 def cores() -> int:

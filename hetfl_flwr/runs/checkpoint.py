@@ -23,7 +23,7 @@ from safetensors.numpy import load, save
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, RunFolderError
-from hetfl_flwr.files import check_seal, header, read_header, replace_file, seal
+from hetfl_flwr.files import check_seal, header, read_file, read_header, replace_file, seal
 from hetfl_flwr.runs.schema import CHECKPOINTS, KNOWLEDGE_FILE
 from hetfl_flwr.server.under_way import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
@@ -116,7 +116,7 @@ class Checkpoint:
         lost = {}
         for partition, digest in self.clients.items():
             try:
-                if check_seal(self.client_file(run_folder, partition).read_bytes()) != digest:
+                if check_seal(read_file(self.client_file(run_folder, partition))) != digest:
                     raise DamagedError("it is of another checkpoint")
             except FileNotFoundError:
                 lost[partition] = "missing"
@@ -295,7 +295,7 @@ def unpack(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     DamagedError
         It is not as it was written.
     """
-    blob = path.read_bytes()
+    blob = read_file(path)
     check_seal(blob)
     metadata = read_header(blob, PACKED)
     loaded = load(blob)

@@ -6,8 +6,6 @@ from logging import INFO, WARNING
 from types import TracebackType
 from typing import Any, Self
 
-from flwr.supercore import log
-from flwr.supercore.logger import FLOWER_LOGGER
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (
@@ -20,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.runs.schema import Round
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)

@@ -43,10 +43,10 @@ from hetfl_flwr.server.rounds import Played
 from hetfl_flwr.server.under_way import UnderWay
 from hetfl_flwr.server.uploads import Uploads
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import EXAMPLES, METRICS
 from hetfl_flwr.wire.naming import OWN
 from hetfl_flwr.wire.privacy import epsilon, noise_source
-from hetfl_flwr.wire.spec import from_record, to_record
 
 
 class Results:

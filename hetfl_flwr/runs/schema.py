@@ -25,7 +25,7 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.files import as_json
+from hetfl_flwr.files import as_json, read_file
 from hetfl_flwr.runs.notices import warn
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.text import printable
@@ -244,6 +244,6 @@ def _content(path: Path) -> bytes | None:
     try:
         if path.exists() and not path.is_file():
             raise RunFolderError(f"{path} is no file")
-        return path.read_bytes() if path.exists() else None
+        return read_file(path) if path.exists() else None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None

@@ -22,13 +22,12 @@ from time import time
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from flwr.supercore import log
-from flwr.supercore.logger import FLOWER_LOGGER
 from rich.console import Console
 
 from hetfl_flwr.config import RunConfig, parse_trackers
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.files import replace_file
+from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.learning.metrics import mean
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round

@@ -7,12 +7,15 @@ from flwr.app import Context, RecordDict
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.errors import RunFolderError, private
-from hetfl_flwr.node.node import Node, kept_config, kept_inputs, unpack_inputs
-from hetfl_flwr.node.state import decode, state_file
+from hetfl_flwr.files import read_file
+from hetfl_flwr.node.inputs import unpack_inputs
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.state import decode
+from hetfl_flwr.node.stores import kept_config, kept_inputs, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.results import config_of
 from hetfl_flwr.runs.schema import CONFIG_FILE
-from hetfl_flwr.wire.spec import load_model_arrays, weights
+from hetfl_flwr.wire.weights import load_model_arrays, weights
 
 
 def load_client(folder: Path | str, partition: int, *, data: bool = True) -> Node:
@@ -89,7 +92,11 @@ def _node(config: RunConfig, partition: int, run: int, data: ClientData | None =
 
 def _load(node: Node, path: Path) -> bool:
     """Put the weights that a client has saved into its model; return whether there are any."""
-    tensors = decode(path.read_bytes(), node.stamp, private(path)).tensors
+    try:
+        blob = read_file(path)
+    except OSError as error:
+        raise RunFolderError(f"{private(path)}: cannot be read: {error.strerror}") from None
+    tensors = decode(blob, node.stamp, private(path)).tensors
     prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
     saved = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if saved:

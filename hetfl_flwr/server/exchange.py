@@ -14,16 +14,9 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.roster import Member, Roster
 from hetfl_flwr.text import LONGEST_NAME, brief, printable
+from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, STAGES
-from hetfl_flwr.wire.spec import (
-    Arrays,
-    PayloadSpec,
-    from_record,
-    payload_bytes,
-    payload_numbers,
-    to_record,
-    wire_bytes,
-)
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
 """Metrics that are fractions in [0, 1]."""
@@ -177,7 +170,7 @@ def checked(
         return reply
     if list(content.array_records) != [ARRAYS]:
         raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
-    arrays = uploads(member).decode(content.array_records[ARRAYS], str(member), half=half)
+    arrays = decode(uploads(member), content.array_records[ARRAYS], str(member), half=half)
     return with_arrays(reply, to_record(arrays)) if half else reply
 
 

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.exchange import (
     LONGEST_REASON,
@@ -43,8 +42,10 @@ from hetfl_flwr.server.start import FIRST_REPORT, Refusal, Start
 from hetfl_flwr.server.uploads import Uploads
 from hetfl_flwr.text import printable
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
-from hetfl_flwr.wire.spec import PayloadSpec, from_record, halved, seeds, to_record
+from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.spec import PayloadSpec
 
 Check = Callable[[Roster], object]
 """Raises FederationError for a roster that an algorithm cannot work with."""
@@ -60,6 +61,9 @@ SILENCE = 60.0
 
 NEWCOMERS = 5.0
 """Seconds between two looks for nodes that have come while a round of a deployment is running."""
+
+MOST_AHEAD = 1_000_000
+"""Rounds, or messages of an asynchronous run, that a client's state may be ahead of the server's checkpoint."""
 
 DEPLOYMENT_POLL = 0.5
 """Seconds between two looks for replies, for a Grid that does not say its own interval."""
@@ -114,11 +118,14 @@ class Origin:
         The round after which the server goes on; `NEWEST` where clients are not in step with it.
     trained : mapping of int to int
         The round in which each client had trained last, by partition.
+    sent : int
+        The number of the last message that an asynchronous run had sent.
     """
 
     run: int
     round: int
     trained: Mapping[int, int]
+    sent: int = 0
 
 
 class Federation:
@@ -310,7 +317,8 @@ class Federation:
     def _settle(self, check: Check, start: Start) -> None:
         """Set aside, in a deployment, those with whom the algorithm cannot work beside most of the others.
 
-        Whoever was refused since one of these had taken its number first is taken in, if it does fit.
+        Only those vote whose numbers the operator waits for. Whoever was refused since one of these had taken its
+        number first is taken in, if it does fit.
 
         Raises
         ------
@@ -320,7 +328,7 @@ class Federation:
         try:
             check(self.roster)
         except FederationError:
-            majority = [] if start.fixed else self.roster.majority(check)
+            majority = [] if start.fixed else Roster(start.voters).majority(check)
             if not majority:
                 raise
             nodes = {member.node for member in majority}
@@ -450,9 +458,12 @@ class Federation:
         Raises
         ------
         FederationError
-            It cannot be read, or its key is another client's.
+            It cannot be read, its key is another client's, or its state is of a round that is far from being reached.
         """
         member = _member(reply, node, own=self._own)
+        latest = max([self._origin.sent if self._origin else 0, *self.trained.values()])
+        if member.round > latest + MOST_AHEAD:
+            raise FederationError(f"node {node}: says that its state is of round {member.round}, after round {latest}")
         if self._keys and member.partition != presence.partition:
             raise FederationError(
                 f"node {node}: says that it is client {member.partition}, "
@@ -552,7 +563,7 @@ class Federation:
         ]
 
         def declared(member: Member) -> PayloadSpec:
-            return seeds(member.public, member.spec, member.dtype, labelled=sharing.labelled)
+            return public_samples(member.public, member.spec, member.dtype, labelled=sharing.labelled)
 
         collected = self.exchange(calls, declared)
         came = {self.roster.of(reply.metadata.src_node_id): arrays_of(reply) for reply in collected.replies}

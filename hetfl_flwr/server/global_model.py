@@ -2,12 +2,11 @@
 
 from collections import Counter
 
-from hetfl_flwr.algorithms import models_of
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.models import ZOO, SplitModel, build_bounded, parse_models, trainable_count
 from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.wire.spec import fingerprint
+from hetfl_flwr.wire.weights import fingerprint
 
 
 def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> SplitModel:
@@ -33,12 +32,12 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
     ModelError
         The model is too large, cannot be built, or does not fit the data that the client has registered.
     """
-    listed = {*ZOO, *parse_models(models_of(config))}
+    listed = {*ZOO, *parse_models(config.models)}
     allowed = [member for member in roster if member.model in listed]
     if not allowed:
         raise FederationError(
             f"{next(iter(roster))}: the server builds models of the zoo and those that the run config lists; "
-            f"add this one to models = '{models_of(config)}'"
+            f"add this one to models = '{config.models}'"
         )
     kinds = Counter((one.model, one.spec, one.body if bodies else one.weights, one.parameters) for one in allowed)
     [((name, spec, weights, parameters), _)] = kinds.most_common(1)

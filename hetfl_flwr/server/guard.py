@@ -28,6 +28,9 @@ UNHEARD_OF = 100.0
 WIDEST = 30.0
 """Times the median up to which the clients' own spread may widen the bound."""
 
+MOST_MORE = 4.0
+"""Times by which more training than the median client's may raise the bound."""
+
 DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
 
@@ -64,7 +67,8 @@ class Guard:
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
     2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `ArraySpec.usual`.
-    For a client with more training behind it than the median client the bound is raised in proportion. So fewer than
+    For a client with more training behind it than the median client the bound is raised in proportion, four times at
+    most, for a client says itself how many samples it has. So fewer than
     half of the clients do not move the others' bound beyond the sizes of honest ones. Small sizes are never far: they
     move no mean.
 
@@ -150,7 +154,7 @@ class Guard:
         middle = float(np.median(logs))
         deviation = MAD_TO_DEVIATION * float(np.median(np.abs(logs - middle)))
         usual = float(np.median([one.work for one in sizes]))
-        more = max(1.0, size.work / usual) if usual else 1.0
+        more = min(max(1.0, size.work / usual), MOST_MORE) if usual else 1.0
         distance = log(size.value) - middle
         bound = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
         if size.value <= size.usual or distance <= bound + log(more):

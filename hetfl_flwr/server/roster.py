@@ -212,8 +212,8 @@ class Roster:
     Attributes
     ----------
     seeds : dict
-        The public rows that clients have shared, by partition: payloads of `hetfl_flwr.wire.spec.seeds`. Those of a
-        client that leaves stay: everybody knows them.
+        The public rows that clients have shared, by partition, as `hetfl_flwr.wire.samples.public_samples` declares
+        them. Those of a client that leaves stay: everybody knows them.
     """
 
     def __init__(self, members: Iterable[Member] = ()) -> None:

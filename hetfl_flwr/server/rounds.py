@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.common.constant import ErrorCode
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
+from hetfl_flwr.flower import ErrorCode
 from hetfl_flwr.server.exchange import Exchange, Sent, Traffic
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation

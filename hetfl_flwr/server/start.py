@@ -7,10 +7,9 @@ from logging import WARNING
 from math import inf
 from typing import NamedTuple
 
-from flwr.supercore import log
-
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.flower import log
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.roster import Member, Roster
 
@@ -104,8 +103,14 @@ class Start:
         pending : int
             Nodes that have not said anything yet.
         """
-        votes = Counter(member.partitions for member in self.roster).most_common(1)
-        return next((number for number, count in votes if 2 * count > len(self.roster) + pending), None)
+        voters = self.voters
+        votes = Counter(member.partitions for member in voters).most_common(1)
+        return next((number for number, count in votes if 2 * count > len(voters) + pending), None)
+
+    @property
+    def voters(self) -> list[Member]:
+        """Those who are here, less those with numbers that nobody waits for: strangers, or who has come early."""
+        return [member for member in self.roster if not self._numbers or member.partition in self._numbers]
 
     def may_begin(self, pending: int) -> bool:
         """Say whether there is nobody left to wait for."""
@@ -194,8 +199,7 @@ class Start:
 
     def _here(self) -> set[int]:
         """Return the clients that are here, less those with numbers that no client has."""
-        here = {member.partition for member in self.roster}
-        return here.intersection(self._numbers) if self._numbers else here
+        return {member.partition for member in self.voters}
 
     def _failed(self) -> set[int]:
         """Return the clients that, by their keys, have said that they cannot take part."""

@@ -1,8 +1,8 @@
 """What messages between the server and its clients are made of: names that both ends know."""
 
 from flwr.app import Message, MessageType
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import Message as ProtoMessage
+
+from hetfl_flwr.flower import ProtoMessage, message_from_proto, message_to_proto
 
 ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-examples", "server-round"
 """Names of records and keys in messages: those of Flower's own strategies."""

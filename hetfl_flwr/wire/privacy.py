@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.flower import acts_as_server
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 
@@ -259,4 +258,4 @@ def _noise(config: RunConfig, *scope: int | str) -> np.random.Generator:
 def simulated() -> bool:
     """Say whether this process is known to run simulated clients: the local engine's, or an actor of Ray."""
     ray = sys.modules.get("ray")
-    return TaskIdentity._node_id == SUPERLINK_NODE_ID or (ray is not None and bool(ray.is_initialized()))
+    return acts_as_server() or (ray is not None and bool(ray.is_initialized()))

@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.server_app import app as server_app
+from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS
-from hetfl_flwr.wire.spec import LEARNT_LIMIT, from_record
+from hetfl_flwr.wire.spec import LEARNT_LIMIT
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.engine.run import process_as_it_was, resolved

@@ -30,7 +30,7 @@ import typer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from hetfl_flwr.data import Batches, DataSpec, Reading, Samples, load_client_data, parse_partition
+from hetfl_flwr.data import Batches, DataSpec, Reading, Samples, Split, load_client_data, parse_partition
 from hetfl_flwr.data.partitions import split
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.learning.training import train
@@ -121,14 +121,10 @@ def growth(folder: Path, rows: int) -> list[Row]:
 def grown(small: str, large: str) -> float:
     """Return how many times the bytes of a data set this process grows by when all clients get their data."""
     keys = Reading(label_column="label")
-    load_client_data(dataset=small, reading=keys, partition="shards:2", partition_id=0, num_partitions=5, seed=0)
+    load_client_data(Split(dataset=small, clients=5, seed=0, reading=keys, partition="shards:2"), 0)
     before = _resident()
-    clients = [
-        load_client_data(
-            dataset=large, reading=keys, partition="shards:2", partition_id=k, num_partitions=CLIENTS, seed=0
-        )
-        for k in range(CLIENTS)
-    ]
+    whole = Split(dataset=large, clients=CLIENTS, seed=0, reading=keys, partition="shards:2")
+    clients = [load_client_data(whole, k) for k in range(CLIENTS)]
     return (_resident() - before) / clients[0].train.arrays.inputs.nbytes
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.config import Value
+from hetfl_flwr.node.allocation import keep_freed_memory
 
 
 class Row(NamedTuple):
@@ -53,6 +54,7 @@ def run(settings: Mapping[str, Value], folder: Path, *, workers: int = 1) -> lis
     """
     from simulations.engine.run import run_locally
 
+    keep_freed_memory()
     run_locally({**settings, "output-dir": str(folder)}, resume=False, workers=workers, verbose=False)
     return rates(folder)
 

@@ -4,10 +4,10 @@ A process of its own for `startup`: ``python -m simulations.benchmarks.message``
 """
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr.client_app import app
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.flower import TaskIdentity
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
 
 

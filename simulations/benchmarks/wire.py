@@ -33,16 +33,15 @@ from typing import Annotated, Any
 import torch
 import typer
 from flwr.app import Context, Message, MessageType, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
-from flwr.supercore.logger import FLOWER_LOGGER
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import ttest_1samp
 
 from hetfl_flwr.algorithms import names, resolve
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.flower import FLOWER_LOGGER, get_all_nested_objects, no_object_id_recompute
 from hetfl_flwr.server_app import app as server_app
-from hetfl_flwr.wire.spec import payload_bytes, wire_bytes
+from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
 from simulations.benchmarks.measure import Row, run, show
 from simulations.engine.grid import LocalGrid
 

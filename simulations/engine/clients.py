@@ -8,14 +8,12 @@ from typing import NamedTuple
 
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
-from hetfl_flwr.config import Value
+from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import StateError
-from hetfl_flwr.learning.lockstep import run_together
-from hetfl_flwr.node.state import FileStore, ResidentContext
+from hetfl_flwr.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
+from hetfl_flwr.node.stores import FileStore
+from simulations.engine.resident import Place, ResidentContext
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
 """The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
@@ -56,7 +54,8 @@ class Clients:
         self._app: ClientApp = getattr(import_module(module), attribute)
         self._run, self._run_config, self._count = run, dict(run_config), count
         self._scratch, self._memory = scratch, memory
-        self.batched = run_config.get("batched", False) is not False
+        config = RunConfig.from_flat(run_config)
+        self.batched = config.batched if config.projection == "none" else False  # which takes two backward passes
         self._contexts: dict[int, ResidentContext] = {}  # of those that are awake, by node
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
 
@@ -77,9 +76,13 @@ class Clients:
             node = message.metadata.dst_node_id
             if node not in self._contexts:
                 self._wake(node)
+        for slot, message in enumerate(messages):
+            self._contexts[message.metadata.dst_node_id].place = Place(slot, len(messages))
         if len(messages) == 1:
             return [self._answer(messages[0])]
-        return run_together([partial(self._answer, message) for message in messages])
+        from simulations.engine.lockstep import run_together  # its coroutines are an extra
+
+        return run_together([partial(self._answer, message) for message in messages], self.batched)
 
     def rest(self, nodes: Iterable[int]) -> None:
         """Write down what clients keep, and forget all else about them: it is made again."""

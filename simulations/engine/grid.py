@@ -17,14 +17,11 @@ from typing import Self
 from uuid import UUID
 
 from flwr.app import Message, MessageType, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr.config import RunConfig, Value, simulated_seconds
-from hetfl_flwr.node.node import run_store
-from hetfl_flwr.node.state import FileStore
+from hetfl_flwr.flower import Run, act_as_server, name_message
+from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.under_way import Held
 from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, Clients, Hosted
@@ -86,7 +83,7 @@ class LocalGrid(Grid):
         self._config = RunConfig.from_flat(run_config)
         self._seconds = simulated_seconds(self._config.client_seconds)
         self._scratch = Path(self._config.output_dir or gettempdir()) / f"{SCRATCH}{run}-{token_hex(4)}"
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
+        act_as_server(run)
         workers = min(workers, clients)
         those = Hosted(app, run, dict(run_config), clients, self._scratch, memory // workers)
         self._host: Host = InProcess(Clients(*those)) if workers == 1 else Workers(workers, those)
@@ -132,7 +129,7 @@ class LocalGrid(Grid):
         for message in pushed:
             self._sent += 1
             # as long as the ids of Flower's simulation
-            message.metadata.__dict__["_message_id"] = str(UUID(int=self._sent))
+            name_message(message, str(UUID(int=self._sent)))
             heappush(self._due, (self.clock + self._duration(message), self._sent, message.metadata.message_id))
         self._host.send(pushed)
         return [message.metadata.message_id for message in pushed]

@@ -66,7 +66,7 @@ def run_locally(
     from simulations.engine.grid import LocalGrid
 
     _check_threads(config, workers)
-    _say_batched(config, workers)
+    _check_batched(config, workers)
     _check_split(config)
     flat = config.to_flat()
     with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
@@ -83,8 +83,8 @@ def run_locally(
 def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
     """Set this process up for a federation, and back: Flower's log and bars shown or not, and torch's threads."""
     import torch
-    from flwr.supercore.logger import FLOWER_LOGGER
 
+    from hetfl_flwr.flower import FLOWER_LOGGER
     from hetfl_flwr.runs.progress import visible
 
     level, threads, shown = FLOWER_LOGGER.level, torch.get_num_threads(), visible.set(bars)
@@ -112,9 +112,17 @@ def _check_threads(config: RunConfig, workers: int) -> None:
         )
 
 
-def _say_batched(config: RunConfig, workers: int) -> None:
-    """Say that clients that step together do not give the bits that they give one by one."""
+def _check_batched(config: RunConfig, workers: int) -> None:
+    """Say that clients that step together do not give the bits that they give one by one.
+
+    Raises
+    ------
+    ConfigError
+        What lets them step together is not installed.
+    """
     if config.batched is not False and workers == 1:
+        import simulations.engine.lockstep  # noqa: F401
+
         print(
             f"hetfl: batched = {str(config.batched).lower()}: results equal those of batched = false, and of other "
             "numbers of workers, within float tolerance only",
@@ -124,10 +132,10 @@ def _say_batched(config: RunConfig, workers: int) -> None:
 
 def _check_split(config: RunConfig) -> None:
     """Refuse a number of clients that the data cannot be shared out over, before so many are made to say so."""
-    from hetfl_flwr.node.node import client_data
+    from hetfl_flwr.data import load_client_data
 
     if config.clients > MANY_CLIENTS:
-        client_data(config, 0, config.clients)
+        load_client_data(config.split(config.clients), 0)
 
 
 def resolved(config: RunConfig) -> RunConfig:

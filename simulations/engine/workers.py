@@ -11,13 +11,13 @@ from time import perf_counter
 from typing import Any
 
 from flwr.app import Message, MessageType
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr.errors import FederationError, HetflError
-from hetfl_flwr.learning.lockstep import LARGEST_GROUP
+from hetfl_flwr.flower import act_as_server
+from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.wire.messages import packed, unpacked
 from simulations.engine.clients import FIRST_NODE, Clients, Hosted
+from simulations.engine.stacks import LARGEST_GROUP
 
 AHEAD = 2
 """Messages that a worker has at most: the one it works on, and the next, so that it need not wait for it."""
@@ -222,7 +222,8 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
 
 def _work(pipe: Connection, those: Hosted) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, those.run, SUPERLINK_NODE_ID
+    keep_freed_memory()
+    act_as_server(those.run)
     clients = Clients(*those)
     inbox: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_read, args=(pipe, inbox), daemon=True).start()

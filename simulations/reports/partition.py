@@ -12,10 +12,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import ClientData
+from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.data.domains import parse_families
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.node.node import client_data
 
 MOST_CLASSES = 20
 """Up to so many classes each one is a column of the table; beyond, the most frequent are named."""
@@ -104,7 +103,8 @@ def load_split(config: RunConfig) -> Split:
     """
     config = config.with_data()
     names = _domain_names(config)
-    clients = [client_data(config, partition, config.clients) for partition in range(config.clients)]
+    split = config.split(config.clients)
+    clients = [load_client_data(split, client) for client in range(config.clients)]
     domains = [[data for data in clients if data.domain == index] for index in {data.domain for data in clients}]
     rows = sum(len(members[0].train.arrays.labels) for members in domains)
     return Split(

@@ -7,19 +7,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetfl_flwr import LEARNT_LIMIT, Arrays, ArraySpec, KnowledgeStrategy, Member, PayloadSpec, Roster, Upload
+from hetfl_flwr import (
+    Arrays,
+    ArraySpec,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    Upload,
+    learnt,
+    sample_counts,
+)
 
 
 def uploaded(classes: int) -> PayloadSpec:
     """Declare what a client sends: names, shapes, dtypes and ranges. What is not so is refused on receipt."""
-    logits = ArraySpec("logits", (classes, classes), "float32", minimum=-LEARNT_LIMIT, maximum=LEARNT_LIMIT)
-    return PayloadSpec((logits, ArraySpec("counts", (classes,), "int64", minimum=0, sensitive=True)))
+    return PayloadSpec((learnt("logits", (classes, classes)), sample_counts("counts", (classes,))))
 
 
 def downloaded(classes: int) -> PayloadSpec:
     """Declare what a client is sent."""
-    logits = ArraySpec("logits", (classes, classes), "float32")
-    return PayloadSpec((logits, ArraySpec("known", (classes,), "bool")))
+    return PayloadSpec((learnt("logits", (classes, classes)), ArraySpec("known", (classes,), "bool")))
 
 
 class Skeleton(KnowledgeStrategy):

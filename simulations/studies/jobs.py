@@ -19,6 +19,7 @@ from rich.progress import TextColumn
 
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
+from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, read_summary, rounds_written
 
@@ -103,7 +104,7 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
     done = {job.folder: job.done for job in left}
     column = TextColumn("{task.completed}/{task.total} rounds")
     with (
-        ProcessPoolExecutor(min(workers, len(left)), mp_context=context, initializer=_end_with_parent) as pool,
+        ProcessPoolExecutor(min(workers, len(left)), mp_context=context, initializer=_begin) as pool,
         Bar(column, console=console, label=label, total=total, period=600) as bar,
     ):
         todo, waiting = deque(left), dict[Future[str], Job]()
@@ -156,8 +157,9 @@ _BUSY = Lock()
 """Held while this process runs one."""
 
 
-def _end_with_parent() -> None:
-    """Let this process not outlive the one that started it, which may be killed: nobody else would tell it to stop."""
+def _begin() -> None:
+    """Set this process up. It does not outlive the one that started it: nobody else would tell it to stop."""
+    keep_freed_memory()
     Thread(target=_outlive_nobody, daemon=True).start()
 
 

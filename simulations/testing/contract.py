@@ -17,8 +17,9 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.exchange import Exchange
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
-from hetfl_flwr.wire.spec import Dim, from_record, to_record
+from hetfl_flwr.wire.spec import Dim
 from simulations.engine.clients import FIRST_NODE
 from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
@@ -49,7 +50,7 @@ class AlgorithmContract:
 
         No client has all classes.
         """
-        models = f"{NORMED},mlp" if find(name).strategy.unlike_models else NORMED
+        models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
         keys: dict[str, Value] = {"algorithm": name, "models": models, "partition": "classes:6", **self.keys}
         with in_a_run(), Lab(tmp_path, keys) as lab:
             yield lab

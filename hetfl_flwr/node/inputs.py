@@ -1,0 +1,59 @@
+"""What a client's model takes, written beside its state: its data need not be there to read the state back."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load, save
+
+from hetfl_flwr.data import ClientData, DataSpec, Samples
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.errors import DamagedError, private
+from hetfl_flwr.files import check_seal, header, read_file, read_header, seal
+
+
+def pack_inputs(data: ClientData) -> bytes:
+    """Write what a client's inputs are, and how they are scaled; none of them."""
+    arrays = data.train.arrays
+    told = {
+        "shape": arrays.spec.shape,
+        "classes": arrays.spec.classes,
+        "vocabulary": arrays.spec.vocabulary,
+        "peak": None if isinstance(arrays.peak, torch.Tensor) else arrays.peak,
+        "class names": arrays.class_names,
+        "input names": arrays.input_names,
+    }
+    tensors = {"centre": arrays.centre, "inputs": arrays.inputs[:0]}
+    if isinstance(arrays.peak, torch.Tensor):
+        tensors["peak"] = arrays.peak
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    return seal(save(plain, header("inputs", told)))
+
+
+def unpack_inputs(path: Path) -> ClientData:
+    """Return data without samples from what `pack_inputs` has written.
+
+    Raises
+    ------
+    DamagedError
+        It is not as it was written.
+    """
+    try:
+        blob = read_file(path)
+        check_seal(blob)
+        told = read_header(blob, "inputs")
+    except (OSError, DamagedError) as error:
+        raise DamagedError(f"{private(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    tensors = load(blob)
+    spec = DataSpec(tuple(told["shape"]), told["classes"], told["vocabulary"])
+    arrays = Arrays(
+        spec,
+        tensors["inputs"],
+        torch.zeros(0, dtype=torch.int64),
+        train_rows=0,
+        peak=tensors["peak"] if told["peak"] is None else told["peak"],
+        centre=tensors["centre"],
+        class_names=tuple(told["class names"]),
+        input_names=tuple(told["input names"]),
+    )
+    none = Samples(arrays, torch.zeros(0, dtype=torch.int64))
+    return ClientData(spec, none, none, none)

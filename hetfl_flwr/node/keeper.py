@@ -1,0 +1,59 @@
+"""What stays of a client between two messages: nothing but its Context, unless an engine keeps more."""
+
+from collections.abc import Callable
+from typing import Protocol, TypedDict, runtime_checkable
+
+from flwr.app import Context
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import ClientData
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.pool import SeedStore
+from hetfl_flwr.node.state import Stamp, StateStore
+from hetfl_flwr.node.stores import ContextStore
+
+
+class Surroundings(TypedDict):
+    """What a `Node` has besides its model."""
+
+    config: RunConfig
+    partition: int
+    partitions: int
+    model_name: str
+    data: ClientData
+    store: StateStore
+    stamp: Stamp
+    seeds: SeedStore
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A Context that an engine keeps in its own process, with what can be used again for the next message."""
+
+    @property
+    def store(self) -> StateStore:
+        """Where the client's state lies if no state folder is set."""
+
+    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+        """Return what `make` makes, or has made for an earlier message."""
+
+    def trained_model(self, around: Surroundings) -> SplitModel | None:
+        """Return a model with the weights that were saved last, ready for training; None: one is to be built."""
+
+
+class _Nothing:
+    """Keeps nothing: a ClientApp of Flower's engines is built anew for each message."""
+
+    def __init__(self, context: Context) -> None:
+        self.store = ContextStore(context, str(context.run_id))
+
+    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+        return make()
+
+    def trained_model(self, around: Surroundings) -> None:
+        return None
+
+
+def keeper_of(context: Context) -> Keeper:
+    """Return who keeps what stays of a client: the Context itself where it can."""
+    return context if isinstance(context, Keeper) else _Nothing(context)

@@ -1,0 +1,185 @@
+"""What happens around an algorithm's own work when a client answers a message.
+
+The download is checked, the state taken up, and after training saved again; the upload is checked. After measuring, the
+best model so far is kept on demand, and the samples of other domains are measured, too.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hetfl_flwr.data import Batches
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.flower import Scalar
+from hetfl_flwr.learning.metrics import domain_scores
+from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
+from hetfl_flwr.learning.stepping import stepper
+from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.state import ClientState
+from hetfl_flwr.seeding import seeded
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+
+Metrics = dict[str, Scalar]
+"""Names and values of what a client reports."""
+
+BEST = "best."
+"""What the names of the best model's tensors and metrics begin with."""
+
+
+class Learner(Protocol):
+    """An algorithm's client: see `clients.base.KnowledgeClient`."""
+
+    keeps_state: bool
+    node: Node
+    numbers: dict[str, int | float]
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Return what survives between rounds."""
+
+    def download_spec(self) -> PayloadSpec:
+        """Return what the server sends."""
+
+    def upload_spec(self) -> PayloadSpec:
+        """Return what this client sends."""
+
+    def assess_spec(self) -> PayloadSpec:
+        """Return what the server sends along when it asks to `assess`."""
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train for one round."""
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure."""
+
+
+class Session:
+    """One message's work: the state that the client had before it, and the optimizers to be saved with the next.
+
+    Parameters
+    ----------
+    node : Node
+        The client's model, data, run config and state store.
+
+    Raises
+    ------
+    ConfigError
+        ``keep-best`` on a client without validation samples.
+    """
+
+    def __init__(self, node: Node) -> None:
+        if node.config.keep_best and len(node.data.validation) == 0:
+            raise ConfigError("keep-best = true, but there are no validation samples here: raise validation-fraction")
+        self._saved = ClientState()
+        self._optimizers: dict[str, torch.optim.Optimizer] = {}
+
+    def fit(
+        self, client: Learner, parameters: list[NDArray[Any]], round: int
+    ) -> tuple[list[NDArray[Any]], int, Metrics]:
+        """Let a client learn for one round; return its upload, the samples trained on, and its other metrics."""
+        node = client.node
+        download = client.download_spec().check(parameters, "server")
+        self.restore(client)
+        others = {name: model for name, model in vars(client).items() if isinstance(model, SplitModel)}
+        models = {f"model {node.model_name}": node.model, **others}
+        with seeded(node.config.seed, node.partition, round, "train"), stepper.get().training(models):
+            node.model.train()
+            upload, metrics = client.learn(download, round)
+        checked = client.upload_spec().check_named(upload, str(node))
+        self.save(client, round)
+        return list(checked.values()), int(metrics.pop(EXAMPLES)), metrics
+
+    def evaluate(
+        self, client: Learner, parameters: list[NDArray[Any]], round: int | None
+    ) -> tuple[float, int, Metrics]:
+        """Let a client measure; return the loss, the samples, and its other metrics. A `round` of None: the last."""
+        download = client.assess_spec().check(parameters, "server")
+        self.restore(client)
+        metrics = client.assess(download)
+        metrics = {**metrics, **_elsewhere(client.node, float(metrics["accuracy"]))}
+        if client.node.config.keep_best:
+            metrics = self._best(client.node, metrics, self._saved.round if round is None else int(round))
+        if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
+            metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
+        return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
+
+    def load(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        """Give an optimizer the moments that it had after the last round, and save those of this one under its name."""
+        load_optimizer(optimizer, _under(f"{name}.", self._saved.tensors))
+        self._optimizers[name] = optimizer
+
+    def restore(self, client: Learner) -> None:
+        """Take up what was saved after the last round."""
+        node = client.node
+        saved = node.read_state()
+        if saved is None:
+            return
+        self._saved = saved
+        client.numbers = dict(saved.numbers)
+        for name, module in client.modules().items():
+            tensors = _under(f"{name}.", saved.tensors)
+            if tensors and not (module is node.model and node.restored):
+                module.load_state_dict(tensors)
+
+    def save(self, client: Learner, round: int) -> None:
+        """Save what is to survive, beside the best model so far."""
+        if not client.keeps_state:
+            return
+        tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith(BEST)}
+        for name, module in client.modules().items():
+            tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
+        for name, optimizer in self._optimizers.items():
+            tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
+        self._write(client.node, ClientState(tensors, client.numbers, round))
+
+    def _best(self, node: Node, metrics: Metrics, round: int) -> Metrics:
+        """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
+        score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]
+        before = {key.removeprefix(BEST): n for key, n in self._saved.numbers.items() if key.startswith(BEST)}
+        if before and before[score] >= float(metrics[score]):
+            return dict(before)
+        model = {f"{BEST}{name}": tensor for name, tensor in node.model.state_dict().items()}
+        numbers = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
+        self._write(node, ClientState({**self._saved.tensors, **model}, {**self._saved.numbers, **numbers}, round))
+        return metrics
+
+    def _write(self, node: Node, state: ClientState) -> None:
+        """Save the state; that of the server's last checkpoint is kept until the next one, for ``resume``."""
+        every = node.config.checkpoint_every
+        checkpoint = (state.round - 1) // every * every if every else -1
+        if self._saved.tensors and self._saved.round <= checkpoint < state.round:
+            node.store.keep()
+        node.write_state(state)
+
+
+def _elsewhere(node: Node, accuracy: float) -> Metrics:
+    """Measure the assessed model on the validation samples and, where the data has domains, on all of them."""
+    model, data = node.model, node.data
+    metrics: Metrics = {}
+    if len(data.validation):
+        metrics["validation-accuracy"] = evaluate(model, data.validation).accuracy
+    if node.config.keep_best and node.config.best_on == "domains":
+        metrics["validation-acc"] = _pooled(model, (data.validation, *data.others_validation))
+    if data.others:
+        measured = dict(enumerate(evaluate(model, other) for other in data.others))
+        accuracies = {domain: one.accuracy for domain, one in measured.items()}
+        samples = {domain: one.samples for domain, one in measured.items()}
+        own = len(measured)
+        scores = domain_scores({**accuracies, own: accuracy}, own, {**samples, own: len(data.test)})
+        metrics |= {name: value for name in ("acc", "fwt") if (value := getattr(scores, name)) is not None}
+    return metrics
+
+
+def _pooled(model: nn.Module, several: Iterable[Batches]) -> float:
+    """Return a model's accuracy over several sets of samples, all taken together."""
+    measured = [evaluate(model, samples) for samples in several]
+    return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)
+
+
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}

@@ -1,0 +1,246 @@
+"""Where a client's state lies: in Flower's ``Context.state``, or on disk where a state folder is set."""
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from flwr.app import ConfigRecord, Context
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import StateError, private
+from hetfl_flwr.files import digest_in, read_file, replace_file
+from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
+
+RECORD = "hetfl-state"
+"""Key of the client's record in ``Context.state``."""
+
+
+class BlobStore(ABC):
+    """A store that knows blobs alone."""
+
+    where: str
+
+    def load(self, stamp: Stamp, who: str) -> ClientState | None:
+        """Decode the blob."""
+        blob = self.read()
+        return None if blob is None else decode(blob, stamp, f"{who}: {self.where}")
+
+    def save(self, state: ClientState, stamp: Stamp) -> None:
+        """Write a blob."""
+        self.write(encode(state, stamp))
+
+    @abstractmethod
+    def read(self) -> bytes | None:
+        """Return the blob."""
+
+    @abstractmethod
+    def write(self, blob: bytes) -> None:
+        """Replace the blob."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Remove the blob, if there is one."""
+
+
+class ContextStore(BlobStore):
+    """State in Flower's Context: survives between rounds, goes with the run.
+
+    Runs of one series share a node's Context, so the blob's key names the run, and another run's blob is dropped.
+    """
+
+    def __init__(self, context: Context, run: str) -> None:
+        self.where = "the Context of this node"
+        self._context = context
+        self._run = run
+
+    def read(self) -> bytes | None:
+        """Return this run's blob, or None."""
+        record = self._context.state.config_records.get(RECORD)
+        blob = record.get(self._run) if record is not None else None
+        return blob if isinstance(blob, bytes) else None
+
+    def write(self, blob: bytes) -> None:
+        """Replace this run's blob."""
+        self._context.state[RECORD] = ConfigRecord({self._run: blob})
+
+    def keep(self) -> None:
+        """Keep nothing: no other run finds this Context."""
+
+    def kept(self) -> None:
+        """Return None."""
+
+    def forget(self) -> None:
+        """Remove this run's blob."""
+        self._context.state.pop(RECORD, None)
+
+
+class FileStore(BlobStore):
+    """State in one file of a folder: survives the process, SIGKILL and a restarted node.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when something is written.
+    partition : int
+        Which client.
+    lasting : bool
+        Whether it is to survive the machine's failure, too. False: it goes with the run, and nothing waits for the
+        disk.
+    """
+
+    def __init__(self, folder: Path, partition: int, *, lasting: bool = True) -> None:
+        self._lasting = lasting
+        self._path = state_file(folder, partition)
+        self._kept = folder / f"client-{partition}.checkpoint.safetensors"
+        self.where = _called(self._path)
+
+    def read(self) -> bytes | None:
+        """Return the file's content, or None where there is no file."""
+        return self._content(self._path)
+
+    def write(self, blob: bytes) -> None:
+        """Replace the file in one step; a reader sees the older or the newer one, never a part."""
+        write = replace_file if self._lasting else _replace_scratch
+        try:
+            write(self._path, blob)
+        except OSError as error:
+            raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
+
+    def give(self, path: Path) -> str | None:
+        """Write the content to a file that is not there yet; or give it a second name, for nothing.
+
+        What is written here later is another file, and changes nothing there.
+
+        Returns
+        -------
+        str or None
+            The digest that the content names; None where there is no content.
+        """
+        if not self._path.exists():
+            return None
+        try:
+            path.hardlink_to(self._path)
+        except OSError:  # another disk, or one without second names
+            path.write_bytes(read_file(self._path))
+        return digest_in(path)
+
+    def keep(self) -> None:
+        """Give the file a second name, in one step; a copy where the disk knows no second names."""
+        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")  # swept by the next `write`
+        try:
+            try:
+                unfinished.unlink(missing_ok=True)
+                unfinished.hardlink_to(self._path)
+                unfinished.replace(self._kept)
+            except OSError:
+                replace_file(self._kept, read_file(self._path))
+        except OSError as error:
+            raise StateError(f"{_called(self._kept)}: cannot be written: {error.strerror}") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def kept(self) -> bytes | None:
+        """Return what was kept, or None."""
+        return self._content(self._kept)
+
+    def check_writable(self) -> None:
+        """Raise StateError where nothing could be written; nothing is left of the attempt."""
+        folder = self._path.parent
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder) as file:
+                file.write(b"?")
+        except OSError as error:
+            raise StateError(f"state-dir {private(folder.parent)} cannot be written: {error.strerror}") from None
+        finally:
+            for path in made:
+                with suppress(OSError):
+                    path.rmdir()
+
+    def forget(self) -> None:
+        """Remove the files."""
+        try:
+            self._path.unlink(missing_ok=True)
+            self._kept.unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(f"{self.where}: cannot be removed: {error.strerror}") from None
+
+    def _content(self, path: Path) -> bytes | None:
+        try:
+            return read_file(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"{_called(path)}: cannot be read: {error.strerror}") from None
+
+
+def run_store(config: RunConfig, run: str, partition: int) -> FileStore:
+    """Return where a client's state of some run lies on disk."""
+    return FileStore(run_folder(config, run), partition)
+
+
+def run_folder(config: RunConfig, run: str) -> Path:
+    """Return the part of a state folder that is a run's."""
+    return Path(config.state_dir) / f"run-{run}"
+
+
+def state_file(folder: Path, partition: int) -> Path:
+    """Return the file of a client's state in a run's part of a state folder."""
+    return folder / f"client-{partition}.safetensors"
+
+
+def kept_config(folder: Path, partition: int) -> Path:
+    """Return the file beside a client's state that holds its config, ``clients`` being how many there are."""
+    return folder / f"client-{partition}.toml"
+
+
+def kept_inputs(folder: Path, partition: int) -> Path:
+    """Return the file beside a client's state that says what its model takes, which its data need not be there for."""
+    return folder / f"inputs-{partition}.safetensors"
+
+
+def prune(state_dir: Path, partition: int, keep: int, needed: Collection[str]) -> list[str]:
+    """Remove a client's files of old runs from a state folder, and return which runs these were.
+
+    Parameters
+    ----------
+    state_dir : Path
+        Folder of the runs' folders, ``run-ID``.
+    partition : int
+        Whose; the files of other clients stay.
+    keep : int
+        How many runs stay, those in which the client has saved last; 0: all.
+    needed : collection of str
+        Ids of runs that stay in any case; they count among these.
+    """
+    own = re.compile(rf"client-{partition}\.(checkpoint\.safetensors|safetensors|toml)|inputs-{partition}\.safetensors")
+    found: dict[str, list[Path]] = {}
+    for folder in state_dir.glob("run-*"):
+        if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:
+            found[folder.name.removeprefix("run-")] = files
+    newest = sorted(found, key=lambda run: max(path.stat().st_mtime_ns for path in found[run]), reverse=True)
+    stay = {*needed, *[run for run in newest if run not in needed][: max(keep - len(set(needed)), 0)]}
+    removed = [run for run in newest if run not in stay] if keep else []
+    for run in removed:
+        for path in found[run]:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # other clients' files are there
+            (state_dir / f"run-{run}").rmdir()
+    return removed
+
+
+def _called(path: Path) -> str:
+    return f"state file {private(path)}"
+
+
+def _replace_scratch(path: Path, content: bytes) -> None:
+    """Write a file of this process's own through a temporary one: whoever holds the older one keeps it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".unfinished")
+    temporary.write_bytes(content)
+    temporary.replace(path)

@@ -1,0 +1,67 @@
+"""Models as payloads: what of a model's state dict travels, and how it is taken out and put in."""
+
+from hashlib import sha256
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from hetfl_flwr.wire.spec import COUNTER_LIMIT, LEARNT_LIMIT, STATISTIC_LIMIT, Arrays, ArraySpec, PayloadSpec
+
+
+def weights(model: torch.nn.Module) -> PayloadSpec:
+    """All floating-point entries of a model's state dict: parameters and running statistics.
+
+    Integer buffers (batch norm's step counters) stay at home: they have no mean.
+    """
+    state = model.state_dict()
+    return PayloadSpec(tuple(spec for name, spec in _entries(model).items() if state[name].is_floating_point()))
+
+
+def whole_state(model: torch.nn.Module) -> PayloadSpec:
+    """All entries of a model's state dict: `weights`, and integer buffers such as batch norm's step counters."""
+    return PayloadSpec(tuple(_entries(model).values()))
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """Return the fingerprint of a model's `weights`: equal for models whose weights can be averaged."""
+    return sha256(repr(weights(model)).encode()).hexdigest()[:16]
+
+
+def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
+    """Return copies of the entries that `weights` declares."""
+    state = model.state_dict()
+    return {name: state[name].detach().cpu().numpy().copy() for name in weights(model).names}
+
+
+def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
+    """Return copies of the entries that `whole_state` declares."""
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+
+
+def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
+    """Put received arrays into a model; entries of its state dict that are not among them stay as they are."""
+    with torch.no_grad():
+        state = model.state_dict()
+        for name, array in arrays.items():
+            state[name].copy_(torch.from_numpy(array))
+
+
+def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
+    """Declare each entry of a model's state dict: floating-point numbers up to a limit, integers of any size."""
+    return {
+        name: _entry(name, tensor, LEARNT_LIMIT if isinstance(tensor, torch.nn.Parameter) else STATISTIC_LIMIT)
+        for name, tensor in model.state_dict(keep_vars=True).items()
+    }
+
+
+def _entry(name: str, tensor: torch.Tensor, most: float) -> ArraySpec:
+    smallest = 0.0 if name.endswith("running_var") else -most
+    kind = str(tensor.dtype).removeprefix("torch.")
+    least, largest = (smallest, most) if tensor.is_floating_point() else _integers(kind)
+    return ArraySpec(name, tuple(tensor.shape), kind, least, largest, update=True)
+
+
+def _integers(dtype: str) -> tuple[float | None, float | None]:
+    """Return the bounds of an integer buffer; narrow dtypes and truth values need none."""
+    return (-COUNTER_LIMIT, COUNTER_LIMIT) if dtype == "int64" else (None, None)

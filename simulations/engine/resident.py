@@ -1,0 +1,175 @@
+"""Clients that stay in a process: what they keep lies in memory, and those of one architecture share a model."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import Context
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.models import ZOO, SplitModel, build_model, mixed
+from hetfl_flwr.node.device import find_device
+from hetfl_flwr.node.keeper import Surroundings
+from hetfl_flwr.node.state import ClientState, Stamp, check_stamp, encode
+from hetfl_flwr.node.stores import BlobStore, ContextStore
+from simulations.engine.stacks import LARGEST_GROUP, stackable
+
+
+class MemoryStore:
+    """State as tensors of this process, copied on the way in and only read on the way out.
+
+    Parameters
+    ----------
+    under : BlobStore
+        Where it lies when it is not in memory: it comes from there, and goes there when it is flushed.
+    """
+
+    def __init__(self, under: BlobStore) -> None:
+        self.where = "the memory of this process"
+        self._under = under
+        self._saved: tuple[ClientState, Stamp] | None = None
+        self._flushed = True
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its tensors in memory."""
+        return sum(tensor.nbytes for tensor in self._saved[0].tensors.values()) if self._saved else 0
+
+    def load(self, stamp: Stamp, who: str) -> ClientState | None:
+        """Return the state; its tensors are not to be changed."""
+        if self._saved is None:
+            state = self._under.load(stamp, who)
+            if state is None:
+                return None
+            self._saved = state, stamp
+        state, found = self._saved
+        if found != stamp:
+            check_stamp(asdict(found), stamp, f"{who}: {self.where}")
+        return state
+
+    def save(self, state: ClientState, stamp: Stamp) -> None:
+        """Keep a copy."""
+        tensors = {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.tensors.items()
+        }
+        self._saved, self._flushed = (ClientState(tensors, dict(state.numbers), state.round), stamp), False
+
+    def read(self) -> bytes | None:
+        """Return the state as a blob."""
+        return self._under.read() if self._flushed else encode(*self._saved)  # type: ignore[misc]
+
+    def write(self, blob: bytes) -> None:
+        """Take a blob, to be decoded when it is asked for."""
+        self._under.write(blob)
+        self.drop()
+
+    def flush(self) -> None:
+        """Let the store below have the state as well, if it has an older one."""
+        if not self._flushed:
+            self._under.write(encode(*self._saved))  # type: ignore[misc]
+            self._flushed = True
+
+    def drop(self) -> None:
+        """Forget what is in memory: the store below knows better."""
+        self._saved, self._flushed = None, True
+
+    def keep(self) -> None:
+        """Keep nothing: the engine that holds this memory writes checkpoints itself."""
+
+    def kept(self) -> None:
+        """Return None."""
+
+    def forget(self) -> None:
+        """Forget the state."""
+        self._under.forget()
+        self.drop()
+
+
+class Place(NamedTuple):
+    """A client's place among those that run together, and how many these are."""
+
+    slot: int = 0
+    clients: int = 1
+
+
+class ResidentContext(Context):
+    """The Context of a client that stays in this process: its state and its surroundings are kept in memory.
+
+    Parameters
+    ----------
+    *args, **keys
+        As those of Context.
+    file : BlobStore, optional
+        Where the state lies when it is not in memory. Default: in the Context itself.
+
+    Attributes
+    ----------
+    store : MemoryStore
+        Its state.
+    place : Place
+        Its place among the clients that answer at once; by default it is the only one.
+    """
+
+    def __init__(self, *args: Any, file: BlobStore | None = None, **keys: Any) -> None:
+        super().__init__(*args, **keys)
+        self.store = MemoryStore(file or ContextStore(self, str(self.run_id)))
+        self.place = Place()
+        self._surroundings: Surroundings | None = None
+
+    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+        """Return the client's surroundings, which are made once."""
+        if self._surroundings is None:
+            self._surroundings = make()
+        return self._surroundings
+
+    def trained_model(self, around: Surroundings) -> SplitModel | None:
+        """Return a model that this process has already, with the client's saved weights; None where it has saved none.
+
+        All clients of one architecture take turns with it, but for those that run together. Models of the user's own,
+        which may keep what no state holds, are built anew.
+        """
+        config, name, stamp = around["config"], around["model_name"], around["stamp"]
+        if around["store"] is not self.store or name not in ZOO:
+            return None
+        state = self.store.load(stamp, f"client {stamp.partition} ({name})")
+        saved = state.tensors if state else {}
+        weights = {key.removeprefix("model."): saved[key] for key in saved if key.startswith("model.")}
+        if not weights:
+            return None
+        kind = name, around["data"].spec, config.width, config.device, config.mixed_precision
+        model, held = resident(*kind)
+        if stackable(model, config.batched, self.place.clients):
+            model, held = resident(*kind, self.place.slot)
+        if [(key, tensor.shape) for key, tensor in weights.items()] != [
+            (key, tensor.shape) for key, tensor in held.items()
+        ]:
+            return None  # a new one is built, and loading it says what does not fit
+        for key, tensor in held.items():
+            tensor.copy_(weights[key])
+        model.zero_grad()
+        return model.requires_grad_(True).train()
+
+    def rest(self) -> None:
+        """Keep nothing in memory but the records: the state goes to its file, the surroundings are made again."""
+        self.store.flush()
+        self.store.drop()
+        self._surroundings = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its state, and of what the client was sent to keep and has made of it."""
+        return self.store.nbytes + 2 * sum(record.count_bytes() for record in self.state.array_records.values())
+
+
+@lru_cache(maxsize=32 + LARGEST_GROUP)
+def resident(
+    name: str, spec: DataSpec, width: int, device: str, precision: str, slot: int = 0
+) -> tuple[SplitModel, dict[str, torch.Tensor]]:
+    """Return this process's model of an architecture, with whatever weights it had last, and its tensors by name.
+
+    Clients that run together have one each, by their `slot`.
+    """
+    model = mixed(build_model(name, spec, seed=0, width=width).to(find_device(device)), precision)
+    return model, model.state_dict()

@@ -1,0 +1,93 @@
+"""What comes from Flower: its public API anywhere, anything else through one module that lists it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hetfl_flwr
+from hetfl_flwr import flower
+
+ROOT = Path(hetfl_flwr.__file__).parents[1]
+
+PACKAGES = ("hetfl_flwr", "strategies", "clients", "simulations")
+
+PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
+
+TAKEN = {
+    "flwr.common": {"Scalar", "log"},
+    "flwr.common.constant": {"SUPERLINK_NODE_ID", "ErrorCode", "SType"},
+    "flwr.common.serde": {
+        "message_from_proto",
+        "message_to_proto",
+        "recorddict_from_proto",
+        "recorddict_to_proto",
+    },
+    "flwr.compat.client.numpy_client": {"NumPyClient"},
+    "flwr.proto.message_pb2": {"Message"},
+    "flwr.proto.recorddict_pb2": {"RecordDict"},
+    "flwr.serverapp.strategy.strategy_utils": {"aggregate_arrayrecords", "aggregate_metricrecords"},
+    "flwr.supercore.inflatable.inflatable_object": {"get_all_nested_objects", "no_object_id_recompute"},
+    "flwr.supercore.logger": {"FLOWER_LOGGER"},
+    "flwr.supercore.run": {"Run"},
+    "flwr.supercore.task_identity": {"TaskIdentity"},
+}
+"""What a new release of Flower may move without notice."""
+
+
+def imported(program: str) -> list[tuple[str, str]]:
+    """Return each module of Flower that a program imports, with the name that it takes from there."""
+    found = []
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            found += [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+    return [(module, name) for module, name in found if module.split(".")[0] == "flwr"]
+
+
+def beyond(program: str) -> set[tuple[str, str]]:
+    """Return what a program imports that is not exported."""
+    outside = {(module, name) for module, name in imported(program) if module not in PUBLIC}
+    return outside | {
+        (module, name)
+        for module, name in imported(program)
+        if module in PUBLIC and name not in sys.modules[module].__all__
+    }
+
+
+def test_imports_are_seen_wherever_they_stand():
+    program = "import flwr.proto.a as b\ndef f():\n    from flwr.common import log\nfrom flwr.app import Message, x\n"
+    assert beyond(program) == {("flwr.proto.a", ""), ("flwr.common", "log"), ("flwr.app", "x")}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_only_one_module_takes_what_flower_does_not_export(package):
+    own = Path(flower.__file__)
+    files = [path for path in (ROOT / package).rglob("*.py") if path != own]
+    assert {str(path.relative_to(ROOT)): beyond(path.read_text()) for path in files if beyond(path.read_text())} == {}
+
+
+def test_that_module_takes_what_is_listed_here_and_offers_it_all():
+    program = Path(flower.__file__).read_text()
+    taken = beyond(program)
+    assert taken == {(module, name) for module, names in TAKEN.items() for name in names}
+    assert all(hasattr(flower, name) for name in flower.__all__)
+    used = {
+        alias.name
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "hetfl_flwr.flower"
+        for alias in node.names
+    }
+    assert used == set(flower.__all__)
+
+
+def test_help_and_reports_need_nothing_of_flower():
+    modules = "simulations.cli, simulations.reports.tables, simulations.reports.html"
+    program = f"import sys, {modules}; print('flwr' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "False"
