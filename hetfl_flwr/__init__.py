@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clients.base import KnowledgeClient as KnowledgeClient
-    from clients.base import Metrics as Metrics
     from clients.base import to_numpy as to_numpy
     from hetfl_flwr.config import RunConfig as RunConfig
     from hetfl_flwr.data import DataSpec as DataSpec
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.models import SplitModel as SplitModel
     from hetfl_flwr.models import split as split
     from hetfl_flwr.node.node import Node as Node
+    from hetfl_flwr.node.session import Metrics as Metrics
     from hetfl_flwr.runs.trained import load_client as load_client
     from hetfl_flwr.seeding import generator as generator
     from hetfl_flwr.server.roster import Member as Member
@@ -46,7 +46,10 @@ if TYPE_CHECKING:
     from hetfl_flwr.wire.spec import ArraySpec as ArraySpec
     from hetfl_flwr.wire.spec import Dim as Dim
     from hetfl_flwr.wire.spec import PayloadSpec as PayloadSpec
+    from hetfl_flwr.wire.spec import fractions as fractions
     from hetfl_flwr.wire.spec import learnt as learnt
+    from hetfl_flwr.wire.spec import probabilities as probabilities
+    from hetfl_flwr.wire.spec import row_numbers as row_numbers
     from hetfl_flwr.wire.spec import sample_counts as sample_counts
     from hetfl_flwr.wire.weights import load_model_arrays as load_model_arrays
     from hetfl_flwr.wire.weights import model_arrays as model_arrays
@@ -69,15 +72,16 @@ _NAMES = {
     "hetfl_flwr.runs.trained": ("load_client",),
     "strategies.base": ("KnowledgeStrategy", "Upload"),
     "strategies.weights": ("WeightStrategy",),
-    "clients.base": ("KnowledgeClient", "Metrics", "to_numpy"),
+    "clients.base": ("KnowledgeClient", "to_numpy"),
     "hetfl_flwr.wire.spec": (
         *("PayloadSpec", "ArraySpec", "Dim", "Arrays", "EMPTY", "LEARNT_LIMIT"),
-        *("learnt", "sample_counts"),
+        *("learnt", "sample_counts", "probabilities", "fractions", "row_numbers"),
     ),
     "hetfl_flwr.wire.weights": ("weights", "model_arrays", "load_model_arrays"),
     "hetfl_flwr.wire.messages": ("EXAMPLES",),
     "hetfl_flwr.server.roster": ("Member", "Roster", "Sharing"),
     "hetfl_flwr.node.node": ("Node",),
+    "hetfl_flwr.node.session": ("Metrics",),
     "hetfl_flwr.learning.training": ("Terms", "train", "evaluate", "EVALUATION_BATCH"),
     "hetfl_flwr.models": ("SplitModel", "split"),
     "hetfl_flwr.data": ("DataSpec",),
