@@ -46,7 +46,10 @@ if TYPE_CHECKING:
     from hetfl_flwr.wire.spec import ArraySpec as ArraySpec
     from hetfl_flwr.wire.spec import Dim as Dim
     from hetfl_flwr.wire.spec import PayloadSpec as PayloadSpec
+    from hetfl_flwr.wire.spec import fractions as fractions
     from hetfl_flwr.wire.spec import learnt as learnt
+    from hetfl_flwr.wire.spec import probabilities as probabilities
+    from hetfl_flwr.wire.spec import row_numbers as row_numbers
     from hetfl_flwr.wire.spec import sample_counts as sample_counts
     from hetfl_flwr.wire.weights import load_model_arrays as load_model_arrays
     from hetfl_flwr.wire.weights import model_arrays as model_arrays
@@ -72,7 +75,7 @@ _NAMES = {
     "clients.base": ("KnowledgeClient", "to_numpy"),
     "hetfl_flwr.wire.spec": (
         *("PayloadSpec", "ArraySpec", "Dim", "Arrays", "EMPTY", "LEARNT_LIMIT"),
-        *("learnt", "sample_counts"),
+        *("learnt", "sample_counts", "probabilities", "fractions", "row_numbers"),
     ),
     "hetfl_flwr.wire.weights": ("weights", "model_arrays", "load_model_arrays"),
     "hetfl_flwr.wire.messages": ("EXAMPLES",),

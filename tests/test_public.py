@@ -17,7 +17,7 @@ import pytest
 import hetfl_flwr
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = "import sys, time; start = time.perf_counter(); import hetfl_flwr; took = time.perf_counter() - start\n"
+SCRIPT = "import sys, time; start = time.process_time(); import hetfl_flwr; took = time.process_time() - start\n"
 
 
 def python(here: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -60,9 +60,8 @@ def test_the_reference_shows_every_name():
 
 
 def test_importing_it_is_light(tmp_path):
-    """Best of three: the machine may be busy."""
-    said = [python(tmp_path, SCRIPT + "print(took, len(sys.modules))").stdout.split() for _ in range(3)]
-    assert min(float(took) for took, _ in said) < 0.1
+    """In seconds of the processor, which a busy machine does not change; best of three."""
+    assert min(float(python(tmp_path, SCRIPT + "print(took)").stdout) for _ in range(3)) < 0.1
     heavy = ("torch", "numpy", "flwr", "pydantic", "pandas", "pytest", "simulations", "strategies", "clients")
     assert python(tmp_path, SCRIPT + f"print([name for name in {heavy} if name in sys.modules])").stdout == "[]\n"
 

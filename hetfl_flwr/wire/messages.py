@@ -4,8 +4,11 @@ from flwr.app import Message, MessageType
 
 from hetfl_flwr.flower import ProtoMessage, message_from_proto, message_to_proto
 
-ARRAYS, CONFIG, METRICS, EXAMPLES, ROUND = "arrays", "config", "metrics", "num-examples", "server-round"
+ARRAYS, CONFIG, METRICS, ROUND = "arrays", "config", "metrics", "server-round"
 """Names of records and keys in messages: those of Flower's own strategies."""
+
+EXAMPLES = "num-examples"
+"""Key of a client's metrics that says how many samples it has trained on, or been measured on; as in Flower's own."""
 
 MEMBER = "member"
 """Name of the record in which a client answers the roll call."""
