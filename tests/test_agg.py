@@ -19,7 +19,7 @@ from strategies.agg import AGG
 
 def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):
     """Bit for bit, with one Adam that goes on, over the own rows and then the public ones of clients 0 and 2."""
-    config = make_config(algorithm="agg", models="fixtures.models:normed", clients=3, partition="classes:4")
+    config = make_config(algorithm="agg", models="simulations.testing.lab:normed", clients=3, partition="classes:4")
     node, by_hand = make_node(config, 1), make_node(config, 1)
     others = [make_node(config, partition) for partition in (0, 2)]
     for other in others:
@@ -53,7 +53,7 @@ def test_a_client_that_is_alone_is_trained_as_locally(make_config, run_federatio
     trained = []
     for name in ("agg", "local"):
         places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
-        run_federation(make_config(algorithm=name, models="fixtures.models:normed", clients=1, **places))
+        run_federation(make_config(algorithm=name, models="simulations.testing.lab:normed", clients=1, **places))
         trained.append(load_file(tmp_path / f"{name}-state" / "run-7" / "client-0.safetensors"))
     assert trained[0].keys() == trained[1].keys()
     assert all(torch.equal(trained[0][key], tensor) for key, tensor in trained[1].items())

@@ -30,7 +30,7 @@ from simulations.engine.grid import LocalGrid
 
 ALGORITHMS = names()
 SHARING = [name for name in ALGORITHMS if getattr(build_strategy(RunConfig(algorithm=name)), "sharing", None)]
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 
 LITTLE = {
     "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},

@@ -28,7 +28,7 @@ from strategies.base import Upload
 from strategies.chfl import CHFL
 
 MODES = ["kd", "solo", "avg", "avgkd"]
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 LINEAR = "fixtures.models:linear"
 
 

@@ -63,7 +63,7 @@ def read(path):
     "keys",
     [
         {"models": "lenet5"},  # its first convolution lays images out anew
-        {"models": "fixtures.models:normed", "normalize": "imagenet"},  # running statistics, one peak a colour
+        {"models": "simulations.testing.lab:normed", "normalize": "imagenet"},  # running statistics, one peak a colour
         {"models": "mlp", "mixed_precision": "bfloat16"},  # the program computes in float32
     ],
     ids=["lenet5", "normed", "bfloat16"],

@@ -23,7 +23,7 @@ from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import weights
 
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""
 
 

@@ -32,7 +32,7 @@ from hetfl_flwr.wire.messages import ROUND
 from strategies.base import Upload
 from strategies.fedh2l import FedH2L
 
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 LINEAR = "fixtures.models:linear"
 
 

@@ -33,7 +33,7 @@ from strategies.base import Upload
 from strategies.fedhenn import FedHeNN
 
 KERNELS = ["linear", "rbf"]
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 
 
 def narrow(spec: DataSpec) -> SplitModel:

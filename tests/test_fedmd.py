@@ -384,7 +384,7 @@ def test_without_pre_training_and_digesting_it_is_local_training(make_config, ru
         "digesting": {"algorithm": "fedmd", **ALONE, "fedmd.digest-epochs": 1},
     }.items():
         places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
-        models_with_dropout = "fixtures.models:normed,fedhe:6"
+        models_with_dropout = "simulations.testing.lab:normed,fedhe:6"
         run_federation(make_config(models=models_with_dropout, rounds=3, partition="classes:4", **places, **keys))
         trained[name] = models(tmp_path / f"{name}-state")
     assert len(trained["local"]) == 2

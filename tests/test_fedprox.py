@@ -24,7 +24,7 @@ from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import CONFIG, ROUND
 from strategies.fedprox import FedProx
 
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""
 
 

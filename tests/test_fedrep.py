@@ -27,7 +27,7 @@ from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from strategies.fedrep import FedRep
 
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm and dropout to 10 classes."""
 
 

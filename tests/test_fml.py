@@ -41,7 +41,7 @@ from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
 from strategies.fml import FML, _merged
 
-LINEAR, NORMED = "fixtures.models:linear", "fixtures.models:normed"
+LINEAR, NORMED = "fixtures.models:linear", "simulations.testing.lab:normed"
 SHARES = ["model", "body"]
 
 

@@ -27,7 +27,7 @@ from hetfl_flwr.wire.messages import ROUND
 from simulations import cli
 from simulations.engine.grid import LocalGrid
 
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 SMALL: dict[str, Value] = {"local-batches": 1, "batch-size": 8, "models": f"{NORMED},mlp"}
 CHANGES = {"os.mkdir", "os.rename", "os.link", "os.truncate", "shutil.rmtree"}
 REMOVALS = {"os.remove", "os.rmdir"}

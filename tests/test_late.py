@@ -15,7 +15,7 @@ from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.wire.messages import POOL
 
 ALGORITHMS = names()
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 TIMEOUT = 20.0
 LITTLE = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "fml.meme": NORMED}
 """Own keys of algorithms that would do much before or besides the local work."""

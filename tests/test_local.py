@@ -16,7 +16,7 @@ from strategies.local import Local
 
 def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):
     """Bit for bit, with one Adam that goes on from round to round, though the client is built anew for each."""
-    config = make_config(algorithm="local", models="fixtures.models:normed")
+    config = make_config(algorithm="local", models="simulations.testing.lab:normed")
     node, by_hand = make_node(config), make_node(config)
     optimizer = torch.optim.Adam(by_hand.model.parameters(), lr=config.learning_rate, fused=True)
     for round in (1, 2, 3):

@@ -131,7 +131,7 @@ def test_clients_that_live_on_in_a_process_take_turns_with_one_model_and_find_th
 
 
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):
-    context = ResidentContext(**vars(make_context(make_config(models="fixtures.models:normed"))))
+    context = ResidentContext(**vars(make_context(make_config(models="simulations.testing.lab:normed"))))
     node = Node.from_context(context)
     node.write_state(ClientState(weights_of(node)))
     assert Node.from_context(context).model is not Node.from_context(context).model

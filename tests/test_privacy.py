@@ -50,7 +50,7 @@ from strategies.fedh2l import teaching_signal
 from strategies.fedhe import class_logits, known_class_logits
 
 ALGORITHMS = names()
-NORMED = "fixtures.models:normed"
+NORMED = "simulations.testing.lab:normed"
 
 LITTLE: dict[str, dict[str, Any]] = {
     "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
