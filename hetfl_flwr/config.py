@@ -152,6 +152,32 @@ def parse_trackers(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _callbacks(text: str) -> str:
+    parse_callbacks(text)
+    return text
+
+
+def parse_callbacks(text: str) -> list[str]:
+    """Read the value of ``callbacks``.
+
+    Raises
+    ------
+    ConfigError
+        A name that is not ``package.module:Class``.
+
+    Examples
+    --------
+    >>> parse_callbacks("my_pkg.stop:Early, my_pkg.log:Lines"), parse_callbacks("")
+    (['my_pkg.stop:Early', 'my_pkg.log:Lines'], [])
+    """
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    for name in names:
+        path, colon, attribute = name.partition(":")
+        if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
+            raise ConfigError(f"callbacks = {text!r}: expected package.module:Class, or several separated by commas")
+    return list(dict.fromkeys(names))
+
+
 def _noise(multiplier: float, info: ValidationInfo) -> float:
     key = _kebab(info.field_name or "")
     norm = key.replace("noise-multiplier", "clipping-norm")
@@ -605,6 +631,14 @@ class RunConfig(BaseModel):
         Field(
             description="Trackers that the server writes to: tensorboard, wandb, mlflow, or a comma list. Each is an "
             'extra: pip install "hetfl[tensorboard]".'
+        ),
+    ] = ""
+    callbacks: Annotated[
+        str,
+        AfterValidator(_callbacks),
+        Field(
+            description="Classes of your own that the server tells of each round: package.module:Class, or a comma "
+            "list. See RoundCallback."
         ),
     ] = ""
     state_dir: Annotated[

@@ -457,12 +457,13 @@ def _recipe(path: Path) -> Path:
 
 
 def _show(folder: Path) -> None:
+    from hetfl_flwr.runs.tables import client_table
     from simulations.reports.plots import plot_run
     from simulations.reports.runs import load_run
-    from simulations.reports.tables import client_table, summary_table
+    from simulations.reports.tables import summary_table
 
     finished = load_run(folder)
-    _print(client_table(finished), summary_table(finished))
+    _print(client_table(finished.name, finished.clients), summary_table(finished))
     if any(record.accuracy is not None for record in finished.rounds):  # else no client has test samples
         plot_run(finished, folder / "accuracy.png")
     typer.echo(f"results: {folder}")

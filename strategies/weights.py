@@ -52,6 +52,12 @@ class WeightStrategy(Strategy):
     width = 0
     """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
 
+    sharing = None
+    """What is needed of the clients' public samples: nothing."""
+
+    asynchronous = False
+    """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
+
     @classmethod
     def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
         """Say that clients may not have different architectures, whatever the hyper-parameters."""

@@ -34,7 +34,7 @@ KEPT = 2
 """Checkpoints of a run folder: the newest, and one to go back to should it be damaged."""
 
 CHANGEABLE = (
-    *("rounds", "checkpoint-every", "track", "accept-loss", "resume", "output-dir"),
+    *("rounds", "checkpoint-every", "track", "callbacks", "accept-loss", "resume", "output-dir"),
     *("start-clients", "start-timeout", "node-keys"),
 )
 """Config keys that may differ when a run goes on."""

@@ -366,6 +366,17 @@ class Federation:
         nodes = {member.partition: member.node for member in self.roster}
         self._noted += [Failure(partition, "resume", told, nodes.get(partition, 0)) for partition, told in losses]
 
+    def sizes(self) -> dict[str, dict[int, Any]]:
+        """Return what the guards know of each client, as JSON can hold it."""
+        return {"sizes": self.guard.counts(), "claims": self.claims_guard.counts(), "tests": self.tests_guard.counts()}
+
+    def go_on(self, trained: Mapping[int, int], sizes: Mapping[str, Mapping[int, Any]]) -> None:
+        """Take up in which round each client has trained last, and what `sizes` has returned."""
+        self.trained = dict(trained)
+        self.guard.go_on(sizes["sizes"])
+        self.claims_guard.go_on(sizes["claims"])
+        self.tests_guard.go_on(sizes["tests"])
+
     @property
     def stop_requested(self) -> bool:
         """Whether no further round is to begin."""

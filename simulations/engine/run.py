@@ -5,7 +5,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from hetfl_flwr.runs.callbacks import RoundCallback
     from simulations.engine.grid import LocalGrid
 
 DEFAULT_CLIENTS = 10
@@ -30,6 +31,7 @@ def run_locally(
     workers: int = 1,
     verbose: bool = True,
     progress: bool = True,
+    callbacks: Sequence["RoundCallback"] = (),
 ) -> Path:
     """Run a federation in this process, or in some worker processes, and return its run folder.
 
@@ -46,6 +48,8 @@ def run_locally(
         Whether Flower's log is shown.
     progress : bool
         Whether a bar is shown, in a terminal or a notebook.
+    callbacks : sequence of RoundCallback
+        What is told of each round, beside the callbacks that the config names.
 
     Raises
     ------
@@ -62,6 +66,7 @@ def run_locally(
     config = resolved(config)
     from flwr.app import Context, RecordDict
 
+    from hetfl_flwr.runs.callbacks import added
     from hetfl_flwr.server_app import app as server_app
     from simulations.engine.grid import LocalGrid
 
@@ -71,7 +76,7 @@ def run_locally(
     flat = config.to_flat()
     with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
         try:
-            with _stoppable(grid):
+            with added(callbacks), _stoppable(grid):
                 server_app(grid, Context(run, 1, {}, RecordDict(), flat))
         except Interrupted:
             again = f"hetfl run {config.algorithm} --out {config.output_dir} --resume"

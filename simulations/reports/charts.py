@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
+from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.plots import Course, course_of
 from simulations.reports.runs import Group, Run, client_scores, curve
-from simulations.reports.tables import NOTHING
 
 Floats = NDArray[np.float64]
 

@@ -22,6 +22,7 @@ from rich.table import Table
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.charts import (
     FRAME,
     SMALL,
@@ -34,7 +35,7 @@ from simulations.reports.charts import (
 )
 from simulations.reports.page import PAGE, STYLE
 from simulations.reports.runs import Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
-from simulations.reports.tables import NOTHING, compare_table, privacy, shared_terms, unequal_terms
+from simulations.reports.tables import compare_table, privacy, shared_terms, unequal_terms
 
 if TYPE_CHECKING:
     from simulations.reports.partition import Split

@@ -44,6 +44,7 @@ INCIDENTAL = {
     "accept-loss",
     "round-timeout",
     "track",
+    "callbacks",
 }
 """Config keys in which runs of the same settings may differ."""
 

@@ -189,10 +189,12 @@ def _check(left: Sequence[Job]) -> None:
 def _assemble(job: Job) -> None:
     """Do what is done before round 1, and keep nothing of it."""
     from hetfl_flwr.algorithms import build_strategy
+    from hetfl_flwr.runs.callbacks import own_callbacks
     from hetfl_flwr.server.federation import Federation
     from simulations.engine.grid import LocalGrid
 
     config = RunConfig.from_flat({**job.settings, "state-dir": ""})
+    own_callbacks(config)
     with LocalGrid(config.to_flat(), config.clients, run=1) as grid:
         federation = Federation(grid, config)
         federation.assemble()
