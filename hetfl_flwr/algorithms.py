@@ -15,13 +15,16 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_own_keys
 from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
 from hetfl_flwr.packages import own_package
+
+if TYPE_CHECKING:
+    from hetfl_flwr.server.strategy import FederatedStrategy
 
 BASES = {"base", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
@@ -32,7 +35,7 @@ class Algorithm:
     """An algorithm's name and its two halves."""
 
     name: str
-    strategy: type[Any]
+    strategy: type["FederatedStrategy"]
     client: type[Any]
 
     @property
@@ -123,9 +126,10 @@ def find(name: str) -> Algorithm:
     return Algorithm(name, _class_named(_module(strategy), last), _class_named(_module(client), f"{last}client"))
 
 
-def build_strategy(config: RunConfig) -> Any:
+def build_strategy(config: RunConfig) -> "FederatedStrategy":
     """Build the server half with the hyper-parameters that the run config gives it."""
-    return _build(config, find(config.algorithm).strategy)
+    strategy: FederatedStrategy = _build(config, find(config.algorithm).strategy)
+    return strategy
 
 
 def build_client(config: RunConfig, *args: object) -> Any:

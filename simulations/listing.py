@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tomli_w
 from rich.table import Column, Table
@@ -16,6 +16,7 @@ from hetfl_flwr.errors import ConfigError, HetflError
 
 if TYPE_CHECKING:
     from hetfl_flwr.data import Reading
+    from hetfl_flwr.server.strategy import FederatedStrategy
 
 FLOWER_S = re.compile(
     r"^\[tool\.flwr\.app\.config\]\n.*?(?=^(?:#.*\n)*\[(?!tool\.flwr\.app\.config\.)|\Z)", re.MULTILINE | re.DOTALL
@@ -98,14 +99,12 @@ def wire(doc: str) -> list[str]:
     return [item for item in items if re.match(r"(\w+, )?(down|up): ", item)] or items[:1]
 
 
-def _needs(strategy: Any, doc: str) -> Iterator[str]:
+def _needs(strategy: type["FederatedStrategy"], doc: str) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
-    sharing = getattr(strategy, "sharing", None)
-    if sharing is not None:
-        yield "public rows with labels" if sharing.labelled else "public rows"
-    width = getattr(strategy, "width", 0)
-    if width:
-        yield f"one embedding width ({width})"
+    if strategy.sharing is not None:
+        yield "public rows with labels" if strategy.sharing.labelled else "public rows"
+    if strategy.width:
+        yield f"one embedding width ({strategy.width})"
     yield from paragraph("Needs", doc)
 
 

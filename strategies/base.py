@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from logging import INFO
 from typing import final
 
@@ -13,33 +12,16 @@ from flwr.serverapp.strategy import Strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import aggregate_metricrecords, log
-from hetfl_flwr.server.exchange import MOST_SAMPLES
+from hetfl_flwr.server.exchange import MOST_SAMPLES, Reply
+from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 
-@dataclass(frozen=True)
-class Upload:
-    """What one client sent in one round, already checked.
-
-    Parameters
-    ----------
-    partition : int
-        Which client.
-    arrays : mapping of str to array
-        Its knowledge, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
-    samples : int
-        How many samples it has trained on.
-    """
-
-    partition: int
-    arrays: Arrays
-    samples: int
-
-
-class KnowledgeStrategy(Strategy, ABC):
+class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
     An algorithm writes `initial`, `download_for`, `absorb` and `upload_spec`. All that the server knows is a set of
@@ -58,6 +40,8 @@ class KnowledgeStrategy(Strategy, ABC):
 
     asynchronous = False
     """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
+
+    takes_messages = False
 
     roster: Roster
     config: RunConfig
@@ -143,23 +127,22 @@ class KnowledgeStrategy(Strategy, ABC):
         ]
 
     @final
+    def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord:
+        """Let the algorithm absorb what clients have uploaded."""
+        self._knowledge = to_record(self.absorb(from_record(self._knowledge), [reply.upload for reply in replies]))
+        return self._knowledge
+
+    @final
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Turn the replies into uploads and let the algorithm absorb them."""
-        replies = sorted(replies, key=lambda reply: self.roster.of(reply.metadata.src_node_id).partition)
-        if not replies:
+        """Do as `aggregate_replies` with messages, in any order: Flower's own hook."""
+        messages = list(replies)
+        if not messages:
             return None, None
-        uploads = [
-            Upload(
-                self.roster.of(reply.metadata.src_node_id).partition,
-                from_record(reply.content.array_records[ARRAYS]),
-                int(reply.content.metric_records[METRICS][EXAMPLES]),  # type: ignore[arg-type]
-            )
-            for reply in replies
-        ]
-        self._knowledge = to_record(self.absorb(from_record(self._knowledge), uploads))
-        return self._knowledge, aggregate_metricrecords([reply.content for reply in replies], EXAMPLES)
+        found = [Reply.of(one, self.roster.of(one.metadata.src_node_id).partition) for one in messages]
+        learnt = self.aggregate_replies(server_round, sorted(found, key=lambda reply: reply.partition))
+        return learnt, aggregate_metricrecords([message.content for message in messages], EXAMPLES)
 
     @final
     def configure_evaluate(

@@ -18,7 +18,7 @@ from hetfl_flwr.errors import FederationError, RunFolderError, StateError
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
-from hetfl_flwr.server.federation import GridView
+from hetfl_flwr.server.grids import GridView
 from simulations.cli import _run, main
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run
@@ -463,7 +463,7 @@ def test_a_node_says_when_it_registers_that_its_state_folder_cannot_be_written(
     (tmp_path / "file").write_text("no folder")
     config = make_config(**KEYS, state_dir=str(tmp_path / "file" / "state"))
     line = refusal(FederationError, run_federation, config)
-    assert f"client 0, roll call: state-dir {tmp_path}/file/state cannot be written: Not a directory" in line
+    assert f"client 0, client registration: state-dir {tmp_path}/file/state cannot be written: Not a directory" in line
     assert not Path(config.output_dir).exists()
 
 

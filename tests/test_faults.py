@@ -18,7 +18,7 @@ from flwr.app import Message, MessageType
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.server.federation import BUSY
+from hetfl_flwr.server.messenger import BUSY
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEDS
 from simulations.engine.clients import FIRST_NODE
@@ -205,7 +205,7 @@ def check_rounds(grid: Schedule, rounds: list[dict[str, Any]]) -> None:
         for partition in set(fates) - good:
             assert any(part in failed[partition] for part in fates[partition].said.split("|"))
     for entry in rounds[2:]:  # between the first look and round 1 lies an evaluation
-        left_out = [failure for failure in entry["failures"] if failure["stage"] in ("train", "roll call")]
+        left_out = [failure for failure in entry["failures"] if failure["stage"] in ("train", "client registration")]
         busy = {(failure["node"] - FIRST_NODE) % CLIENTS for failure in left_out if failure["reason"].endswith(BUSY)}
         assert not busy & grid.free[entry["round"] - 1], "left out as busy, and has nothing to do"
 

@@ -18,6 +18,7 @@ from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.server.exchange import Expected
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.guard import Guard, Size, measure
@@ -34,7 +35,7 @@ def round_of(federation: Federation, answers: dict[int, Any]) -> list[Failure]:
         one.node: answers[one.partition] for one in federation.roster if one.partition in answers
     }
     messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in federation.grid.answers]
-    return federation.exchange(messages, lambda one: UPLOAD).failures
+    return federation.exchange(messages, Expected(lambda one: UPLOAD)).failures
 
 
 def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
@@ -346,7 +347,7 @@ def test_the_sizes_of_clients_that_have_left_are_measures_no_more():
         del federation.grid.members[node]
     federation.welcome()
     assert round_of(federation, {3: large, 4: large}) == []
-    assert set(federation.guard.newest) == set(federation.claims_guard.newest) == {3, 4}
+    assert set(federation.messenger.guards.uploads.newest) == set(federation.messenger.guards.claims.newest) == {3, 4}
 
 
 def test_clients_that_differ_widely_do_not_let_one_of_any_size_pass():

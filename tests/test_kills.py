@@ -411,7 +411,7 @@ def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, r
     after = before.with_values({**keys, "output-dir": str(tmp_path / "after")})
     line = refusal(FederationError, run_federation, after, run_id=run_id)
     file = tmp_path / "s" / f"run-{run_id}" / "client-1.safetensors"
-    assert line.startswith("client 1, roll call: client 1 (")
+    assert line.startswith("client 1, client registration: client 1 (")
     assert f"{file}: state of {said}; use another state-dir or delete it" in line
     file.unlink()
     run_federation(after, run_id=run_id)

@@ -140,7 +140,7 @@ def test_who_is_slow_misses_its_round_and_is_welcome_in_the_next(name, config_fo
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, played):
-    """Client 1 from the first roll call on, and client 2, which joins before round 2, at each roll call."""
+    """Client 1 from its registration on, and client 2, which joins before round 2, at each registration."""
 
     def fate(partition: int, kind: str, round: int) -> Fate:
         broken = (partition == 1 and kind != MessageType.QUERY) or partition == 2
@@ -151,8 +151,8 @@ def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, playe
     assert trained(rounds) == ["0"] * 4
     for entry in rounds[:1] + rounds[2:]:  # who has not shared its rows before round 1 is asked again before round 2
         assert "no memory" in [reason.rpartition(": ")[2] for partition, _, reason in reasons(entry) if partition == 1]
-        roll_call = [reason for _, stage, reason in reasons(entry) if stage == "roll call"]
-        assert roll_call == ["client 2: no memory"] * (entry["round"] > 1)
+        registration = [reason for _, stage, reason in reasons(entry) if stage == "client registration"]
+        assert registration == ["client 2: no memory"] * (entry["round"] > 1)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

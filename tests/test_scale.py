@@ -19,6 +19,7 @@ from hetfl_flwr.node import stores
 from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.wire.codec import from_record, to_record
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
@@ -102,7 +103,7 @@ def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
     monkeypatch.setattr("simulations.engine.workers.share_out", exchanged)
     config = config_for(algorithm, "change", **settings)
     assert result(run_federation(config, small_grid(config, workers=2, memory=2**30))) == expected
-    assert len(shares) >= 1 + 5 + 4  # roll call, rounds and evaluations
+    assert len(shares) >= 1 + 5 + 4  # client registration, rounds and evaluations
 
 
 def test_a_checkpoint_writes_only_the_states_that_have_changed(config_for, make_federation, small_grid, tmp_path):
@@ -124,7 +125,7 @@ def train(federation: Federation, partitions: tuple[int, ...]) -> None:
     arrays = strategy.prepare(federation.roster, federation.config)
     members = [member for member in federation.roster if member.partition in partitions]
     messages = strategy.configure_train(1, arrays, ConfigRecord(), federation.view(members))
-    assert len(federation.exchange(messages, strategy.upload_spec).replies) == len(partitions)
+    assert len(federation.exchange(messages, expected_of(strategy)).replies) == len(partitions)
 
 
 def test_a_client_that_cannot_be_put_to_rest_ends_the_run(refusal, config_for, run_federation, small_grid, monkeypatch):

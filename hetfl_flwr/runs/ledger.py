@@ -4,18 +4,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.runs.schema import ClientRecord, Round, Summary
 from hetfl_flwr.server.exchange import Traffic
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.grids import simulated_time
 from hetfl_flwr.server.roster import Member
 from hetfl_flwr.server.rounds import Played
 from hetfl_flwr.server.uploads import Uploads
 from hetfl_flwr.versions import installed
-from hetfl_flwr.wire.messages import EXAMPLES, METRICS
+from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.privacy import epsilon
 
 
@@ -62,17 +63,16 @@ class Ledger:
         self._members |= {member.partition: member for member in roster}
         entry = Round.blank(round, round_seconds(seconds))
         if self.config.client_seconds:
-            entry.clock = getattr(federation.grid, "clock", None)
-        measured = {roster.of(reply.metadata.src_node_id).partition: _metrics(reply) for reply in evaluated.replies}
+            entry.clock = simulated_time(federation.grid)
+        measured = {reply.partition: dict(reply.metrics) for reply in evaluated.replies}
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         entry.clients = {str(client): dict(values) for client, values in measured.items()}
         if measured:
             self._latest = {**self._latest, **measured} if played.carry else measured
             self._average(entry)
         for reply in trained.replies:
-            client = str(roster.of(reply.metadata.src_node_id).partition)
-            entry.clients.setdefault(client, {}).update(
-                {key: value for key, value in _metrics(reply).items() if key != EXAMPLES}
+            entry.clients.setdefault(str(reply.partition), {}).update(
+                {key: value for key, value in reply.metrics.items() if key != EXAMPLES}
             )
         for partition, traffic in trained.traffic.items():
             self._traffic.setdefault(partition, Traffic()).add(traffic)
@@ -188,12 +188,6 @@ class Ledger:
             }
             for client, member in sorted(self._members.items())
         ]
-
-
-def _metrics(reply: Message) -> dict[str, float]:
-    return {
-        key: value for key, value in reply.content.metric_records[METRICS].items() if isinstance(value, int | float)
-    }
 
 
 def _values(entry: Round | None, metric: str) -> dict[int, float]:

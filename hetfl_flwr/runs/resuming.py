@@ -10,9 +10,10 @@ from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, config_digest
 from hetfl_flwr.runs.notices import warn
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round, Summary
-from hetfl_flwr.server.federation import Federation, Origin
+from hetfl_flwr.server.attendance import Origin
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.server.rounds import Rounds
-from hetfl_flwr.server.under_way import KeepsClients
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import NEWEST
 
@@ -53,8 +54,8 @@ class Checkpoints(RoundCallback):
             ledger.done,
             results.run,
             config_digest(results.config),
-            {**ledger.counts(), **federation.sizes(), "lines": results.lines},
-            federation.trained,
+            {**ledger.counts(), **federation.messenger.guards.counts(), "lines": results.lines},
+            federation.roster.trained,
             from_record(ledger.arrays),
             self._rounds.under_way(),
         )
@@ -83,8 +84,9 @@ def take_up(choice: Choice, results: Results, federation: Federation) -> None:
     counts: dict[str, dict[int, Any]] = {
         name: {int(client): value for client, value in counted.items()} for name, counted in checkpoint.counts.items()
     }
-    federation.go_on({k: round for k, round in checkpoint.trained.items() if k not in choice.lost}, counts)
-    federation.note(choice.losses)
+    federation.roster.trained = {k: round for k, round in checkpoint.trained.items() if k not in choice.lost}
+    federation.messenger.guards.go_on(counts)
+    federation.registration.note(choice.losses)
     ledger.go_on(counts, federation.roster)
     ledger.rounds = results.go_back(checkpoint.round, counts["lines"])
     ledger.done, ledger.arrays = checkpoint.round, to_record(checkpoint.arrays)

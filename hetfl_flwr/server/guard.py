@@ -5,7 +5,7 @@ uses another unit or scales what it sends. It does not hold against wrong upload
 algorithm's ``robust`` is there.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.files import as_json
+from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 FEWEST = 3
@@ -160,6 +161,63 @@ class Guard:
         if size.value <= size.usual or distance <= bound + log(more):
             return None
         return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(middle):.3g}"
+
+
+class Guards:
+    """The guards of a run, each of one kind of numbers.
+
+    Parameters
+    ----------
+    factor : float
+        ``outlier-factor`` of the run config. 0: they are off.
+
+    Attributes
+    ----------
+    uploads : Guard
+        Of the sizes of uploads.
+    rows : Guard
+        Of public samples.
+    claims, tests : Guard
+        Of ``num-examples`` of training, and of evaluations.
+    """
+
+    def __init__(self, factor: float) -> None:
+        self.uploads = Guard(factor)
+        self.rows, self.claims, self.tests = (Guard(ROWS_FACTOR if factor else 0.0) for _ in range(3))
+
+    def set_aside(
+        self, sizes: Mapping[int, Sizes], trained: Mapping[int, int], tested: Mapping[int, int], here: Set[int]
+    ) -> dict[int, str]:
+        """Return the clients whose replies are far from the others', each with the reason.
+
+        Parameters
+        ----------
+        sizes : mapping
+            Of new uploads, by client.
+        trained, tested : mapping of int to int
+            ``num-examples`` of new replies, by client.
+        here : set of int
+            The clients that are there.
+        """
+        for guard in (self.uploads, self.claims, self.tests):
+            guard.keep(here)
+        far = self.claims.set_aside(_claimed(trained)) | self.tests.set_aside(_claimed(tested))
+        near = {client: one for client, one in sizes.items() if client not in far}
+        return far | self.uploads.set_aside(near, others_follow=len(here) >= FEWEST)
+
+    def counts(self) -> dict[str, dict[int, Any]]:
+        """Return what is known of each client, as JSON can hold it."""
+        return {"sizes": self.uploads.counts(), "claims": self.claims.counts(), "tests": self.tests.counts()}
+
+    def go_on(self, counts: Mapping[str, Mapping[int, Any]]) -> None:
+        """Take up what `counts` has returned."""
+        self.uploads.go_on(counts["sizes"])
+        self.claims.go_on(counts["claims"])
+        self.tests.go_on(counts["tests"])
+
+
+def _claimed(samples: Mapping[int, int]) -> dict[int, Sizes]:
+    return {client: {EXAMPLES: Size(number)} for client, number in samples.items()}
 
 
 def _by_array(uploads: Mapping[int, Sizes]) -> Iterator[tuple[str, dict[int, Size]]]:

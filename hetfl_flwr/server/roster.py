@@ -49,7 +49,7 @@ Rows = Annotated[int, Field(strict=True, ge=0, le=MOST_ROWS)]
 
 @dataclass(frozen=True)
 class Member:
-    """A client as it answered the roll call. What it says is checked by `from_reply`, which says the ranges.
+    """A client as it has registered. What it says is checked by `from_reply`, which says the ranges.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Member:
         return DataSpec(self.shape, self.classes, self.vocabulary)
 
     def to_record(self) -> ConfigRecord:
-        """Write the answer to the roll call."""
+        """Write the registration."""
         return ConfigRecord(
             {
                 name: list(value) if isinstance(value, tuple) else value
@@ -151,7 +151,7 @@ class Member:
 
     @classmethod
     def from_reply(cls, reply: Message) -> "Member":
-        """Read the answer to the roll call.
+        """Read the registration.
 
         Raises
         ------
@@ -178,11 +178,11 @@ class Member:
 
 _MEMBERS = TypeAdapter(Member)
 
-_STRANGE = "not an answer to this roll call; does it run another version of this app?"
+_STRANGE = "not an answer to this client registration; does it run another version of this app?"
 
 
 def _wrong(error: ValidationError) -> str:
-    """Return what is wrong with an answer to the roll call, without what it says itself."""
+    """Return what is wrong with a registration, without what it says itself."""
     first = error.errors(include_input=False, include_url=False)[0]
     field = str(first["loc"][0])
     if first["type"] == "missing":
@@ -214,6 +214,8 @@ class Roster:
     seeds : dict
         The public rows that clients have shared, by partition, as `hetfl_flwr.wire.samples.public_samples` declares
         them. Those of a client that leaves stay: everybody knows them.
+    trained : dict
+        The round in which each client has trained last, by partition; of a client that has left, too.
     """
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
@@ -221,6 +223,7 @@ class Roster:
         self._nodes = {member.partition: member.node for member in self._by_node.values()}
         self._ordered: list[Member] | None = None
         self.seeds: dict[int, Arrays] = {}
+        self.trained: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[Member]:
         """Go through the members by partition."""
