@@ -94,6 +94,8 @@ def resolve_models(config: RunConfig) -> RunConfig:
 def resolve(config: RunConfig) -> RunConfig:
     """Return the config with nothing left to the algorithm: its own keys, ``models`` and ``width`` are as they hold.
 
+    It is checked in any case; one that leaves nothing open comes back itself.
+
     Raises
     ------
     ConfigError
@@ -103,7 +105,8 @@ def resolve(config: RunConfig) -> RunConfig:
     algorithm = find(config.algorithm)
     own = {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()}
     given = {key: value for key, value in config.options.items() if key in own}
-    return resolve_models(config.model_copy(update={"options": own | given}))
+    options = own | given
+    return resolve_models(config if options == config.options else config.model_copy(update={"options": options}))
 
 
 @cache

@@ -34,6 +34,9 @@ AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1"
 BUNDLED = "digits"
 """The data set of simulated clients for whom none is named."""
 
+DEFAULT_CLIENTS = 10
+"""Clients of a local run that names no number."""
+
 MOST = 2**31 - 1
 """Largest whole number of a key that has no smaller bound of its own."""
 

@@ -1,19 +1,21 @@
 """The ServerApp: run config in, strategy built, rounds run, results on disk. The same in every engine."""
 
 from logging import ERROR, INFO, LogRecord
+from pathlib import Path
 from time import perf_counter
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hetfl_flwr.algorithms import build_strategy, resolve
+from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, TooFewClients
 from hetfl_flwr.flower import FLOWER_LOGGER, log
+from hetfl_flwr.resolution import resolved
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, own_callbacks, told
 from hetfl_flwr.runs.checkpoint import choose
 from hetfl_flwr.runs.progress import Watch
-from hetfl_flwr.runs.results import Results, new_folder
+from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.resuming import Checkpoints, origin_of, take_up
 from hetfl_flwr.runs.tables import client_table, lines
 from hetfl_flwr.runs.tracking import check_trackers, start_trackers
@@ -30,11 +32,10 @@ def main(grid: Grid, context: Context) -> None:
     """Run a federation from the run config to the run folder."""
     try:
         engine = engine_of(grid)
-        config = RunConfig.from_flat(context.run_config)
-        config = resolve(config if engine == "deployment" else config.with_data())
+        config = resolved(RunConfig.from_flat(context.run_config), engine)
         strategy, own = build_strategy(config), own_callbacks(config)
         check_trackers(config)
-        with Results(new_folder(config), config, engine, context.run_id) as results:
+        with Results(Path(config.output_dir), config, engine, context.run_id) as results:
             choice = choose(results.folder, config) if config.resume else None
             origin = origin_of(choice, grid, newest=strategy.asynchronous)
             federation = Federation(grid, config, origin, results.ledger.uploads)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable_path
+from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_setting, read_toml, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.packages import ROOT, working_directory_last
 from hetfl_flwr.text import printable
-from simulations.engine.run import DEFAULT_CLIENTS, run_locally
+from simulations.engine.run import run_locally
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RoundCallback
     from simulations.engine.grid import LocalGrid
 
-DEFAULT_CLIENTS = 10
-"""Clients of a local run that names no number."""
-
 MANY_CLIENTS = 1000
 """Clients above which the split of the data is tried before they are called."""
 
@@ -58,12 +55,13 @@ def run_locally(
     Interrupted
         After Ctrl-C, when the round was done: says how to go on.
     """
+    from hetfl_flwr.resolution import resolved
+
     run = secrets.randbits(62) | 1 << 62
     if resume:
         config, run = _resumed(chosen)
     else:
-        config = RunConfig.from_flat(dict(chosen))
-    config = resolved(config)
+        config = resolved(RunConfig.from_flat(dict(chosen)), "local")
     from flwr.app import Context, RecordDict
 
     from hetfl_flwr.runs.callbacks import added
@@ -143,26 +141,9 @@ def _check_split(config: RunConfig) -> None:
         load_client_data(config.split(config.clients), 0)
 
 
-def resolved(config: RunConfig) -> RunConfig:
-    """Return the config with absolute paths, a run folder and a number of clients: nothing is left to guess."""
-    from hetfl_flwr.algorithms import resolve
-    from hetfl_flwr.data import absolute
-    from hetfl_flwr.runs.results import new_folder
-
-    config = config.with_data()
-    found: dict[str, Value] = {
-        "dataset": absolute(config.dataset),
-        "output-dir": str(new_folder(config)),
-        "clients": config.clients or DEFAULT_CLIENTS,
-    }
-    for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
-        if value:
-            found[key] = str(Path(value).expanduser().resolve())
-    return resolve(config.with_values(found))
-
-
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id."""
+    from hetfl_flwr.resolution import resolved
     from hetfl_flwr.runs.checkpoint import choose
     from hetfl_flwr.runs.results import check_unchanged, config_of
 
@@ -170,11 +151,12 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
         raise ConfigError("--resume needs --out: which run folder to go on with")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
     asked = config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
-    check_unchanged(folder, resolved(asked))
-    checkpoint = choose(folder, resolved(asked)).checkpoint
+    settled = resolved(asked, "local")
+    check_unchanged(folder, settled)
+    checkpoint = choose(folder, settled).checkpoint
     if asked.rounds < checkpoint.round:
         raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
-    return asked, checkpoint.run
+    return settled, checkpoint.run
 
 
 @contextmanager
