@@ -99,7 +99,7 @@ def wire(doc: str) -> list[str]:
     return [item for item in items if re.match(r"(\w+, )?(down|up): ", item)] or items[:1]
 
 
-def _needs(strategy: type["FederatedStrategy"], doc: str) -> Iterator[str]:
+def _needs(strategy: "FederatedStrategy", doc: str) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
     if strategy.sharing is not None:
         yield "public rows with labels" if strategy.sharing.labelled else "public rows"

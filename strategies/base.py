@@ -42,9 +42,13 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
     """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
 
     takes_messages = False
+    """Whether uploads come as Flower's messages. They do not: they are decoded and checked where they arrive."""
 
     roster: Roster
     config: RunConfig
+
+    def __init__(self) -> None:
+        """Take no hyper-parameters."""
 
     @classmethod
     def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:

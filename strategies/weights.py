@@ -60,6 +60,7 @@ class WeightStrategy(Strategy, FederatedStrategy):
     """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
 
     takes_messages = True
+    """Whether uploads come as Flower's messages: its strategies take them."""
 
     @classmethod
     def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:

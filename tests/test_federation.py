@@ -16,6 +16,7 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.registration import _member
 from hetfl_flwr.server.roster import Member, Roster
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
@@ -548,6 +549,19 @@ def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():
     assert up[:2] == [wire_bytes(reply.message) for reply in result.replies]
     assert up[0] > up[2] > up[3] == 0
     assert payload_bytes(result.replies[0].message) == 24
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["arrays", "messages"])
+def test_an_upload_is_decoded_once_and_travels_on_as_arrays_or_as_its_message(monkeypatch, keep):
+    """Two arrays of each of two clients, for the check, the guard and the strategy; nothing is held in memory twice."""
+    decoded, read = [], codec._array
+    monkeypatch.setattr(codec, "_array", lambda data, *rest: decoded.append(data) or read(data, *rest))
+    federation = federation_of(member(0), member(1))
+    result = exchange(federation, keep=keep)
+    for reply in result.replies:
+        assert (set(reply.arrays), reply.message is None) == (set() if keep else {"logits", "counts"}, not keep)
+        assert (reply.upload.partition, reply.upload.samples) == (reply.partition, 5)
+    assert len(decoded) == 4
 
 
 def test_nothing_sent_is_nothing_received():

@@ -1,7 +1,7 @@
 """Which nodes are here, and which of them have been asked who they are."""
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from logging import WARNING
 from math import inf
@@ -14,6 +14,7 @@ from hetfl_flwr.flower import log
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.grids import ListsNodes
 from hetfl_flwr.server.node_keys import NodeKeys
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.start import Refusal
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 
@@ -174,7 +175,7 @@ class Attendance:
         """Ask a node again where it is still there."""
         self._since.pop(node, None)
 
-    def forget_others(self, registered: Container[int]) -> None:
+    def forget_others(self, registered: Roster) -> None:
         """Ask all nodes again but those that have registered, and those that have not answered yet."""
         asked = self.asked()
         self._since = {node: since for node, since in self._since.items() if node in registered or node in asked}

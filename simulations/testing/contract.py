@@ -277,10 +277,11 @@ def _played(lab: Lab, *, rebuild: bool) -> tuple[list[Any], list[dict[str, bytes
             if rebuild:
                 nodes[partition] = Node.from_context(contexts[partition])
                 clients[partition] = build_client(config, nodes[partition])
-            replies.append(answered(clients[partition], message))
-            content = replies[-1].content
+            answer = answered(clients[partition], message)
+            replies.append(Reply.of(answer, partition))
+            content = answer.content
             said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))
-        learnt, _ = strategy.aggregate_train(round, replies)
+        learnt = strategy.aggregate_replies(round, replies)
         assert learnt is not None
         arrays = learnt
     return said, [_kept(client) for client in clients]
