@@ -13,13 +13,14 @@ from test_federation import Post, fails, member, never, partitions
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.server import attendance, messenger, registration
-from hetfl_flwr.server.attendance import Origin
+from hetfl_flwr.server import messenger
+from hetfl_flwr.server.admission import attendance, registration
+from hetfl_flwr.server.admission.attendance import Origin
+from hetfl_flwr.server.admission.node_keys import NodeKeys, read_node_keys, write_node_keys
+from hetfl_flwr.server.admission.start import Refusal, Start
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.node_keys import NodeKeys, read_node_keys, write_node_keys
 from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.start import Refusal, Start
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import NEWEST
 

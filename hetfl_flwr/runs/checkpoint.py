@@ -25,8 +25,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.files import check_seal, header, read_file, read_header, replace_file, seal
 from hetfl_flwr.runs.schema import CHECKPOINTS, KNOWLEDGE_FILE
-from hetfl_flwr.server.grids import KeepsClients
-from hetfl_flwr.server.under_way import UnderWay
+from hetfl_flwr.server.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
 MESSAGES_FILE = "messages.safetensors"

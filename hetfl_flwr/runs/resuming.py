@@ -10,7 +10,7 @@ from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, config_digest
 from hetfl_flwr.runs.notices import warn
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round, Summary
-from hetfl_flwr.server.attendance import Origin
+from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.server.rounds import Rounds

@@ -1,6 +1,7 @@
-"""What a Grid may offer beyond Flower's own interface, and a Grid that shows a part of another one."""
+"""What a Grid may offer beyond Flower's own interface, what is under way in it, and a Grid that shows a part of it."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -55,6 +56,22 @@ class Held(NamedTuple):
 
     numbers: Mapping[str, Any]
     replies: Mapping[str, Message]
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """What is under way between two rounds.
+
+    Parameters
+    ----------
+    numbers : mapping
+        What JSON can hold.
+    messages : mapping of str to bytes
+        Messages and replies, serialised, by name.
+    """
+
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    messages: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @runtime_checkable

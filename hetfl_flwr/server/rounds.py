@@ -14,10 +14,9 @@ from hetfl_flwr.flower import ErrorCode
 from hetfl_flwr.server.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic, averageable
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.grids import Held, KeepsClients
+from hetfl_flwr.server.grids import Held, KeepsClients, UnderWay
 from hetfl_flwr.server.roster import Member
 from hetfl_flwr.server.strategy import FederatedStrategy
-from hetfl_flwr.server.under_way import UnderWay
 from hetfl_flwr.wire.messages import packed, unpacked
 
 

@@ -9,14 +9,14 @@ from flwr.app import Message
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import ErrorCode, log
-from hetfl_flwr.server import attendance
-from hetfl_flwr.server.attendance import Attendance, Origin, Presence
+from hetfl_flwr.server.admission import attendance
+from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence
+from hetfl_flwr.server.admission.node_keys import NodeKeys
+from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start
 from hetfl_flwr.server.exchange import reason
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.messenger import BUSY, Messenger
-from hetfl_flwr.server.node_keys import NodeKeys
 from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.server.start import FIRST_REPORT, Refusal, Start
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import REGISTRATION
 
