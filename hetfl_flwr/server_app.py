@@ -40,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
             origin = origin_of(choice, grid, newest=strategy.asynchronous)
             federation = Federation(grid, config, origin, results.ledger.uploads)
             federation.assemble(strategy.check)
-            results.ledger.arrays = strategy.prepare(federation.roster, config)
+            results.ledger.begin(strategy.prepare(federation.roster, config), federation.roster)
             if choice:
                 take_up(choice, results, federation)
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(config, strategy, federation)

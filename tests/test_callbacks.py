@@ -36,6 +36,7 @@ class Written(RoundCallback):
     """Looks at what is in the run folder when a round is told."""
 
     def begin(self, run: RunInfo) -> None:
+        assert (run.dataset, run.engine, run.config.clients) == ("digits", "local", 2)
         self.folder, self.lines, self.ended = run.folder, list[int](), False
 
     def round(self, entry: Round) -> None:

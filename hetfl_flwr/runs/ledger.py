@@ -57,6 +57,11 @@ class Ledger:
         self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
 
+    def begin(self, arrays: ArrayRecord, members: Iterable[Member]) -> None:
+        """Take note of what the server knows before round 1, and of its clients."""
+        self.arrays = arrays
+        self._members = {member.partition: member for member in members}
+
     def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
         """Take in a round that has been played."""
         roster, trained, evaluated = federation.roster, played.trained, played.evaluated
