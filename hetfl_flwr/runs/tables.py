@@ -43,7 +43,8 @@ def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
 def lines(table: Table) -> list[str]:
     """Return a table as lines of plain text."""
     file = StringIO()
-    Console(file=file, width=LOG_WIDTH, color_system=None, markup=False, emoji=False).print(table)
+    plain = Console(file=file, width=LOG_WIDTH, color_system=None, force_terminal=False, force_jupyter=False)
+    plain.print(table)
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
