@@ -79,7 +79,7 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
 def _too_few(number: int, played: Played, config: RunConfig) -> TooFewClients:
     good, wanted = len(played.trained.replies), config.min_clients
     reasons = "; ".join(failure.reason for failure in played.trained.failures[:3]) or "no client took part"
-    return TooFewClients(f"round {number}: {good} good replies, fewer than min-clients = {wanted}: {reasons}")
+    return TooFewClients(f"round {number}: {good} valid replies, fewer than min-clients = {wanted}: {reasons}")
 
 
 def _log_outcome(results: Results) -> None:

@@ -362,7 +362,7 @@ def test_a_run_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_r
     leave, small_disk, whole, monkeypatch, capfd
 ):
     """A checkpoint takes 700 kB, and the older one is still there when a new one is written: there is no room for
-    anything, for the round's line and the server's knowledge, or for the smaller client as well."""
+    anything, for the round's line and the server state, or for the smaller client as well."""
     folder, play = small_disk / "run", SyncRounds.play
 
     def full_in_round_2(self: SyncRounds, number: int, arrays: Any) -> Any:

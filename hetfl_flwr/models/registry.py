@@ -145,15 +145,15 @@ def parse_models(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def deal(models: str, partition: int) -> str:
-    """Return the model of a partition: the list is dealt round and round.
+def assign(models: str, client_id: int) -> str:
+    """Return the model of a client: the list is assigned round and round.
 
     Parameters
     ----------
     models : str
         Comma-separated list, as in `parse_models`.
-    partition : int
-        The client's partition, 0 or more.
+    client_id : int
+        The client's id, 0 or more.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def deal(models: str, partition: int) -> str:
     ['mlp', 'lenet5', 'mlp']
     """
     names = parse_models(models)
-    return names[partition % len(names)]
+    return names[client_id % len(names)]
 
 
 def check_pretrained(models: str) -> None:
@@ -204,7 +204,7 @@ def build_model(
     seed : int
         The run's seed, 0 or more.
     scope : tuple of int or str
-        What the weights are for, such as ``(partition,)``. Equal seed and scope give equal initial weights;
+        What the weights are for, such as ``(client_id,)``. Equal seed and scope give equal initial weights;
         torch's global generator is left as it was.
     width : int
         Embedding width D, 0 or more. A model of another width is `projected` to it; the body's own weights are the

@@ -1,4 +1,4 @@
-"""What a run has reached so far, in memory: its rounds, what each client has come to, and the server's knowledge."""
+"""What a run has reached so far, in memory: its rounds, what each client has come to, and the server state."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -60,27 +60,27 @@ class Ledger:
     def begin(self, arrays: ArrayRecord, members: Iterable[Member]) -> None:
         """Take note of what the server knows before round 1, and of its clients."""
         self.arrays = arrays
-        self._members = {member.partition: member for member in members}
+        self._members = {member.client_id: member for member in members}
 
     def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
         """Take in a round that has been played."""
         roster, trained, evaluated = federation.roster, played.trained, played.evaluated
-        self._members |= {member.partition: member for member in roster}
+        self._members |= {member.client_id: member for member in roster}
         entry = Round.blank(round, round_seconds(seconds))
         if self.config.client_seconds:
             entry.clock = simulated_time(federation.grid)
-        measured = {reply.partition: dict(reply.metrics) for reply in evaluated.replies}
+        measured = {reply.client_id: dict(reply.metrics) for reply in evaluated.replies}
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         entry.clients = {str(client): dict(values) for client, values in measured.items()}
         if measured:
             self._latest = {**self._latest, **measured} if played.carry else measured
             self._average(entry)
         for reply in trained.replies:
-            entry.clients.setdefault(str(reply.partition), {}).update(
+            entry.clients.setdefault(str(reply.client_id), {}).update(
                 {key: value for key, value in reply.metrics.items() if key != EXAMPLES}
             )
-        for partition, traffic in trained.traffic.items():
-            self._traffic.setdefault(partition, Traffic()).add(traffic)
+        for client_id, traffic in trained.traffic.items():
+            self._traffic.setdefault(client_id, Traffic()).add(traffic)
         total = _total(trained.traffic.values())
         entry.numbers_up, entry.numbers_down = total.numbers_up, total.numbers_down
         entry.bytes_up, entry.bytes_down = total.bytes_up, total.bytes_down
@@ -115,7 +115,7 @@ class Ledger:
 
     def go_on(self, counts: Mapping[str, Mapping[int, Any]], members: Iterable[Member]) -> None:
         """Take up what `counts` has returned, in a run of these clients."""
-        self._members = {member.partition: member for member in members}
+        self._members = {member.client_id: member for member in members}
         self._traffic = {client: Traffic(**traffic) for client, traffic in counts["traffic"].items()}
         self._latest, self._samples = dict(counts["latest"]), dict(counts["samples"])
         self.uploads.go_on(counts["uploads"])

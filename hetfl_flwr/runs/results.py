@@ -1,4 +1,4 @@
-"""One run on disk: config, rounds, summary, clients and the server's knowledge."""
+"""One run on disk: config, rounds, summary, clients and the server state."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -22,9 +22,9 @@ from hetfl_flwr.runs.schema import (
     CHECKPOINTS,
     CLIENTS_FILE,
     CONFIG_FILE,
-    KNOWLEDGE_FILE,
     RESUME_FILE,
     ROUNDS_FILE,
+    SERVER_STATE_FILE,
     SUMMARY_FILE,
     UPLOADS_FILE,
     Round,
@@ -114,15 +114,15 @@ class Results(RoundCallback):
             file.write(line + b"\n")
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
-        """Write summary, clients and the server's knowledge, unless nothing was reached."""
+        """Write summary, clients and the server state, unless nothing was reached."""
         if self.ledger.rounds:
             self.write()
 
     def write(self) -> None:
-        """Write summary, clients and the server's knowledge so far."""
+        """Write summary, clients and the server state so far."""
         ledger = self.ledger
         with self.writing():
-            replace_file(self.folder / KNOWLEDGE_FILE, pack(from_record(ledger.arrays), {"round": ledger.reached}))
+            replace_file(self.folder / SERVER_STATE_FILE, pack(from_record(ledger.arrays), {"round": ledger.reached}))
             replace_file(self.folder / CLIENTS_FILE, clients_file(ledger.clients()))
             replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))
 
@@ -161,7 +161,7 @@ class Results(RoundCallback):
         elif found := checkpoints(folder):
             raise RunFolderError(
                 f"{found[0]} is of an earlier run, whose {ROUNDS_FILE} is gone: delete {folder / CHECKPOINTS} to begin "
-                "anew, or name another folder"
+                "again, or name another folder"
             )
 
     def _begin(self) -> None:

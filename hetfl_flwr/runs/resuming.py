@@ -78,7 +78,7 @@ def origin_of(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | No
 
 
 def take_up(choice: Choice, results: Results, federation: Federation) -> None:
-    """Go back to a checkpoint: clients, federation, rounds and the server's knowledge are as they were."""
+    """Go back to a checkpoint: clients, federation, rounds and the server state are as they were."""
     checkpoint, ledger = choice.checkpoint, results.ledger
     checkpoint.load_clients(results.folder, federation.grid, choice.lost)
     counts: dict[str, dict[int, Any]] = {

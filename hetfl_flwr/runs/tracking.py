@@ -59,7 +59,7 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the folder ``tensorboard`` of the run folder; one that goes on is written anew."""
+    """Event files in the folder ``tensorboard`` of the run folder; one that goes on is rewritten."""
 
     id = ""
     reached = -1
@@ -228,7 +228,7 @@ def start_trackers(config: RunConfig, folder: Path) -> Guarded:
         A tracker cannot be started.
     """
     path, ids = folder / IDS_FILE, dict[str, str]()
-    with suppress(OSError, ValueError):  # none yet, or broken: trackers begin anew
+    with suppress(OSError, ValueError):  # none yet, or broken: trackers starts over
         ids = json.loads(path.read_text())
     started: dict[str, Tracker] = {}
     for name in parse_trackers(config.track):
@@ -257,6 +257,6 @@ def scalars(entry: Round) -> Scalars:
     clients = [{key.replace("-", "_"): value for key, value in own.items()} for own in entry.clients.values()]
     for loss in sorted({key for own in clients for key in own if key.endswith("loss")}):
         numbers[loss] = mean(own[loss] for own in clients if loss in own) or 0.0
-    for partition, own in zip(entry.clients, clients, strict=True):
-        numbers |= {f"client/{partition}/{key}": value for key, value in own.items()}
+    for client_id, own in zip(entry.clients, clients, strict=True):
+        numbers |= {f"client/{client_id}/{key}": value for key, value in own.items()}
     return numbers

@@ -65,7 +65,7 @@ class Upload:
 
     Parameters
     ----------
-    partition : int
+    client_id : int
         Which client.
     arrays : mapping of str to array
         Its knowledge, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
@@ -73,7 +73,7 @@ class Upload:
         How many samples it has trained on.
     """
 
-    partition: int
+    client_id: int
     arrays: Arrays
     samples: int
 
@@ -84,7 +84,7 @@ class Reply:
 
     Parameters
     ----------
-    partition : int
+    client_id : int
         Which client.
     metrics : mapping of str to number
         What it has measured, ``num-examples`` among it.
@@ -94,15 +94,15 @@ class Reply:
         The answer as it came; None where the arrays stand for it.
     """
 
-    partition: int
+    client_id: int
     metrics: Mapping[str, float]
     arrays: Arrays = field(default_factory=dict)
     message: Message | None = None
 
     @classmethod
-    def of(cls, message: Message, partition: int) -> "Reply":
+    def of(cls, message: Message, client_id: int) -> "Reply":
         """Decode a message that this process has written, or has checked before."""
-        return cls(partition, _numbers(message), arrays_of(message), message)
+        return cls(client_id, _numbers(message), arrays_of(message), message)
 
     @property
     def samples(self) -> int:
@@ -112,7 +112,7 @@ class Reply:
     @property
     def upload(self) -> Upload:
         """What an algorithm is given."""
-        return Upload(self.partition, self.arrays, self.samples)
+        return Upload(self.client_id, self.arrays, self.samples)
 
 
 class Expected(NamedTuple):
@@ -139,7 +139,7 @@ METRICS_ALONE = Expected()
 
 @dataclass
 class Exchange:
-    """Replies that may be used, ordered by partition; what failed; and by partition what it cost and how large it was.
+    """Replies that may be used, ordered by client id; what failed; and by client id what it cost and how large it was.
 
     Parameters
     ----------
@@ -160,15 +160,15 @@ class Exchange:
 
     def ordered(self) -> "Exchange":
         """Return it with everything in the order of the clients, whoever's reply came first."""
-        replies = sorted(self.replies, key=lambda reply: reply.partition)
-        failures = sorted(self.failures, key=lambda failure: failure.partition)
+        replies = sorted(self.replies, key=lambda reply: reply.client_id)
+        failures = sorted(self.failures, key=lambda failure: failure.client_id)
         return Exchange(replies, failures, dict(sorted(self.traffic.items())))
 
     def add(self, other: "Exchange") -> None:
         """Count failures and cost of another exchange in; its replies have been used."""
         self.failures += other.failures
-        for partition, traffic in other.traffic.items():
-            self.traffic.setdefault(partition, Traffic()).add(traffic)
+        for client_id, traffic in other.traffic.items():
+            self.traffic.setdefault(client_id, Traffic()).add(traffic)
 
 
 @dataclass(frozen=True)
@@ -273,11 +273,11 @@ def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, m
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
     _check_metrics(dict(content.metric_records[METRICS]), member, most)
     if spec is None:
-        return Reply(member.partition, _numbers(reply), message=reply)
+        return Reply(member.client_id, _numbers(reply), message=reply)
     if list(content.array_records) != [ARRAYS]:
         raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
     arrays = decode(spec, content.array_records[ARRAYS], str(member), half=half)
-    return Reply(member.partition, _numbers(reply), arrays, reply)
+    return Reply(member.client_id, _numbers(reply), arrays, reply)
 
 
 def kept(reply: Reply, expected: Expected, *, half: bool) -> Reply:
@@ -332,7 +332,7 @@ def reason(error: Error, who: object) -> str:
     """
     said = error.reason or f"error {error.code} without a reason"
     line = printable(" ".join(said.split()), LONGEST_REASON)
-    known = isinstance(who, Member) and line.startswith(f"client {who.partition}, ")
+    known = isinstance(who, Member) and line.startswith(f"client {who.client_id}, ")
     return line if known else f"{who}: {line}"
 
 

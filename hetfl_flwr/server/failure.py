@@ -8,9 +8,9 @@ from pydantic import Field
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong with one client in one round. Its partition is -1 where it has not said which it is."""
+    """What went wrong with one client in one round. Its client id is -1 where it has not said which it is."""
 
-    partition: Annotated[int, Field(ge=-1, lt=10**9)]
+    client_id: Annotated[int, Field(ge=-1, lt=10**9)]
     stage: str
     reason: str
     node: Annotated[int, Field(ge=0, lt=2**64)]

@@ -1,7 +1,7 @@
 """The clients as the server sees them: who is here, who takes part in a round, and what they answer.
 
-Node ids are random in every run; the stable identity of a client is its partition. Everything here is ordered by
-partition and drawn from the run's own generators, so that the same config and seed give the same bits in every
+Node ids are random in every run; the stable identity of a client is its client id. Everything here is ordered by
+client id and drawn from the run's own generators, so that the same config and seed give the same bits in every
 engine.
 """
 
@@ -109,13 +109,15 @@ class Federation:
         return [members[index] for index in sorted(chosen)]
 
     def _trainable(self) -> list[Member]:
-        """Return those that may train: all but ``absent-fraction``, rounded, of the partitions that there are."""
+        """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the clients that there are."""
         members, config = list(self.roster), self.config
-        if not config.absent_fraction:
+        if not config.nonparticipating_fraction:
             return members
         clients = config.clients or len(members)
-        absent = generator(config.seed, "absent").permutation(clients)[: round(config.absent_fraction * clients)]
-        return [member for member in members if member.partition not in absent.tolist()]
+        absent = generator(config.seed, "absent").permutation(clients)[
+            : round(config.nonparticipating_fraction * clients)
+        ]
+        return [member for member in members if member.client_id not in absent.tolist()]
 
     def view(self, members: Sequence[Member]) -> Grid:
         """Return the Grid as it looks to a strategy that asks it for nodes: just these."""

@@ -79,9 +79,9 @@ class KeepsClients(Protocol):
     """A Grid that can write its clients' states into a checkpoint, and take them up again."""
 
     def save_clients(self, folder: Path) -> dict[int, str]:
-        """Write every client's state; return the digest of each, by partition."""
+        """Write every client's state; return the digest of each, by client id."""
 
-    def load_clients(self, folder: Path, partitions: Set[int]) -> None:
+    def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
         """Take up the state of each of these clients, and forget that of all others."""
 
     def hold(self) -> Held:
@@ -119,7 +119,7 @@ class GridView(Grid):
         self._nodes = list(nodes)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes of this view, ordered by partition."""
+        """Return the nodes of this view, ordered by client id."""
         return list(self._nodes)
 
     def set_run(self, run: Any) -> None:

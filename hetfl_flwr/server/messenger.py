@@ -87,12 +87,12 @@ class Messenger:
         sent = {
             message.metadata.dst_node_id: Sent.of(message)
             for message in sorted(
-                self.as_sent(messages), key=lambda message: self.roster.of(message.metadata.dst_node_id).partition
+                self.as_sent(messages), key=lambda message: self.roster.of(message.metadata.dst_node_id).client_id
             )
         }
         for node, reply in self.answers([one.message for one in sent.values()]):
             self.judge(reply, sent[node], result, expected)
-        self.set_aside(result, {self.roster.of(node).partition: one for node, one in sent.items()})
+        self.set_aside(result, {self.roster.of(node).client_id: one for node, one in sent.items()})
         return result.ordered()
 
     def set_aside(self, result: Exchange, sent: Mapping[int, Sent]) -> None:
@@ -107,15 +107,15 @@ class Messenger:
         sent : mapping of int to Sent
             What each client was sent.
         """
-        trained = {reply.partition: reply.samples for reply in result.replies if reply.partition in result.sizes}
-        tested = {reply.partition: reply.samples for reply in result.replies if sent[reply.partition].is_evaluation}
-        members = {member.partition: member for member in self.roster}
+        trained = {reply.client_id: reply.samples for reply in result.replies if reply.client_id in result.sizes}
+        tested = {reply.client_id: reply.samples for reply in result.replies if sent[reply.client_id].is_evaluation}
+        members = {member.client_id: member for member in self.roster}
         far = self.guards.set_aside(result.sizes, trained, tested, members.keys())
-        result.replies = [reply for reply in result.replies if reply.partition not in far]
-        for partition, why in far.items():
-            member = members[partition]
+        result.replies = [reply for reply in result.replies if reply.client_id not in far]
+        for client_id, why in far.items():
+            member = members[client_id]
             line = f"{member}: {why}: set aside (outlier-factor = {self.config.outlier_factor:g})"
-            result.failures.append(Failure(partition, sent[partition].stage, line, member.node))
+            result.failures.append(Failure(client_id, sent[client_id].stage, line, member.node))
 
     def as_sent(self, messages: Iterable[Message]) -> list[Message]:
         """Return messages as they travel: in half precision, if so configured; what many share is halved once."""
@@ -142,19 +142,19 @@ class Messenger:
         member = self.roster.of(sent.node)
         self._count_back(reply, sent, member)
         if reply != BUSY:
-            result.traffic.setdefault(member.partition, Traffic()).add(sent.traffic)
+            result.traffic.setdefault(member.client_id, Traffic()).add(sent.traffic)
         if isinstance(reply, str):
-            result.failures.append(Failure(member.partition, sent.stage, f"{member}: {reply}", member.node))
+            result.failures.append(Failure(member.client_id, sent.stage, f"{member}: {reply}", member.node))
             return False
         try:
-            result.traffic[member.partition].add(cost(reply, member))
+            result.traffic[member.client_id].add(cost(reply, member))
             result.replies.append(self._taken(reply, sent, member, result, expected))
         except PayloadError as error:
             why = printable(str(error), LONGEST_REASON)
-            result.failures.append(Failure(member.partition, sent.stage, why, member.node))
+            result.failures.append(Failure(member.client_id, sent.stage, why, member.node))
             return False
         if sent.is_training:
-            self.roster.trained[member.partition] = sent.round
+            self.roster.trained[member.client_id] = sent.round
         return True
 
     def _taken(self, message: Message, sent: Sent, member: Member, result: Exchange, expected: Expected) -> Reply:
@@ -163,7 +163,7 @@ class Messenger:
         spec, half = expected.uploads(member) if expected.uploads else None, self.config.half
         reply = read(message, sent, member, spec, member.rows if sent.is_evaluation else most, half=half)
         if sent.is_training and spec is not None:
-            result.sizes[member.partition] = measure(reply.arrays, spec, sent.arrays, reply.samples)
+            result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, reply.samples)
         return kept(reply, expected, half=half)
 
     def push(self, messages: Sequence[Message]) -> None:
@@ -171,7 +171,7 @@ class Messenger:
         for message in messages:
             message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
         asked = [one.metadata.dst_node_id for one in messages if one.metadata.message_type == MessageType.TRAIN]
-        self.uploads.asked(self.roster.of(node).partition for node in asked)
+        self.uploads.asked(self.roster.of(node).client_id for node in asked)
         self.grid.push_messages(messages)
 
     def _count_back(self, reply: Message | str, sent: Sent, member: Member) -> None:
@@ -179,7 +179,7 @@ class Messenger:
         if isinstance(reply, str) or not (sent.is_training and reply.has_error()):
             return
         if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
-            self.uploads.refused(member.partition)
+            self.uploads.refused(member.client_id)
 
     def give_up(self, sent: Sent, result: Exchange) -> None:
         """Count a message as not answered in time; its node is busy until the late reply is in."""

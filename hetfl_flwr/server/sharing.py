@@ -10,7 +10,7 @@ from hetfl_flwr.server.guard import measure_rows
 from hetfl_flwr.server.messenger import Messenger
 from hetfl_flwr.server.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.codec import to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, POOL, SEEDS, STAGES
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, POOL, SHARE, STAGES
 from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import PayloadSpec
 
@@ -52,63 +52,63 @@ class SampleSharing:
         return [
             member
             for member in members
-            if member.partition in self._roster.seeds and not (sharing.to_clients and self._lacks(member))
+            if member.client_id in self._roster.public_samples and not (sharing.to_clients and self._lacks(member))
         ]
 
     def _collect(self, sharing: Sharing, result: Exchange) -> None:
         messages = [
-            Message(RecordDict({CONFIG: ConfigRecord({LABELLED: sharing.labelled})}), member.node, SEEDS)
+            Message(RecordDict({CONFIG: ConfigRecord({LABELLED: sharing.labelled})}), member.node, SHARE)
             for member in self._roster
-            if member.partition not in self._roster.seeds
+            if member.client_id not in self._roster.public_samples
         ]
 
         def declared(member: Member) -> PayloadSpec:
             return public_samples(member.public, member.spec, member.dtype, labelled=sharing.labelled)
 
         collected = self._messenger.exchange(messages, Expected(declared))
-        came = {reply.partition: reply.arrays for reply in collected.replies}
+        came = {reply.client_id: reply.arrays for reply in collected.replies}
         far = self._messenger.guards.rows.set_aside(
-            {partition: measure_rows(rows["inputs"]) for partition, rows in came.items()}
+            {client_id: measure_rows(rows["inputs"]) for client_id, rows in came.items()}
         )
         for member in self._roster:
-            if why := far.get(member.partition):
-                collected.failures.append(Failure(member.partition, STAGES[SEEDS], f"{member}: {why}", member.node))
-            elif member.partition in came:
-                self._roster.seeds[member.partition] = came[member.partition]
-        self._roster.seeds = dict(sorted(self._roster.seeds.items()))
+            if why := far.get(member.client_id):
+                collected.failures.append(Failure(member.client_id, STAGES[SHARE], f"{member}: {why}", member.node))
+            elif member.client_id in came:
+                self._roster.public_samples[member.client_id] = came[member.client_id]
+        self._roster.public_samples = dict(sorted(self._roster.public_samples.items()))
         result.add(collected)
 
     def _distribute(self, result: Exchange) -> None:
-        lacking = {member.partition: self._lacks(member) for member in self._roster}
+        lacking = {member.client_id: self._lacks(member) for member in self._roster}
         records: dict[frozenset[int], ArrayRecord] = {}
 
-        def record(partitions: frozenset[int]) -> ArrayRecord:
-            if partitions not in records:
-                records[partitions] = to_record(
+        def record(client_ids: frozenset[int]) -> ArrayRecord:
+            if client_ids not in records:
+                records[client_ids] = to_record(
                     {
-                        f"{name}.{partition}": array
-                        for partition in sorted(partitions)
-                        for name, array in self._roster.seeds[partition].items()
+                        f"{name}.{client_id}": array
+                        for client_id in sorted(client_ids)
+                        for name, array in self._roster.public_samples[client_id].items()
                     }
                 )
-            return records[partitions]
+            return records[client_ids]
 
         messages = [
-            Message(RecordDict({ARRAYS: record(frozenset(lacking[member.partition]))}), member.node, POOL)
+            Message(RecordDict({ARRAYS: record(frozenset(lacking[member.client_id]))}), member.node, POOL)
             for member in self._roster
-            if lacking[member.partition]
+            if lacking[member.client_id]
         ]
         brought = self._messenger.exchange(messages)
-        answered = {reply.partition for reply in brought.replies}
+        answered = {reply.client_id for reply in brought.replies}
         for member in self._roster:
-            if member.partition in answered:
-                self._brought[member.node] = member, self._was_brought(member) | lacking[member.partition]
+            if member.client_id in answered:
+                self._brought[member.node] = member, self._was_brought(member) | lacking[member.client_id]
         result.add(brought)
 
     def _lacks(self, member: Member) -> set[int]:
-        return set(self._roster.seeds) - {member.partition, *member.holds} - self._was_brought(member)
+        return set(self._roster.public_samples) - {member.client_id, *member.holds} - self._was_brought(member)
 
     def _was_brought(self, member: Member) -> set[int]:
         """Return the partitions whose samples a client was brought since it has registered."""
-        known, partitions = self._brought.get(member.node, (None, set()))
-        return partitions if known is member else set()
+        known, clients = self._brought.get(member.node, (None, set()))
+        return client_ids if known is member else set()

@@ -59,7 +59,7 @@ class FederatedStrategy(Protocol):
         """Write one message to each client of the round."""
 
     def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord | None:
-        """Return what the server knows after a round: replies, at least one, that weigh anything, by partition."""
+        """Return what the server knows after a round: replies, at least one, that weigh anything, by client id."""
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -19,13 +19,13 @@ RUN = "run"
 NEWEST = 2**62
 """A round later than all: clients go on with the newest state that they have."""
 
-SEEDS, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
-"""Messages that ask a client for its public rows and that bring it those of others; whether labels are asked for."""
+SHARE, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
+"""Messages that ask a client for its public samples and that bring it those of others; whether labels are asked for."""
 
 REGISTRATION = "client registration"
 """How errors call what clients are asked for first: who they are."""
 
-STAGES = {MessageType.QUERY: REGISTRATION, SEEDS: "sharing of seeds", POOL: "sharing of seeds"}
+STAGES = {MessageType.QUERY: REGISTRATION, SHARE: "sharing of public samples", POOL: "sharing of public samples"}
 """How errors call what a message asks for, where its type says too little."""
 
 

@@ -36,7 +36,7 @@ class Origin:
     round : int
         The round after which the server goes on; `NEWEST` where clients are not in step with it.
     trained : mapping of int to int
-        The round in which each client had trained last, by partition.
+        The round in which each client had trained last, by client id.
     sent : int
         The number of the last message that an asynchronous run had sent.
     """
@@ -55,12 +55,12 @@ class Presence:
     ----------
     since : str
         Since when, where the Grid knows it.
-    partition : int
+    client_id : int
         The client that its key is listed for in ``node-keys``. -1: none, or there is no list.
     """
 
     since: str
-    partition: int
+    client_id: int
 
 
 class Query(NamedTuple):
@@ -198,4 +198,4 @@ class Attendance:
 
     def _is_listed(self, presence: Presence) -> bool:
         """Say whether a node may be asked who it is: its key is in ``node-keys``, or there is no such list."""
-        return self._keys is None or presence.partition >= 0
+        return self._keys is None or presence.client_id >= 0

@@ -98,7 +98,7 @@ class Registration:
             self._settle(check, start)
         self._noted += start.failures
         for member, announced in start.disagreeing():
-            self._note(member, f"says that there are {member.partitions} clients, most say {announced}")
+            self._note(member, f"says that there are {member.clients} clients, most say {announced}")
         self._name_versions(self.roster)
         self._check_origin()
 
@@ -125,7 +125,7 @@ class Registration:
             log(WARNING, "waited %.0f s for nodes: %s", now - began, start.missing())
             for node in self._attendance.asked():
                 line = f"node {node}: no reply within {start.seconds:g} s"
-                start.refused[node] = Refusal(Failure(present[node].partition, REGISTRATION, line, node))
+                start.refused[node] = Refusal(Failure(present[node].client_id, REGISTRATION, line, node))
         if self._own:
             self._messenger.leave(self._attendance.give_up())
 
@@ -177,14 +177,14 @@ class Registration:
         self, members: Iterable[Member], check: Check, start: Start, take_in: Callable[[Member, Check], object]
     ) -> None:
         """Take in those whose number is free and with whom the algorithm can work, too; the others are left out."""
-        taken = {member.partition for member in self.roster}
+        taken = {member.client_id for member in self.roster}
         for member in members:
-            if member.partition in taken:
+            if member.client_id in taken:
                 continue
             start.refused.pop(member.node, None)
             try:
                 take_in(member, check)
-                taken.add(member.partition)
+                taken.add(member.client_id)
             except FederationError as error:
                 self._note(member, f"left out, for most clients agree without it: {error}")
                 log(WARNING, "not taken in: %s", self._noted[-1].reason)
@@ -196,8 +196,8 @@ class Registration:
 
     def note(self, losses: Iterable[tuple[int, str]]) -> None:
         """Have it among the notes what was lost when the run went on, and whose it was; -1: not one client's."""
-        nodes = {member.partition: member.node for member in self.roster}
-        self._noted += [Failure(partition, "resume", told, nodes.get(partition, 0)) for partition, told in losses]
+        nodes = {member.client_id: member.node for member in self.roster}
+        self._noted += [Failure(client_id, "resume", told, nodes.get(client_id, 0)) for client_id, told in losses]
 
     def welcome(self, check: Check | None = None) -> list[Failure]:
         """Forget nodes that left, ask new and restarted ones who they are, and return what was noticed.
@@ -237,7 +237,7 @@ class Registration:
         refused = self._registered_all(self._attendance.answered(), present, check)
         line = f"no answer to the client registration within {attendance.SILENCE:g} s"
         silent = [
-            Failure(present[node].partition, REGISTRATION, f"node {node}: {line}", node)
+            Failure(present[node].client_id, REGISTRATION, f"node {node}: {line}", node)
             for node in self._attendance.name_silent()
         ]
         self._attendance.forget_others(self.roster)
@@ -265,7 +265,7 @@ class Registration:
             member = self._identified(node, reply, presence)
             self._take_in(member, check)
         except FederationError as error:
-            return Refusal(Failure(presence.partition, REGISTRATION, str(error), node), member)
+            return Refusal(Failure(presence.client_id, REGISTRATION, str(error), node), member)
         self._attendance.remember(node, presence)
         return None
 
@@ -281,10 +281,10 @@ class Registration:
         latest = max([self._origin.sent if self._origin else 0, *self.roster.trained.values()])
         if member.round > latest + MOST_AHEAD:
             raise FederationError(f"node {node}: says that its state is of round {member.round}, after round {latest}")
-        if self._keys and member.partition != presence.partition:
+        if self._keys and member.client_id != presence.client_id:
             raise FederationError(
-                f"node {node}: says that it is client {member.partition}, "
-                f"but its key is that of client {presence.partition} in node-keys"
+                f"node {node}: says that it is client {member.client_id}, "
+                f"but its key is that of client {presence.client_id} in node-keys"
             )
         return member
 
@@ -294,7 +294,7 @@ class Registration:
             has = f"with its state of round {member.round}" if member.round else "without its state"
             self._note(
                 member,
-                f"comes {has}, but it has trained until round {self.roster.trained[member.partition]}: see state-dir",
+                f"comes {has}, but it has trained until round {self.roster.trained[member.client_id]}: see state-dir",
             )
 
     def _fit(self, member: Member, check: Check | None) -> None:
@@ -308,7 +308,7 @@ class Registration:
             raise
 
     def _is_behind(self, member: Member) -> bool:
-        return 0 <= member.round < self.roster.trained.get(member.partition, 0)
+        return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
 
     def _forget(self, node: int) -> None:
         """Take a node that is not there any more off the roster, where it is on it, and note that it has left."""
@@ -330,10 +330,10 @@ class Registration:
             log(WARNING, "versions differ, and bits may: the server has %s; %s%s", ours, "; ".join(others[:5]), more)
 
     def _note(self, member: Member, what: str) -> None:
-        self._noted.append(Failure(member.partition, REGISTRATION, f"{member}: {what}", member.node))
+        self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))
 
     def _check_origin(self) -> None:
-        before = [member for member in self.roster if self.roster.trained.get(member.partition)]
+        before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
         if self._origin is not None and before and all(map(self._is_behind, before)):
             raise FederationError(
                 f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
