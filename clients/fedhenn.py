@@ -1,4 +1,4 @@
-"""FedHeNN, client half: local training whose representations are pulled towards those of the others.
+"""FedHeNN, client side: local training whose representations are pulled towards those of the others.
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 """
@@ -48,7 +48,7 @@ class FedHeNNClient(KnowledgeClient):
     Wire   as in `strategies.fedhenn.FedHeNN`.
     State  the model; heterogeneous: the optimizer's moments; homogeneous: whether it has trained yet.
     Departs from the paper: heterogeneous clients go on with their optimizer from round to round (homogeneous ones
-    start it anew, as in FedAvg). A homogeneous client that has not trained yet is measured with the global model.
+    start it again, as in FedAvg). A homogeneous client that has not trained yet is measured with the global model.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class FedHeNNClient(KnowledgeClient):
         Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
     """
 
-    two_terms = True
+    has_distillation_term = True
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class FedHeNNClient(KnowledgeClient):
         if target.numel() == 0:
             return None
         body, size = self.node.model.body, self.align_batch
-        rng = generator(self.node.config.seed, self.node.partition, round, "align")
+        rng = generator(self.node.config.seed, self.node.client_id, round, "align")
 
         def similarity() -> Tensor:
             if not 0 < size < len(inputs):

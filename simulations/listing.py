@@ -26,7 +26,7 @@ FLOWER_S = re.compile(
 def algorithms() -> Table:
     """List the algorithms: paper, what crosses the wire, what is needed of the clients, and the own keys.
 
-    All of it is read off the server half: the citation in its module's docstring, the first line and the ``Wire``
+    All of it is read off the server side: the citation in its module's docstring, the first line and the ``Wire``
     paragraph of the class's docstring, the attributes ``heterogeneous``, ``sharing`` and ``width``. A need that these
     do not tell stands in a ``Needs`` paragraph beside ``Wire``.
     """
@@ -65,7 +65,7 @@ def citation(doc: str) -> str:
 
     Examples
     --------
-    >>> citation('FedX, server half.\n\nRoe et al., "FedX: Learning\nApart", ICML 2022 (arXiv 2201.00001).')
+    >>> citation('FedX, server side.\n\nRoe et al., "FedX: Learning\nApart", ICML 2022 (arXiv 2201.00001).')
     'Roe et al., ICML 2022 (arXiv 2201.00001)'
     """
     found = re.search(r'\n\n([^"]+),\s"[^"]+",\s([^"]*?\d{4}(?:\s\([^)]*\))?)', doc)
@@ -102,7 +102,7 @@ def _needs(strategy: Any, doc: str) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
     sharing = getattr(strategy, "sharing", None)
     if sharing is not None:
-        yield "public rows with labels" if sharing.labelled else "public rows"
+        yield "public samples with labels" if sharing.labelled else "public samples"
     width = getattr(strategy, "width", 0)
     if width:
         yield f"one embedding width ({width})"

@@ -1,4 +1,4 @@
-"""FedHeNN, server half: the mean kernel of the clients' representations, or the mean of their weights.
+"""FedHeNN, server side: the mean kernel of the clients' representations, or the mean of their weights.
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 """
@@ -46,9 +46,9 @@ def representations(rows: int | Dim, width: int) -> PayloadSpec:
 
 
 class FedHeNN(KnowledgeStrategy):
-    """Averages the kernels of what unlike models make of the same unlabelled samples, or the weights of like models.
+    """Averages the kernels of what heterogeneous models make of the same unlabelled samples, or the weights of like models.
 
-    The samples of a round are its alignment set (RAD): R of the clients' public rows, drawn anew for each round.
+    The samples of a round are its alignment set (RAD): R of the clients' public samples, drawn again for each round.
     Heterogeneous, Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round, of their representations of
     that round's set. It travels as a factor F (R, r): ``F F^T`` is K_mean centred, up to scale, and CKA knows neither
     offset nor scale. r is at most R - 1, and for the linear kernel at most the sum of the widths D.
@@ -59,7 +59,7 @@ class FedHeNN(KnowledgeStrategy):
            homogeneous, down: the weights and aligned (R,) int32; up: the weights: 4 bytes a parameter and running
            statistic, down 4 R more
            ``rad = "value"``: aligned and asked are the samples themselves, (R, *shape) as they are stored
-           Before round 1 each client sends its public rows, and for ``rad = "index"`` is sent those of all others.
+           Before round 1 each client sends its public samples, and for ``rad = "index"`` is sent those of all others.
     Needs  ``mode = "homogeneous"``: one model
     State  heterogeneous: set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client,
            row), factor (R, r) float32, kept (), its share of the trace. homogeneous: the global model.
@@ -70,16 +70,16 @@ class FedHeNN(KnowledgeStrategy):
     Parameters
     ----------
     mode : {"heterogeneous", "homogeneous"}
-        "heterogeneous": unlike models. "homogeneous": one model for all, whose weights are averaged.
+        "heterogeneous": heterogeneous models. "homogeneous": one model for all, whose weights are averaged.
     kernel : {"linear", "rbf"}
         Kernel over representations.
     sigma : float
         Width of the RBF kernel, above 0, in the units of the representations. As it grows, "rbf" becomes "linear".
     rad : {"index", "value"}
-        How the alignment set travels. "index": row numbers; all clients hold all public rows. "value": the samples;
-        only the server holds all public rows.
+        How the alignment set travels. "index": row numbers; all clients hold all public samples. "value": the samples;
+        only the server holds all public samples.
     rad_size : int
-        R, 4 or more (5000 in the paper). Where there are fewer public rows, all of them.
+        R, 4 or more (5000 in the paper). Where there are fewer public samples, all of them.
     rank : int
         Columns of the factor at most, 0 or more. 0: as many as an exact factor needs. Heterogeneous only.
     robust : {"none", "median", "trimmed:SHARE"}
@@ -124,7 +124,7 @@ class FedHeNN(KnowledgeStrategy):
         return options.get("mode") != "homogeneous"
 
     def check(self, roster: Roster) -> None:
-        """Refuse inputs of unlike shapes, too few public rows and, in homogeneous mode, unlike models.
+        """Refuse inputs of different shapes, too few public samples and, in homogeneous mode, heterogeneous models.
 
         Raises
         ------
@@ -144,14 +144,14 @@ class FedHeNN(KnowledgeStrategy):
         self._weights = weights(model)
         return model_arrays(model)
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the set to align on and what to align with, and the set to represent after training."""
         if not self.heterogeneous:
-            return {**knowledge, "aligned": self._as_sent(self._draw(round))}
+            return {**server_state, "aligned": self._as_sent(self._draw(round))}
         return {
-            "aligned": self._as_sent(knowledge["aligned"]),
-            "factor": knowledge["factor"],
-            "asked": self._as_sent(self._draw(int(knowledge["set"]) + 1)),
+            "aligned": self._as_sent(server_state["aligned"]),
+            "factor": server_state["factor"],
+            "asked": self._as_sent(self._draw(int(server_state["set"]) + 1)),
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -166,19 +166,19 @@ class FedHeNN(KnowledgeStrategy):
             return super().most_samples(member)
         return most_samples(self.config, member.train)
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Average the kernels over the set that was asked for, as a factor; or the weights."""
         if not self.heterogeneous:
             return _mean_weights(uploads) if self.robust.form == "none" else _robust_weights(uploads, self.robust)
         factor, kept = self._mean_kernel([upload.arrays["representations"] for upload in uploads])
         if self.rank > 0:
             log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
-        number = int(knowledge["set"]) + 1
+        number = int(server_state["set"]) + 1
         return _known(number, self._draw(number), factor, kept)
 
-    def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
         """Send the global model along, where there is one."""
-        return {} if self.heterogeneous else knowledge
+        return {} if self.heterogeneous else server_state
 
     def _mean_kernel(self, uploaded: Sequence[NDArray[np.float32]]) -> tuple[Matrix, float]:
         """Return a factor of K_mean of Eq. (5), centred, and the share of its trace that is kept."""
@@ -207,8 +207,8 @@ class FedHeNN(KnowledgeStrategy):
 
     @property
     def _pool(self) -> dict[int, NDArray[Any]]:
-        """The public rows of each client, by partition."""
-        return {partition: block["inputs"] for partition, block in self.roster.seeds.items()}
+        """The public samples of each client, by partition."""
+        return {client_id: block["inputs"] for client_id, block in self.roster.public_samples.items()}
 
     def _draw(self, number: int) -> NDArray[np.int32]:
         """Draw an alignment set (R, 2): whose row, and which. Names that hold when others join."""
@@ -223,15 +223,15 @@ class FedHeNN(KnowledgeStrategy):
     def _as_sent(self, chosen: NDArray[np.int32]) -> NDArray[Any]:
         """Return an alignment set as it travels: numbers of rows through all blocks, or the rows themselves."""
         pool = self._pool
-        partitions, rows = chosen.T
+        client_ids, rows = chosen.T
         if self.rad == "index":
             starts = np.cumsum([0, *map(len, pool.values())])
-            numbers: NDArray[np.int64] = starts[np.searchsorted(list(pool), partitions)] + rows
+            numbers: NDArray[np.int64] = starts[np.searchsorted(list(pool), client_ids)] + rows
             return numbers.astype(np.int32)
         some = next(iter(pool.values()))
         samples = np.empty((len(chosen), *some.shape[1:]), some.dtype)
-        for partition in np.unique(partitions).tolist():
-            samples[partitions == partition] = pool[partition][rows[partitions == partition]]
+        for client_id in np.unique(client_ids).tolist():
+            samples[client_ids == client_id] = pool[client_id][rows[client_ids == client_id]]
         return samples
 
 
