@@ -3,7 +3,7 @@
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from hetfl_flwr.config import RunConfig, load_toml, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, HetflError
 
 if TYPE_CHECKING:
+    from hetfl_flwr.algorithms import Algorithm
     from hetfl_flwr.data import Reading
 
 FLOWER_S = re.compile(
@@ -51,9 +52,9 @@ def algorithms() -> Table:
             name,
             doc.partition("\n")[0],
             citation(inspect.getdoc(inspect.getmodule(algorithm.strategy)) or "") or "-",
-            "\n".join(wire(doc)),
+            "\n".join(_by_mode(algorithm, lambda strategy: wire(inspect.getdoc(strategy) or ""))),
             "yes" if algorithm.strategy.heterogeneous else "no",
-            "\n".join(_needs(algorithm.strategy(), doc)) or "-",
+            "\n".join(_by_mode(algorithm, _needs)) or "-",
             "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items()),
         )
         table.add_row(*(Text(cell) for cell in row))
@@ -98,8 +99,16 @@ def wire(doc: str) -> list[str]:
     return [item for item in items if re.match(r"(\w+, )?(down|up): ", item)] or items[:1]
 
 
-def _needs(strategy: Any, doc: str) -> Iterator[str]:
+def _by_mode(algorithm: "Algorithm", say: Callable[[type[Any]], Iterable[str]]) -> list[str]:
+    """Return what is said of a server half, then what is said of it in other modes and not in the default one."""
+    lines = list(say(algorithm.strategy))
+    _, *others = algorithm.modes.items() or [("", algorithm)]
+    return lines + [f"mode={mode}: {line}" for mode, one in others for line in say(one.strategy) if line not in lines]
+
+
+def _needs(half: type[Any]) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
+    strategy, doc = half(), inspect.getdoc(half) or ""
     sharing = getattr(strategy, "sharing", None)
     if sharing is not None:
         yield "public rows with labels" if sharing.labelled else "public rows"

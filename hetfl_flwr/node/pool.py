@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.data import DataSpec, Joined, Samples
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.codec import decode, from_record, to_record
-from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.samples import PublicIndex, public_samples
 from hetfl_flwr.wire.spec import Dim
 
 MOST_ROWS = 2**24
@@ -27,8 +27,7 @@ MOST_ROWS = 2**24
 class Pool:
     """All public rows that a client knows: its own and those it was sent.
 
-    Rows are numbered from 0 through the blocks, which are ordered by partition; so a number means the same row to
-    everyone who holds all blocks.
+    Rows are numbered as `index` says; so a number means the same row to everyone who holds all blocks.
 
     Parameters
     ----------
@@ -51,9 +50,14 @@ class Pool:
         """The rows of each other client."""
         return tuple(block for partition, block in self.blocks.items() if partition != self.own)
 
+    @cached_property
+    def index(self) -> PublicIndex:
+        """How the rows are numbered, and whose they are."""
+        return PublicIndex({partition: len(block) for partition, block in self.blocks.items()})
+
     def __len__(self) -> int:
         """Count the rows."""
-        return sum(map(len, self.blocks.values()))
+        return len(self.index)
 
 
 class SeedStore:
