@@ -76,8 +76,7 @@ def citation(doc: str) -> str:
 def paragraph(label: str, doc: str) -> list[str]:
     r"""Return the items of a labelled paragraph of a class docstring, each on one line; none if it is not there.
 
-    A line goes on with the item before it unless it begins with a capital letter, a backtick or ``down:`` or ``up:``,
-    which a word and a comma may precede.
+    A line goes on with the item before it unless it begins with a capital letter, a backtick or ``down:`` or ``up:``.
 
     Examples
     --------
@@ -87,7 +86,7 @@ def paragraph(label: str, doc: str) -> list[str]:
     found = re.search(rf"^{label:<7}(.*(?:\n {{7}}.*)*)", doc, re.MULTILINE)
     if found is None:
         return []
-    items = re.split(r"\n\s+(?=[A-Z`]|(?:\w+, )?(?:down|up):)", found[1])
+    items = re.split(r"\n\s+(?=[A-Z`]|(?:down|up):)", found[1])
     return [" ".join(item.replace("``", "").split()) for item in items]
 
 
@@ -96,7 +95,7 @@ def wire(doc: str) -> list[str]:
     items = [
         re.sub(r"`(?:strategies|clients)\.(\w+)\.\w+`", r"\1", item).rstrip(".") for item in paragraph("Wire", doc)
     ]
-    return [item for item in items if re.match(r"(\w+, )?(down|up): ", item)] or items[:1]
+    return [item for item in items if re.match("(down|up): ", item)] or items[:1]
 
 
 def _by_mode(algorithm: "Algorithm", say: Callable[[type[Any]], Iterable[str]]) -> list[str]:

@@ -741,6 +741,13 @@ def test_clients_may_differ_in_model_and_classes_unless_their_weights_are_averag
     assert few.startswith("fedhenn aligns on 4 public samples or more, but all clients together have 3: raise public-")
 
 
+@pytest.mark.parametrize("strategy", [FedHeNN, FedHeNNHomogeneous])
+def test_clients_with_columns_of_their_own_are_refused(strategy, refusal):
+    config = RunConfig(algorithm="fedhenn", features="slices:0.5")
+    said = refusal(FederationError, strategy().prepare, roster(2, public=9), config)
+    assert said.startswith("fedhenn shares public rows, but with features = 'slices:0.5' each client has columns")
+
+
 def test_too_few_rows_that_arrived_end_the_run(refusal):
     strategy = server({0: rows_of(3)})
     assert "have 3: raise public-fraction" in refusal(FederationError, sent, strategy, start(strategy))

@@ -9,6 +9,8 @@ import torch
 from fixtures.members import member, roster
 from fixtures.nodes import linear_node
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
@@ -18,6 +20,7 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Roster, Sharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SEEDS
+from hetfl_flwr.wire.samples import PublicIndex
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 
@@ -66,6 +69,24 @@ def test_everyone_holds_the_same_pool_of_what_clients_have_made_public(shared):
         assert [len(other) for other in pool.others] == [
             len(labels) for partition, (_, labels) in enumerate(expected) if partition != node.partition
         ]
+
+
+@given(sizes=st.dictionaries(st.integers(0, 99), st.integers(0, 5), max_size=6), data=st.data())
+def test_numbers_and_places_are_those_of_a_list_of_all_rows(sizes, data):
+    index = PublicIndex(dict(sorted(sizes.items())))
+    rows = [(client, row) for client in sorted(sizes) for row in range(sizes[client])]
+    assert len(index) == len(rows)
+    numbers = np.array(data.draw(st.lists(st.sampled_from(range(len(rows)))) if rows else st.just([])), np.int64)
+    places = index.places(numbers)
+    assert [tuple(place) for place in places.tolist()] == [rows[number] for number in numbers]
+    assert index.numbers(places.astype(np.int32)).tolist() == numbers.tolist()
+    some = np.array(data.draw(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 6)))), np.int64).reshape(-1, 2)
+    assert index.held(some).tolist() == [tuple(place) in rows for place in some.tolist()]
+
+
+def test_server_and_clients_number_the_rows_alike(shared):
+    federation, _ = shared(Sharing())
+    assert [node.pool.index for node in nodes(federation)] == [PublicIndex.of(federation.roster.seeds)] * 3
 
 
 def test_rows_of_others_are_prepared_as_the_own_ones_are(shared):
