@@ -6,7 +6,7 @@ They travel as they are stored; whoever receives them prepares them as it prepar
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class PublicIndex:
 
     def held(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Say of each of the places (N, 2) whether there is such a sample: (N,)."""
-        return cast(NDArray[np.bool_], places[:, 1] < self._of_clients(places, self.sizes))
+        return places[:, 1] < self._of_clients(places, self.sizes)
 
     def _of_clients(self, places: NDArray[np.integer[Any]], values: Mapping[int, int]) -> Numbers:
         """Return the value of each place's client; 0 where that client has none."""
