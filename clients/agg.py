@@ -1,4 +1,4 @@
-"""AGG, client half: local training on the own data and the public rows of all others.
+"""AGG, client side: local training on the own data and the public samples of all others.
 
 A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
@@ -14,7 +14,7 @@ from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 
 
 class AGGClient(KnowledgeClient):
-    """Trains on its own data and all public rows with cross-entropy, with one continuing optimizer.
+    """Trains on its own data and all public samples with cross-entropy, with one continuing optimizer.
 
     Each sample counts alike, whoever it is of. A client that is alone trains as `clients.local.LocalClient` does.
 

@@ -1,4 +1,4 @@
-"""Base of the client halves: what an algorithm writes, and what it works with."""
+"""Base of the client sides: what an algorithm writes, and what it works with."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,8 +40,8 @@ class KnowledgeClient(NumPyClient, ABC):
     keeps_state = True
     """Whether anything survives between rounds. False where each download brings all that is needed."""
 
-    two_terms = False
-    """Whether the loss has a term of the own data and one of what others teach: then ``projection`` has a meaning."""
+    has_distillation_term = False
+    """Whether the loss has a term of the own data and one of the distillation term: then ``projection`` has a meaning."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -100,7 +100,7 @@ class KnowledgeClient(NumPyClient, ABC):
         """
         config = self.node.config
         return draw_epochs(
-            generator(config.seed, self.node.partition, round, "batches"),
+            generator(config.seed, self.node.client_id, round, "batches"),
             len(self.node.data.train) if samples is None else samples,
             config.batch_size,
             epochs=config.local_epochs * times,

@@ -1,4 +1,4 @@
-"""CHFL, client half: the own head learns from the sum of all heads, on the client's own features.
+"""CHFL, client side: the own head learns from the sum of all heads, on the client's own features.
 
 Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
 """
@@ -67,7 +67,7 @@ class CHFLClient(KnowledgeClient):
         The model's head has no bias.
     """
 
-    two_terms = True
+    has_distillation_term = True
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""FedAvg, client half: local training of the global model.
+"""FedAvg, client side: local training of the global model.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
@@ -18,7 +18,7 @@ from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
 
 class FedAvgClient(KnowledgeClient):
-    """Trains the global model on its own data, with an optimizer that starts anew in each round.
+    """Trains the global model on its own data, with an optimizer that is reset every round.
 
     Wire   as in `strategies.fedavg.FedAvg`.
     State  none.

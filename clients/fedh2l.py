@@ -1,4 +1,4 @@
-"""FedH2L, client half: a step on its peers' public rows that does not conflict with its own, then its own step.
+"""FedH2L, client side: a step on its peers' public samples that does not conflict with its own, then its own step.
 
 Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
@@ -34,12 +34,12 @@ UPDATES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class FedH2LClient(KnowledgeClient):
-    """Learns from its peers' posteriors on their public rows without unlearning its own data, and teaches in turn.
+    """Learns from its peers' posteriors on their public samples without unlearning its own data, and teaches in turn.
 
     Algorithm 1 for client i of N; Acc_j is teacher j's accuracy on the rows that its posteriors p_j are on:
 
-        local step    g_loc = grad CE on the own rows and all public rows                               Eq. (1)-(2)
-        exchange      p_i on a random batch of the own public rows, and Acc_i
+        local step    g_loc = grad CE on the own rows and all public samples                               Eq. (1)-(2)
+        exchange      p_i on a random batch of the own public samples, and Acc_i
         global step   g_pub = grad 1/(N-1) sum_j [Acc_j KL(p_j || p_i) + CE] on the rows of teacher j   Eq. (3)-(6)
                       g = g_pub if <g_loc, g_pub> >= 0, else what of g_pub is orthogonal to g_loc       Eq. (7)-(15)
 
@@ -59,7 +59,7 @@ class FedH2LClient(KnowledgeClient):
     exchange_every : int
         E of the paper: local steps in a round, 1 or more. ``g_loc`` is the sum of their gradients.
     public_labels : bool
-        False: others' public rows come without labels. Then local batches are of the own rows alone, and the global
+        False: others' public samples come without labels. Then local batches are of the own rows alone, and the global
         step has no cross-entropy.
     projection : {"qp", "pcgrad", "none"}
         "qp": Eq. (8). "none": ``g_pub`` as it is. "pcgrad": the update of Yu et al. 2020 for both gradients, so part
@@ -99,10 +99,10 @@ class FedH2LClient(KnowledgeClient):
     def download_spec(self) -> PayloadSpec:
         """Expect the signals of some peers."""
         node = self.node
-        return relayed_signals(node.partitions - 1, node.config.batch_size, node.data.spec.classes)
+        return relayed_signals(node.clients - 1, node.config.batch_size, node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send posteriors on a batch of the own public rows, which these are, and the accuracy on them."""
+        """Send posteriors on a batch of the own public samples, which these are, and the accuracy on them."""
         public = len(self.node.data.public)
         return teaching_signal(min(self.node.config.batch_size, public), public, self.node.data.spec.classes)
 
@@ -146,7 +146,7 @@ class FedH2LClient(KnowledgeClient):
     def _local_steps(self, round: int, optimizer: Optimizer) -> tuple[int, float]:
         node, config = self.node, self.node.config
         samples = Joined((node.data.train, *(node.pool.others if self.public_labels else ())))
-        order = generator(config.seed, node.partition, round, "batches")
+        order = generator(config.seed, node.client_id, round, "batches")
         batches = draw_batches(order, len(samples), config.batch_size, epochs=1, batches=self.exchange_every)
         total = self._local.get_buffer("gradient").zero_()
 
@@ -161,7 +161,7 @@ class FedH2LClient(KnowledgeClient):
     @torch.no_grad()
     def _signal(self, round: int) -> Arrays:
         node, public = self.node, self.node.data.public
-        draw = generator(node.config.seed, node.partition, round, "seeds")
+        draw = generator(node.config.seed, node.client_id, round, "seeds")
         indices = draw.choice(len(public), min(node.config.batch_size, len(public)), replace=False)
         inputs, labels = public.batch(torch.from_numpy(indices))
         posteriors = functional.softmax(node.model.eval()(inputs), 1)
@@ -174,7 +174,7 @@ class FedH2LClient(KnowledgeClient):
         }
 
     def _taught(self, download: Arrays) -> Numbers:
-        """Return the numbers (M,), among all public rows, of those that the teachers' signals are about.
+        """Return the numbers (M,), among all public samples, of those that the teachers' signals are about.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class FedH2LClient(KnowledgeClient):
             Names the teacher that is no peer, or has no such row.
         """
         index, sizes, indices = self.node.pool.index, download["sizes"], download["indices"]
-        peers = [peer for peer in index.sizes if peer != self.node.partition]
+        peers = [peer for peer in index.sizes if peer != self.node.client_id]
         for teacher in download["teachers"].tolist():
             if teacher not in peers:
                 known = ", ".join(map(str, peers)) or "none"

@@ -1,4 +1,4 @@
-"""FedHe, client half: local training pulled towards the server's average logits of each sample's class.
+"""FedHe, client side: local training pulled towards the server's average logits of each sample's class.
 
 Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federated Learning", MSN 2021.
 """
@@ -41,7 +41,7 @@ class FedHeClient(KnowledgeClient):
         "kl": KL divergence of the two softmax distributions, mean over the batch.
     """
 
-    two_terms = True
+    has_distillation_term = True
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class FedHeClient(KnowledgeClient):
             sums.index_add_(0, labels, logits.detach())
             counts.add_(torch.bincount(labels, minlength=len(counts)))
             private = functional.cross_entropy(logits, labels)
-            taught = known[labels]
-            if self.alpha == 0 or not taught.any():
+            covered = known[labels]
+            if self.alpha == 0 or not covered.any():
                 return private
-            distance = self._distance(logits[taught], target[labels[taught]]) * taught.float().mean()
+            distance = self._distance(logits[covered], target[labels[covered]]) * covered.float().mean()
             return Terms(private, self.alpha * distance)
 
         samples, mean_loss = self.train(self.batches(round), loss)

@@ -1,4 +1,4 @@
-"""FedHeNN, client half: local training whose representations are pulled towards those of the others.
+"""FedHeNN, client side: local training whose representations are pulled towards those of the others.
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 """
@@ -60,7 +60,7 @@ class AligningClient(KnowledgeClient):
         Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
     """
 
-    two_terms = True
+    has_distillation_term = True
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class AligningClient(KnowledgeClient):
             From representations (R, D) and the target to the CKA of their kernels.
         """
         eta, body, measured = self.eta(round), self.node.model.body, list[Tensor]()
-        rng = generator(self.node.config.seed, self.node.partition, round, "align")
+        rng = generator(self.node.config.seed, self.node.client_id, round, "align")
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
             private = functional.cross_entropy(self.node.model(inputs), labels)
@@ -181,7 +181,7 @@ class FedHeNNHomogeneousClient(AligningClient):
     Wire   as in `strategies.fedhenn.FedHeNNHomogeneous`.
     State  the model, and whether it has trained yet.
     Departs from the paper: a client that has not trained yet is measured with the global model. The optimizer starts
-    anew in each round, as in FedAvg.
+    again in each round, as in FedAvg.
     """
 
     def download_spec(self) -> PayloadSpec:
@@ -217,7 +217,7 @@ class FedHeNNHomogeneousClient(AligningClient):
 
 
 MODES = {"heterogeneous": FedHeNNClient, "homogeneous": FedHeNNHomogeneousClient}
-"""The client half in each mode, as in `strategies.fedhenn.MODES`."""
+"""The client side in each mode, as in `strategies.fedhenn.MODES`."""
 
 
 @contextmanager

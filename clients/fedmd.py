@@ -1,4 +1,4 @@
-"""FedMD, client half: transfer learning, then rounds of digesting the consensus and revisiting the own data.
+"""FedMD, client side: transfer learning, then rounds of digesting the consensus and revisiting the own data.
 
 Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS workshop 2019 (arXiv 1910.03581).
 """
@@ -21,9 +21,9 @@ from strategies.fedmd import public_consensus, public_logits
 
 
 class FedMDClient(KnowledgeClient):
-    """Learns from the mean logits of all on public rows, in turn with its own data.
+    """Learns from the mean logits of all on public samples, in turn with its own data.
 
-    Algorithm 1. In its first round: cross-entropy on all public rows, then on the own ones ("Transfer learning"). In
+    Algorithm 1. In its first round: cross-entropy on all public samples, then on the own ones ("Transfer learning"). In
     each: ``mean |logits - consensus|`` over the digested rows and the classes ("Digest"; nothing in the first round of
     a federation), then the round's own batches with cross-entropy ("Revisit"), then logits in evaluation mode on the
     rows asked for ("Communicate").
@@ -38,7 +38,7 @@ class FedMDClient(KnowledgeClient):
     node : Node
         The client's surroundings.
     pretrain_epochs : int
-        Passes over all public rows before the client's first round, 0 or more. 0 leaves this step out.
+        Passes over all public samples before the client's first round, 0 or more. 0 leaves this step out.
     pretrain_private_epochs : int
         Passes over the own training rows after that, 0 or more.
     digest_epochs : int
@@ -59,7 +59,7 @@ class FedMDClient(KnowledgeClient):
         self.digest_epochs = digest_epochs
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the consensus on some public rows, and which rows to answer."""
+        """Expect the consensus on some public samples, and which rows to answer."""
         return public_consensus(len(self.node.pool), self.node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
@@ -89,7 +89,7 @@ class FedMDClient(KnowledgeClient):
             (public, self.pretrain_epochs, "pretrain"),
             (private, self.pretrain_private_epochs, "pretrain-private"),
         ):
-            order = generator(config.seed, self.node.partition, round, purpose)
+            order = generator(config.seed, self.node.client_id, round, purpose)
             batches = draw_batches(order, len(samples), config.batch_size, epochs=epochs, batches=0)
             train(samples, batches, optimizer, self._cross_entropy)
 
@@ -100,7 +100,7 @@ class FedMDClient(KnowledgeClient):
             return 0.0
         consensus = torch.from_numpy(download["consensus"]).to(self.node.device)
         config = self.node.config
-        order = generator(config.seed, self.node.partition, round, "digest")
+        order = generator(config.seed, self.node.client_id, round, "digest")
         batches = list(draw_batches(order, len(rows), config.batch_size, epochs=self.digest_epochs, batches=0))
         targets = (consensus[batch.to(consensus.device)] for batch in batches)
 

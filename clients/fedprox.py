@@ -1,4 +1,4 @@
-"""FedProx, client half: local training of the global model, held near it.
+"""FedProx, client side: local training of the global model, held near it.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv 1812.06127).
 """
@@ -20,7 +20,7 @@ from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
 
 class FedProxClient(KnowledgeClient):
-    """Trains the global model on ``CE + mu / 2 ||w - w_t||^2``, with an optimizer that starts anew in each round.
+    """Trains the global model on ``CE + mu / 2 ||w - w_t||^2``, with an optimizer that is reset every round.
 
     Eq. (2): w are the parameters, w_t those that the round began with; one that is not trained has not moved. The norm
     is squared (Flower's example leaves the square out). Running statistics have no part in it.
@@ -41,7 +41,7 @@ class FedProxClient(KnowledgeClient):
     """
 
     keeps_state = False
-    two_terms = True
+    has_distillation_term = True
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""FedRep, client half: a head of its own on a body that all clients share.
+"""FedRep, client side: a head of its own on a body that all clients share.
 
 Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
 ICML 2021.
@@ -24,7 +24,7 @@ class FedRepClient(KnowledgeClient):
     """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
 
     Algorithm 1, with epochs of mini-batches in place of its single steps; the body's are those of the run config
-    (``local-epochs``, ``local-batches``). Each part has an optimizer of its own, which starts anew in each round. While
+    (``local-epochs``, ``local-batches``). Each part has an optimizer of its own, which is reset every round. While
     the head trains, the body is in evaluation mode: its weights, running statistics and dropout stand still.
 
     Wire   as in `strategies.fedrep.FedRep`.
@@ -68,7 +68,7 @@ class FedRepClient(KnowledgeClient):
             return functional.cross_entropy(head(body(inputs)), labels)
 
         config, samples = self.node.config, self.node.data.train
-        rng = generator(config.seed, self.node.partition, round, "head")
+        rng = generator(config.seed, self.node.client_id, round, "head")
         batches = draw_batches(rng, len(samples), config.batch_size, epochs=self.head_epochs, batches=0)
         body.eval()
         _, first_loss = train(samples, batches, make_optimizer(config, head.parameters()), head_loss)

@@ -1,4 +1,4 @@
-"""FML, client half: the own model and a copy of the global one teach each other.
+"""FML, client side: the own model and a copy of the global one teach each other.
 
 Shen et al., "Federated Mutual Learning", 2020 (arXiv 2006.16765).
 """
@@ -33,7 +33,7 @@ class FMLClient(KnowledgeClient):
 
     Both losses are of the logits from before either model's step, at temperature 1, and no gradient flows to a teacher.
     Each model has an optimizer of its own, as the run config says: the local model's goes on from round to round, the
-    meme's starts anew. The paper's is SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5 epochs a round.
+    meme's starts again. The paper's is SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5 epochs a round.
 
     ``beta = 1`` makes the global model that of federated averaging with equal weights, ``alpha = 1`` the own model that
     of local training. Costs a second forward and backward pass, the meme's, for each batch.
@@ -65,7 +65,7 @@ class FMLClient(KnowledgeClient):
         ``alpha`` or ``beta`` is out of range.
     """
 
-    two_terms = True
+    has_distillation_term = True
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class FMLClient(KnowledgeClient):
             """Take the meme's step; return the own model's loss, for `train` to take its step."""
             own, forked = self.node.model(inputs), self.meme(inputs)
             meme_optimizer.zero_grad(set_to_none=True)
-            truth, taught = _mutual(beta, labels, student=forked, teacher=own)
-            value = truth + taught
+            truth, distillation = _mutual(beta, labels, student=forked, teacher=own)
+            value = truth + distillation
             descend(meme_optimizer, value)
             meme_loss.add_(value.detach().double().cpu() * len(labels))
             return _mutual(alpha, labels, student=own, teacher=forked)

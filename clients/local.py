@@ -1,4 +1,4 @@
-"""Local training, client half: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
+"""Local training, client side: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
 
 from torch import Tensor
 from torch.nn import functional

@@ -1,9 +1,9 @@
-"""From an algorithm's name to its two halves, by convention; no algorithm is listed anywhere.
+"""From an algorithm's name to its two sides, by convention; no algorithm is listed anywhere.
 
 ``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A name that is none of this project,
 ``my_pkg.fedproto`` (or ``fedproto``), is ``my_pkg.fedproto.strategy.FedProto`` and
 ``my_pkg.fedproto.client.FedProtoClient``. The class is the one whose name, without regard to case, is the last part of
-the algorithm's name (plus ``Client`` for the client half).
+the algorithm's name (plus ``Client`` for the client side).
 
 An algorithm whose modes are classes of their own says so in a mapping ``MODES`` in each of the two modules, from the
 values of its key ``mode`` to the classes; the first is the default, and the class that the convention asks for.
@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_own_keys
+from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_algorithm_options
 from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
 from hetfl_flwr.packages import own_package
 
@@ -51,7 +51,7 @@ class Algorithm:
 
     @property
     def halves(self) -> list[type[Any]]:
-        """All classes: the server halves of all modes, then the client halves."""
+        """All classes: the server sides of all modes, then the client sides."""
         kinds = self.modes.values() or [self]
         return [one.strategy for one in kinds] + [one.client for one in kinds]
 
@@ -78,12 +78,14 @@ def for_heterogeneous_models() -> list[str]:
 
 
 def for_flower(config: RunConfig) -> dict[str, Value]:
-    """Return all keys as ``flwr run -c`` takes them: the own ones of an algorithm of somebody else in ``own-keys``."""
+    """Return all keys as ``flwr run -c`` takes them: the own ones of an algorithm of somebody else in ``algorithm-options``."""
     flat, prefix = config.to_flat(), f"{config.algorithm}."
     if config.algorithm in names():
         return flat
     own = {key.removeprefix(prefix): value for key, value in flat.items() if key.startswith(prefix)}
-    return {key: flat[key] for key in flat if not key.startswith(prefix)} | {"own-keys": write_own_keys(own)}
+    return {key: flat[key] for key in flat if not key.startswith(prefix)} | {
+        "algorithm-options": write_algorithm_options(own)
+    }
 
 
 def resolve_models(config: RunConfig) -> RunConfig:
@@ -164,12 +166,12 @@ def chosen(config: RunConfig) -> Algorithm:
 
 
 def build_strategy(config: RunConfig) -> Any:
-    """Build the server half with the hyper-parameters that the run config gives it."""
+    """Build the server side with the hyper-parameters that the run config gives it."""
     return _build(config, chosen(config).strategy)
 
 
 def build_client(config: RunConfig, *args: object) -> Any:
-    """Build the client half with the hyper-parameters that the run config gives it."""
+    """Build the client side with the hyper-parameters that the run config gives it."""
     return _build(config, chosen(config).client, *args)
 
 
@@ -190,7 +192,7 @@ def check_options(config: RunConfig) -> None:
     for half in find(config.algorithm).halves:
         _typed(config, half)
     if config.projection != "none" and not getattr(client, "two_terms", False):
-        able = [name for name in names() if find(name).client.two_terms]
+        able = [name for name in names() if find(name).client.has_distillation_term]
         raise ConfigError(
             f"projection = {config.projection}: the loss of {config.algorithm} has no term of its own for what others "
             f"teach; these have: {', '.join(able)}"

@@ -1,6 +1,6 @@
 """The ClientApp: Flower's messages in, a NumPyClient's ``fit`` and ``evaluate`` called, replies out.
 
-The NumPyClient is built anew for every message; what must survive goes through `hetfl_flwr.node.state`. An error
+The NumPyClient is rebuilt for every message; what must survive goes through `hetfl_flwr.node.state`. An error
 becomes an error reply that names client, stage and round, so that every engine shows the same line.
 """
 
@@ -35,7 +35,7 @@ from hetfl_flwr.wire.messages import (
     POOL,
     ROUND,
     RUN,
-    SEEDS,
+    SHARE,
     STAGES,
 )
 from hetfl_flwr.wire.naming import Naming, data_label, public_data, shares_names
@@ -85,8 +85,8 @@ def roll_call(message: Message, context: Context) -> Message:
     classes, inputs = _named(node, share=share or public_data(node.config.dataset))
     member = Member(
         node=context.node_id,
-        partition=node.partition,
-        partitions=node.partitions,
+        client_id=node.client_id,
+        clients=node.clients,
         model=node.model_name,
         parameters=trainable_count(node.model),
         width=node.model.width,
@@ -101,7 +101,7 @@ def roll_call(message: Message, context: Context) -> Message:
         validation=len(node.data.validation),
         test=len(node.data.test),
         round=-1 if not client.keeps_state else state.round if state else 0,
-        holds=tuple(node.seeds.partitions()),
+        holds=tuple(node.public_samples.client_ids()),
         dataset=data_label(node.config.dataset, context.node_config, share=share),
         class_digests=classes.digests,
         class_names=classes.shown,
@@ -113,14 +113,16 @@ def roll_call(message: Message, context: Context) -> Message:
     return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
 
 
-@app.query(SEEDS.removeprefix("query."))
+@app.query(SHARE.removeprefix("query."))
 @_surfaced
-def seeds(message: Message, context: Context) -> Message:
-    """Hand out this client's public rows, with their labels if they are asked for."""
+def share(message: Message, context: Context) -> Message:
+    """Hand out this client's public samples, with their labels if they are asked for."""
     node = _node(context)
     labelled = bool(message.content.config_records[CONFIG][LABELLED])
     declared = public_samples(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
-    shared = private_rows(node.own_seeds(labelled=labelled), declared, node.config, node.partition, "public-rows")
+    shared = private_rows(
+        node.own_public_samples(labelled=labelled), declared, node.config, node.client_id, "public-rows"
+    )
     count = MetricRecord({EXAMPLES: len(node.data.public)})
     return Message(RecordDict({ARRAYS: _to_send(node, shared), METRICS: count}), reply_to=message)
 
@@ -128,8 +130,8 @@ def seeds(message: Message, context: Context) -> Message:
 @app.query(POOL.removeprefix("query."))
 @_surfaced
 def pool(message: Message, context: Context) -> Message:
-    """Take up public rows of other clients."""
-    taken = _node(context).keep_seeds(message.content.array_records[ARRAYS])
+    """Take up public samples of other clients."""
+    taken = _node(context).keep_public_samples(message.content.array_records[ARRAYS])
     return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: taken})}), reply_to=message)
 
 
@@ -144,7 +146,7 @@ def train(message: Message, context: Context) -> Message:
     arrays, examples, metrics = client.fit(list(sent.values()), config)
     learnt = dict(zip(declared.names, arrays, strict=True))
     round = int(config[ROUND])  # type: ignore[arg-type]
-    upload = private_upload(learnt, declared, sent, expected, node.config, node.partition, round)
+    upload = private_upload(learnt, declared, sent, expected, node.config, node.client_id, round)
     return Message(
         RecordDict({ARRAYS: _to_send(node, upload), METRICS: MetricRecord({**metrics, EXAMPLES: examples})}),
         reply_to=message,
@@ -196,9 +198,9 @@ def _to_send(node: Node, arrays: Arrays) -> ArrayRecord:
 
 
 def _where(message: Message, context: Context) -> str:
-    partition = context.node_config.get("partition-id", f"on node {context.node_id}")
+    client_id = context.node_config.get("partition-id", f"on node {context.node_id}")
     kind = message.metadata.message_type
-    where = f"client {partition}, {STAGES.get(kind, kind)}"
+    where = f"client {client_id}, {STAGES.get(kind, kind)}"
     record = message.content.config_records.get(CONFIG) if message.has_content() else None
     return f"{where}, round {record[ROUND]!r}: " if record is not None and ROUND in record else f"{where}: "
 

@@ -156,7 +156,9 @@ def _noise(multiplier: float, info: ValidationInfo) -> float:
     key = _kebab(info.field_name or "")
     norm = key.replace("noise-multiplier", "clipping-norm")
     if multiplier > 0 and info.data.get(norm.replace("-", "_")) == 0:
-        raise ConfigError(f"{key} = {multiplier:g} needs {norm} above 0: the noise's deviation is {key} times {norm}")
+        raise ConfigError(
+            f"{key} = {multiplier:g} needs {norm} above 0: the noise's standard deviation is {key} times {norm}"
+        )
     return multiplier
 
 
@@ -254,7 +256,7 @@ class RunConfig(BaseModel):
         str,
         Field(min_length=1, description="Name of `hetfl list algorithms`, or package.module of your own."),
     ] = "fedhe"
-    own_keys: Annotated[
+    algorithm_options: Annotated[
         str,
         Field(
             description="The algorithm's own keys without its name, 'weight=0.5 kind=cosine', quoted as in a shell; "
@@ -269,7 +271,7 @@ class RunConfig(BaseModel):
         AfterValidator(_dataset),
         Field(
             description="Name of `hetfl list datasets`, a Hugging Face hub id, a folder that begins with ./ or /, or "
-            "rotated- and one of images; or a comma list, dealt round-robin over the clients. Empty: digits where all "
+            "rotated- and one of images; or a comma list, assigned round-robin over the clients. Empty: digits where all "
             "clients are simulated; in deployment each node names its own.",
         ),
     ] = ""
@@ -348,17 +350,17 @@ class RunConfig(BaseModel):
     public_fraction: Annotated[
         float, Field(ge=0, lt=1, description="Part of a client's rows, all for training, that it may show to others.")
     ] = 0.1
-    halved_fraction: Annotated[
+    half_data_fraction: Annotated[
         float,
         Field(ge=0, le=1, description="Part of the clients, drawn by the seed, that keep half of their training rows."),
     ] = 0.0
     shared_split: Annotated[
         bool, Field(description="Domains of the same images (rotated) split them alike, so that none trains on a test.")
     ] = False
-    even_tests: Annotated[
+    iid_evaluation: Annotated[
         bool,
         Field(
-            description="Validation and test rows are dealt out evenly, with all classes; partition is for the rest."
+            description="Validation and test rows are assigned out evenly, with all classes; partition is for the rest."
         ),
     ] = False
     normalize: Annotated[
@@ -374,7 +376,7 @@ class RunConfig(BaseModel):
         str,
         AfterValidator(_models),
         Field(
-            description="Models dealt round-robin over the clients: names of `hetfl list models`, or module:function. "
+            description="Models assigned round-robin over the clients: names of `hetfl list models`, or module:function. "
             f"auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for "
             "texts, or the first alone for an algorithm that needs one model."
         ),
@@ -415,7 +417,7 @@ class RunConfig(BaseModel):
     fraction: Annotated[
         float, Field(gt=0, le=1, description="Part of the clients drawn for each round, rounded up.")
     ] = 1.0
-    absent_fraction: Annotated[
+    nonparticipating_fraction: Annotated[
         float,
         Field(
             ge=0,
@@ -425,7 +427,7 @@ class RunConfig(BaseModel):
         ),
     ] = 0.0
     min_clients: Annotated[
-        int, Field(ge=1, le=MOST, description="With fewer good replies than this in a round, the run ends.")
+        int, Field(ge=1, le=MOST, description="With fewer valid replies than this in a round, the run ends.")
     ] = 1
     round_timeout: Annotated[
         float,
@@ -464,7 +466,7 @@ class RunConfig(BaseModel):
         ),
     ] = 5.0
     evaluate_every: Annotated[
-        int, Field(ge=1, le=MOST, description="Evaluate on the clients each so many rounds, and after the last.")
+        int, Field(ge=1, le=MOST, description="Evaluate on the clients every N rounds, and after the last.")
     ] = 1
     keep_best: Annotated[
         bool,
@@ -481,7 +483,7 @@ class RunConfig(BaseModel):
         str,
         AfterValidator(_seconds),
         Field(
-            description="Simulated seconds that a client takes for a round, dealt round-robin over the clients: "
+            description="Simulated seconds that a client takes for a round, assigned round-robin over the clients: "
             "'1,1,20' makes every third one slow. Local engine only: orders replies, written down as clock. Empty: 1."
         ),
     ] = ""
@@ -502,7 +504,7 @@ class RunConfig(BaseModel):
     projection: Annotated[
         Literal["none", "qp", "pcgrad"],
         Field(
-            description="Gradient of what others teach where it conflicts with that of the own data, for algorithms "
+            description="Gradient of the distillation term where it conflicts with that of the own data, for algorithms "
             "whose loss has a term of each: none, as it is; qp, without what conflicts (FedH2L's Eq. 8); pcgrad, both "
             "without."
         ),
@@ -526,12 +528,18 @@ class RunConfig(BaseModel):
         float,
         PER_NODE,
         AfterValidator(_noise),
-        Field(ge=0, le=1e30, description="Deviation of the Gaussian noise on each upload, in clipping-norm. 0: none."),
+        Field(
+            ge=0,
+            le=1e30,
+            description="Standard deviation of the Gaussian noise on each upload, in clipping-norm. 0: none.",
+        ),
     ] = 0.0
     public_clipping_norm: Annotated[
         float,
         PER_NODE,
-        Field(ge=0, le=1e30, description="L2 norm, in stored values, to which each shared public row is cut. 0: off."),
+        Field(
+            ge=0, le=1e30, description="L2 norm, in stored values, to which each shared public sample is cut. 0: off."
+        ),
     ] = 0.0
     public_noise_multiplier: Annotated[
         float,
@@ -540,7 +548,7 @@ class RunConfig(BaseModel):
         Field(
             ge=0,
             le=1e30,
-            description="Deviation of the Gaussian noise on each public row, in its clipping norm. 0: none.",
+            description="Standard deviation of the Gaussian noise on each public sample, in its clipping norm. 0: none.",
         ),
     ] = 0.0
     noise_source: Annotated[
@@ -624,7 +632,7 @@ class RunConfig(BaseModel):
     ] = 20
     checkpoint_every: Annotated[
         int,
-        Field(ge=0, le=MOST, description="Write a checkpoint for --resume each so many rounds. 0: only at the end."),
+        Field(ge=0, le=MOST, description="Write a checkpoint for --resume every N rounds. 0: only at the end."),
     ] = 10
 
     options: Annotated[dict[str, Value], Field(exclude=True, description="The algorithms' own keys, as name.key.")] = {}
@@ -742,9 +750,11 @@ def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -
         if key not in keys:
             raise ConfigError(unknown("config key", key, keys))
     options = {key: value for key, value in items if "." in key}
-    if isinstance(own := general.get("own-keys"), str):
-        general["own-keys"] = ""
-        options |= parse_own_keys(own, str(general.get("algorithm", RunConfig.model_fields["algorithm"].default)))
+    if isinstance(own := general.get("algorithm-options"), str):
+        general["algorithm-options"] = ""
+        options |= parse_algorithm_options(
+            own, str(general.get("algorithm", RunConfig.model_fields["algorithm"].default))
+        )
     try:
         return RunConfig.model_validate({**general, "options": options})
     except ValidationError as error:
@@ -781,8 +791,8 @@ def parse_setting(text: str) -> tuple[str, Value]:
     return key.strip(), parse_value(value.strip())
 
 
-def parse_own_keys(text: str, algorithm: str) -> dict[str, Value]:
-    """Read the value of ``own-keys``: what would follow ``--set`` in a shell, without the algorithm's name.
+def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:
+    """Read the value of ``algorithm-options``: what would follow ``--set`` in a shell, without the algorithm's name.
 
     Raises
     ------
@@ -797,15 +807,17 @@ def parse_own_keys(text: str, algorithm: str) -> dict[str, Value]:
     try:
         settings = dict(parse_setting(word) for word in shlex.split(text))
     except (ValueError, ConfigError) as error:
-        raise ConfigError(f"own-keys = {text!r}: {error}") from None
+        raise ConfigError(f"algorithm-options = {text!r}: {error}") from None
     for key in settings:
         if "." in key:
-            raise ConfigError(f"own-keys = {text!r}: write '{key.rpartition('.')[2]}', without the algorithm's name")
+            raise ConfigError(
+                f"algorithm-options = {text!r}: write '{key.rpartition('.')[2]}', without the algorithm's name"
+            )
     return {f"{algorithm}.{key}": value for key, value in settings.items()}
 
 
-def write_own_keys(values: Mapping[str, Value]) -> str:
-    """Write an algorithm's own keys as the value of ``own-keys``.
+def write_algorithm_options(values: Mapping[str, Value]) -> str:
+    """Write an algorithm's own keys as the value of ``algorithm-options``.
 
     Examples
     --------

@@ -21,7 +21,7 @@ __all__ = [
     "FLOWER_LOGGER",  # to show or hide the log, and to keep tracebacks of one-line errors out of it
     "SUPERLINK_NODE_ID",  # the sender of what a server sends
     "ErrorCode",  # why there is no reply: the client raised, or never answered
-    "NumPyClient",  # the base of every client half
+    "NumPyClient",  # the base of every client side
     "ProtoMessage",  # a message as bytes, for worker processes and checkpoints
     "ProtoRecordDict",  # a client's records as bytes, where they rest in a file
     "Run",  # what a Grid says of its run

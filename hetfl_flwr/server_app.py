@@ -123,7 +123,7 @@ def _timed(
     Raises
     ------
     TooFewClients
-        Fewer good replies than ``min-clients``.
+        Fewer valid replies than ``min-clients``.
     """
     started = perf_counter()
     played = play()
@@ -132,7 +132,7 @@ def _timed(
     if number and len(played.trained.replies) < wanted:
         reasons = "; ".join(failure.reason for failure in played.trained.failures[:3]) or "no client took part"
         raise TooFewClients(
-            f"round {number}: {len(played.trained.replies)} good replies, fewer than min-clients = {wanted}: {reasons}"
+            f"round {number}: {len(played.trained.replies)} valid replies, fewer than min-clients = {wanted}: {reasons}"
         )
     return entry, played.arrays
 

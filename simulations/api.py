@@ -200,20 +200,20 @@ class Result:
         ]
         return _frame(rows)
 
-    def node(self, partition: int) -> Node:
+    def node(self, client_id: int) -> Node:
         """Return a client with its trained model and its data; as `hetfl_flwr.runs.trained.load_client`."""
         from hetfl_flwr.runs.trained import load_client
 
         with process_as_it_was(log=False, bars=False):
-            return load_client(self.folder, partition)
+            return load_client(self.folder, client_id)
 
-    def model(self, partition: int) -> SplitModel:
+    def model(self, client_id: int) -> SplitModel:
         """Return a client's trained model, to be called with inputs as `node` has them in its data."""
-        return self.node(partition).model
+        return self.node(client_id).model
 
-    def export(self, partition: int, path: Path | str) -> Path:
+    def export(self, client_id: int, path: Path | str) -> Path:
         """Write a client's trained model to a file that needs nothing of this project; as `export`."""
-        return export(self.folder, partition, path)
+        return export(self.folder, client_id, path)
 
     def plot(self) -> Figure:
         """Return the accuracy over the rounds as a figure, which a notebook shows as the value of a cell."""
@@ -279,7 +279,7 @@ FIGURES = (
 """What `compare` tells of a run."""
 
 
-def export(folder: Path | str, partition: int, path: Path | str) -> Path:
+def export(folder: Path | str, client_id: int, path: Path | str) -> Path:
     """Write what a client has learnt to a file for a device that has none of this project; as ``hetfl export``.
 
     Parameters
@@ -300,7 +300,7 @@ def export(folder: Path | str, partition: int, path: Path | str) -> Path:
     from simulations.export import export_node
 
     with process_as_it_was(log=False, bars=False):
-        return export_node(load_client(folder, partition, data=False), Path(path))
+        return export_node(load_client(folder, client_id, data=False), Path(path))
 
 
 def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> dict[str, Value]:

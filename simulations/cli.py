@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Federated learning across unlike models.",
+    help="Federated learning across heterogeneous models.",
 )
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -233,7 +233,7 @@ def new(
 
     here = Path.cwd()
     folder = write_algorithm(name, here).relative_to(here)
-    typer.echo(f"written: {folder} (server half strategy.py, client half client.py, test_{folder.name}.py)")
+    typer.echo(f"written: {folder} (server side strategy.py, client side client.py, test_{folder.name}.py)")
     typer.echo(f"run it:  hetfl run {name} --clients 4 --rounds 10")
     typer.echo(f"test it: pytest {folder}")
 

@@ -124,7 +124,7 @@ def description(node: Node) -> dict[str, Any]:
             "model": node.model_name,
             "algorithm": config.algorithm,
             "dataset": config.dataset,
-            "partition": node.partition,
+            "partition": node.client_id,
             "seed": config.seed,
         },
     }

@@ -27,7 +27,7 @@ FLOWER_S = re.compile(
 def algorithms() -> Table:
     """List the algorithms: paper, what crosses the wire, what is needed of the clients, and the own keys.
 
-    All of it is read off the server half: the citation in its module's docstring, the first line and the ``Wire``
+    All of it is read off the server side: the citation in its module's docstring, the first line and the ``Wire``
     paragraph of the class's docstring, the attributes ``heterogeneous``, ``sharing`` and ``width``. A need that these
     do not tell stands in a ``Needs`` paragraph beside ``Wire``.
     """
@@ -66,7 +66,7 @@ def citation(doc: str) -> str:
 
     Examples
     --------
-    >>> citation('FedX, server half.\n\nRoe et al., "FedX: Learning\nApart", ICML 2022 (arXiv 2201.00001).')
+    >>> citation('FedX, server side.\n\nRoe et al., "FedX: Learning\nApart", ICML 2022 (arXiv 2201.00001).')
     'Roe et al., ICML 2022 (arXiv 2201.00001)'
     """
     found = re.search(r'\n\n([^"]+),\s"[^"]+",\s([^"]*?\d{4}(?:\s\([^)]*\))?)', doc)
@@ -99,7 +99,7 @@ def wire(doc: str) -> list[str]:
 
 
 def _by_mode(algorithm: "Algorithm", say: Callable[[type[Any]], Iterable[str]]) -> list[str]:
-    """Return what is said of a server half, then what is said of it in other modes and not in the default one."""
+    """Return what is said of a server side, then what is said of it in other modes and not in the default one."""
     lines = list(say(algorithm.strategy))
     _, *others = algorithm.modes.items() or [("", algorithm)]
     return lines + [f"mode={mode}: {line}" for mode, one in others for line in say(one.strategy) if line not in lines]
@@ -110,7 +110,7 @@ def _needs(half: type[Any]) -> Iterator[str]:
     strategy, doc = half(), inspect.getdoc(half) or ""
     sharing = getattr(strategy, "sharing", None)
     if sharing is not None:
-        yield "public rows with labels" if sharing.labelled else "public rows"
+        yield "public samples with labels" if sharing.labelled else "public samples"
     width = getattr(strategy, "width", 0)
     if width:
         yield f"one embedding width ({width})"

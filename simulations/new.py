@@ -16,7 +16,7 @@ OWN = ("hetfl_flwr", "strategies", "clients", "simulations")
 
 
 def write_algorithm(name: str, here: Path) -> Path:
-    """Write a package with both halves of an algorithm and their test.
+    """Write a package with both sides of an algorithm and their test.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""AGG, server half: public rows are shared before round 1, and nothing is exchanged after that.
+"""AGG, server side: public samples are shared before round 1, and nothing is exchanged after that.
 
 A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
@@ -11,9 +11,9 @@ from strategies.base import KnowledgeStrategy, Upload
 
 
 class AGG(KnowledgeStrategy):
-    """Local training on the own data and all public rows: what shared rows alone are worth. A baseline of FedH2L.
+    """Local training on the own data and all public samples: what shared rows alone are worth. A baseline of FedH2L.
 
-    Wire   nothing either way. Once, before round 1: each client's public rows with their labels, up and down to all
+    Wire   nothing either way. Once, before round 1: each client's public samples with their labels, up and down to all
            others.
     Needs  equal classes, one shape of input
     State  none.
@@ -22,7 +22,7 @@ class AGG(KnowledgeStrategy):
     sharing = Sharing(labelled=True, to_clients=True)
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients without public rows, or with inputs or classes unlike the others'.
+        """Refuse clients without public samples, or with inputs or classes different from the others'.
 
         Raises
         ------
@@ -35,7 +35,7 @@ class AGG(KnowledgeStrategy):
         """Know nothing."""
         return {}
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send nothing."""
         return {}
 
@@ -43,6 +43,6 @@ class AGG(KnowledgeStrategy):
         """Expect nothing."""
         return EMPTY
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Learn nothing."""
-        return knowledge
+        return server_state

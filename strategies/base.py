@@ -1,4 +1,4 @@
-"""Base of the server halves: Flower's four hooks, written once."""
+"""Base of the server sides: Flower's four hooks, written once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Upload:
         How many samples it has trained on.
     """
 
-    partition: int
+    client_id: int
     arrays: Arrays
     samples: int
 
@@ -42,7 +42,7 @@ class Upload:
 class KnowledgeStrategy(Strategy, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
-    An algorithm writes `initial`, `download_for`, `absorb` and `upload_spec`. All that the server knows is a set of
+    An algorithm writes `initial`, `download_for`, `aggregate` and `upload_spec`. All that the server knows is a set of
     named arrays that passes through these functions and lives nowhere else; that is why a run can be checkpointed and
     resumed without the algorithm's help.
     """
@@ -54,7 +54,7 @@ class KnowledgeStrategy(Strategy, ABC):
     """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
 
     sharing: Sharing | None = None
-    """What is needed of the clients' public rows: they are in ``roster.seeds`` from before round 1. None: nothing."""
+    """What is needed of the clients' public samples: they are in ``roster.public_samples`` from before round 1. None: nothing."""
 
     asynchronous = False
     """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
@@ -90,7 +90,7 @@ class KnowledgeStrategy(Strategy, ABC):
         """Return what the server knows before round 1."""
 
     @abstractmethod
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Return what a client is sent in a round, as its own half declares it."""
 
     @abstractmethod
@@ -102,10 +102,10 @@ class KnowledgeStrategy(Strategy, ABC):
         return MOST_SAMPLES
 
     @abstractmethod
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Return what the server knows after a round. The uploads, at least one, are ordered by partition."""
 
-    def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
         """Return what a client is sent along when it is asked to measure its model: by default nothing."""
         return {}
 
@@ -116,30 +116,30 @@ class KnowledgeStrategy(Strategy, ABC):
         Raises
         ------
         FederationError
-            As `check`; or public rows are needed of clients that each have columns of their own.
+            As `check`; or public samples are needed of clients that each have columns of their own.
         """
         if self.sharing is not None and config.features != "all":
             raise FederationError(
-                f"{config.algorithm} shares public rows, but with features = '{config.features}' "
+                f"{config.algorithm} shares public samples, but with features = '{config.features}' "
                 "each client has columns of its own"
             )
         self.check(roster)
         self.roster, self.config = roster, config
-        self._knowledge = to_record(self.initial(roster))
-        return self._knowledge
+        self._server_state = to_record(self.initial(roster))
+        return self._server_state
 
     @final
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Write one message to each client of the round."""
-        self._knowledge = arrays
-        knowledge = from_record(arrays)
+        self._server_state = arrays
+        server_state = from_record(arrays)
         config[ROUND] = server_round
         return [
             Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.TRAIN)
             for node in grid.get_node_ids()
-            for download in [self.download_for(self.roster.of(node), knowledge, server_round)]
+            for download in [self.download_for(self.roster.of(node), server_state, server_round)]
         ]
 
     @final
@@ -147,31 +147,31 @@ class KnowledgeStrategy(Strategy, ABC):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Turn the replies into uploads and let the algorithm absorb them."""
-        replies = sorted(replies, key=lambda reply: self.roster.of(reply.metadata.src_node_id).partition)
+        replies = sorted(replies, key=lambda reply: self.roster.of(reply.metadata.src_node_id).client_id)
         if not replies:
             return None, None
         uploads = [
             Upload(
-                self.roster.of(reply.metadata.src_node_id).partition,
+                self.roster.of(reply.metadata.src_node_id).client_id,
                 from_record(reply.content.array_records[ARRAYS]),
                 int(reply.content.metric_records[METRICS][EXAMPLES]),  # type: ignore[arg-type]
             )
             for reply in replies
         ]
-        self._knowledge = to_record(self.absorb(from_record(self._knowledge), uploads))
-        return self._knowledge, aggregate_metricrecords([reply.content for reply in replies], EXAMPLES)
+        self._server_state = to_record(self.aggregate(from_record(self._server_state), uploads))
+        return self._server_state, aggregate_metricrecords([reply.content for reply in replies], EXAMPLES)
 
     @final
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask each client to measure the model that it keeps."""
-        knowledge = from_record(arrays)
+        server_state = from_record(arrays)
         config[ROUND] = server_round
         return [
             Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.EVALUATE)
             for node in grid.get_node_ids()
-            for download in [self.assess_download_for(self.roster.of(node), knowledge)]
+            for download in [self.assess_download_for(self.roster.of(node), server_state)]
         ]
 
     @final

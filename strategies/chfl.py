@@ -1,4 +1,4 @@
-"""CHFL, server half: the sum of the clients' heads.
+"""CHFL, server side: the sum of the clients' heads.
 
 Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
 """
@@ -96,21 +96,21 @@ class CHFL(KnowledgeStrategy):
         """Know no head."""
         return {} if self.mode == "solo" else _total(self.robust, [], roster.classes, next(iter(roster)).width)
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the sum of the heads."""
-        return knowledge
+        return server_state
 
-    def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
         """Send the same along when the mean of the heads is measured."""
-        return knowledge if self.measured == "averaged" else {}
+        return server_state if self.measured == "averaged" else {}
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect a head."""
         return EMPTY if self.mode == "solo" else linear_head(member.classes, member.width)
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Add up the heads of this round: Eq. (4)."""
-        return knowledge if self.mode == "solo" else _total(self.robust, uploads, *knowledge["weight"].shape)
+        return server_state if self.mode == "solo" else _total(self.robust, uploads, *server_state["weight"].shape)
 
 
 def _total(average: Average, uploads: Sequence[Upload], classes: int, width: int) -> Arrays:

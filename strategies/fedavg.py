@@ -1,4 +1,4 @@
-"""FedAvg, server half: Flower's own strategies.
+"""FedAvg, server side: Flower's own strategies.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """

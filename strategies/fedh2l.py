@@ -1,4 +1,4 @@
-"""FedH2L, server half: hands each client the teaching signals of its peers, and computes nothing.
+"""FedH2L, server side: hands each client the teaching signals of its peers, and computes nothing.
 
 Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
@@ -18,7 +18,7 @@ from strategies.base import KnowledgeStrategy, Upload
 
 
 def teaching_signal(rows: int, public: int, classes: int) -> PayloadSpec:
-    """Declare what goes up: posteriors on some of a client's public rows, (B, C), and the accuracy on them, ().
+    """Declare what goes up: posteriors on some of a client's public samples, (B, C), and the accuracy on them, ().
 
     The rows' numbers among the client's public ones, (B,), come first.
     """
@@ -37,20 +37,20 @@ def relayed_signals(peers: int, rows: int, classes: int) -> PayloadSpec:
     Who they are, the accuracy and the number of rows of each, (T,); the rows' numbers among each teacher's public
     rows, (M,), and the posteriors on them, (M, C). M is the sum of the T numbers of rows.
     """
-    teachers, taught = Dim("T", peers), Dim("M", peers * rows)
+    teachers, received = Dim("T", peers), Dim("M", peers * rows)
     return PayloadSpec(
         (
             ArraySpec("teachers", (teachers,), "int32", minimum=0),
             fractions("accuracies", (teachers,)),
             ArraySpec("sizes", (teachers,), "int32", minimum=1, maximum=rows),
-            ArraySpec("indices", (taught,), "int32", minimum=0),
-            probabilities("posteriors", (taught, classes)),
+            ArraySpec("indices", (received,), "int32", minimum=0),
+            probabilities("posteriors", (received, classes)),
         )
     )
 
 
 class FedH2L(KnowledgeStrategy):
-    """Relays each client's posteriors on some of its public rows, and their accuracy, to its peers.
+    """Relays each client's posteriors on some of its public samples, and their accuracy, to its peers.
 
     Algorithm 1, "Broadcast": the paper's decentralised exchange, over a star. The server computes nothing; it hands on
     in one round what it was sent in the round before.
@@ -60,8 +60,8 @@ class FedH2L(KnowledgeStrategy):
                  (4,260 with 3 peers at B = 32, C = 10); nothing in round 1
            up:   indices (B,) int32, posteriors (B, C) float32, accuracy () float32: 4 B (C + 1) + 4 bytes
                  (1,412 at B = 32, C = 10)
-           B is ``batch-size``, or the client's number of public rows where it has fewer.
-           Once, before round 1: each client's public rows, with their labels if ``public_labels``, up and down to all
+           B is ``batch-size``, or the client's number of public samples where it has fewer.
+           Once, before round 1: each client's public samples, with their labels if ``public_labels``, up and down to all
            others.
     Needs  equal classes, one shape of input
     State  of each client K that took part in the last round: indices.K (B,) int32, posteriors.K (B, C) float32,
@@ -73,10 +73,10 @@ class FedH2L(KnowledgeStrategy):
     Parameters
     ----------
     teachers : int
-        How many peers teach a client in a round, drawn anew for each client and round (the paper's asynchronous
+        How many peers teach a client in a round, drawn again for each client and round (the paper's asynchronous
         variant, Table 7), 0 or more. 0, or at least as many as there are: all.
     public_labels : bool
-        Whether public rows travel with their labels. False: clients learn from the posteriors alone ("unlabelled").
+        Whether public samples travel with their labels. False: clients learn from the posteriors alone ("unlabelled").
     """
 
     def __init__(self, *, teachers: Annotated[int, Field(ge=0)] = 0, public_labels: bool = True) -> None:
@@ -85,7 +85,7 @@ class FedH2L(KnowledgeStrategy):
         self.sharing = Sharing(labelled=public_labels, to_clients=True)
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients without public rows, or with inputs or classes unlike the others'.
+        """Refuse clients without public samples, or with inputs or classes different from the others'.
 
         Raises
         ------
@@ -99,20 +99,20 @@ class FedH2L(KnowledgeStrategy):
         return {}
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect posteriors on a batch of the client's public rows, which these are, and the accuracy on them."""
+        """Expect posteriors on a batch of the client's public samples, which these are, and the accuracy on them."""
         return teaching_signal(min(self.config.batch_size, member.public), member.public, member.classes)
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Keep the signals of this round; those of the one before are done with."""
-        return {f"{name}.{upload.partition:06d}": array for upload in uploads for name, array in upload.arrays.items()}
+        return {f"{name}.{upload.client_id:06d}": array for upload in uploads for name, array in upload.arrays.items()}
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Hand on the signals of a client's peers."""
-        teachers = self._teachers(member, knowledge, round)
+        teachers = self._teachers(member, server_state, round)
         if round > 1 and not teachers:
             log(WARNING, "%s, round %d: no peer has sent a signal in the last round, so it learns alone", member, round)
         indices, posteriors, accuracies = (
-            [knowledge[f"{name}.{teacher:06d}"] for teacher in teachers]
+            [server_state[f"{name}.{teacher:06d}"] for teacher in teachers]
             for name in ("indices", "posteriors", "accuracy")
         )
         return {
@@ -123,11 +123,11 @@ class FedH2L(KnowledgeStrategy):
             "posteriors": np.concatenate([np.zeros((0, member.classes), np.float32), *posteriors]),
         }
 
-    def _teachers(self, member: Member, knowledge: Arrays, round: int) -> list[int]:
+    def _teachers(self, member: Member, server_state: Arrays, round: int) -> list[int]:
         """Return the partitions of the peers that teach a client in a round, in order."""
-        signals = (name.partition(".") for name in knowledge)
-        peers = [int(key) for kind, _, key in signals if kind == "accuracy" and int(key) != member.partition]
+        signals = (name.partition(".") for name in server_state)
+        peers = [int(key) for kind, _, key in signals if kind == "accuracy" and int(key) != member.client_id]
         if not 0 < self.teachers < len(peers):
             return peers
-        draw = generator(self.config.seed, member.partition, round, "teachers")
+        draw = generator(self.config.seed, member.client_id, round, "teachers")
         return sorted(draw.choice(peers, self.teachers, replace=False).tolist())

@@ -1,4 +1,4 @@
-"""FedHe, server half: a running mean of class-average logits.
+"""FedHe, server side: a running mean of class-average logits.
 
 Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federated Learning", MSN 2021.
 """
@@ -79,7 +79,7 @@ class FedHe(KnowledgeStrategy):
             raise ValueError(f"robust = '{robust}' compares clients, so mode = 'async' needs store = 'latest' with it")
 
     def check(self, roster: Roster) -> None:
-        """Refuse unlike numbers of classes, or one whose C x C logits the server cannot keep.
+        """Refuse different numbers of classes, or one whose C x C logits the server cannot keep.
 
         Raises
         ------
@@ -98,21 +98,21 @@ class FedHe(KnowledgeStrategy):
         """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
         return class_logits(member.classes)
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""
         if self.store == "latest":
-            return self._replace(knowledge, uploads)
+            return self._replace(server_state, uploads)
         logits = [upload.arrays["logits"] for upload in uploads]
         seen = [upload.arrays["counts"] > 0 for upload in uploads]
-        return self._added(knowledge, logits, seen)
+        return self._added(server_state, logits, seen)
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Average what is stored for each class: Eq. (10). A class that no client has seen is marked as not known."""
         if self.store == "latest":
-            logits = [array for name, array in knowledge.items() if name.startswith("logits.")]
-            known = [array for name, array in knowledge.items() if name.startswith("known.")]
-            knowledge = self._added(_nothing(member.classes), logits, known)
-        sums, count = knowledge["sums"], knowledge["uploads"]
+            logits = [array for name, array in server_state.items() if name.startswith("logits.")]
+            known = [array for name, array in server_state.items() if name.startswith("known.")]
+            server_state = self._added(_nothing(member.classes), logits, known)
+        sums, count = server_state["sums"], server_state["uploads"]
         mean = sums / np.maximum(count, 1)[:, None]
         return {"logits": mean.astype(np.float32), "known": count > 0}
 
@@ -129,10 +129,10 @@ class FedHe(KnowledgeStrategy):
         return {"sums": sums, "uploads": uploads}
 
     @staticmethod
-    def _replace(knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
-        newest = dict(knowledge)
+    def _replace(server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+        newest = dict(server_state)
         for upload in uploads:
-            key, seen = f"{upload.partition:06d}", upload.arrays["counts"] > 0
+            key, seen = f"{upload.client_id:06d}", upload.arrays["counts"] > 0
             before = newest.get(f"logits.{key}", np.zeros_like(upload.arrays["logits"]))
             known = newest.get(f"known.{key}", np.zeros(len(seen), bool))
             newest[f"logits.{key}"] = np.where(seen[:, None], upload.arrays["logits"], before)

@@ -1,8 +1,8 @@
-"""FedHeNN, server half: the mean kernel of the clients' representations, or the mean of their weights.
+"""FedHeNN, server side: the mean kernel of the clients' representations, or the mean of their weights.
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 
-Clients align on a set of unlabelled samples (RAD): R of the clients' public rows, drawn again for each round.
+Clients align on a set of unlabelled samples (RAD): R of the clients' public samples, drawn again for each round.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from strategies.base import KnowledgeStrategy, Upload
 from strategies.weights import WeightStrategy
 
 Shared = Mapping[int, Arrays]
-"""The public rows of each client."""
+"""The public samples of each client."""
 
 
 def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
@@ -43,18 +43,18 @@ def representations(rows: int | Dim, width: int) -> PayloadSpec:
 
 
 class FedHeNN(KnowledgeStrategy):
-    """Averages the kernels of what unlike models make of the same unlabelled samples.
+    """Averages the kernels of what heterogeneous models make of the same unlabelled samples.
 
     Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round, of their representations of that round's
     alignment set. It travels as a factor F (R, r): ``F F^T`` is K_mean centred, up to scale, and CKA knows neither
     offset nor scale. r is at most R - 1, and for the linear kernel at most the sum of the widths D.
-    With ``mode = "homogeneous"`` the server half is `FedHeNNHomogeneous`.
+    With ``mode = "homogeneous"`` the server side is `FedHeNNHomogeneous`.
 
     Wire   down: aligned (R,) int32, factor (R, r) float32, asked (R,) int32: 4 R (r + 2) bytes, in round 1 the 4 R of
            asked alone
            up: representations (R, D) float32: 4 R D bytes
            ``rad = "value"``: aligned and asked are the samples themselves, (R, *shape) as they are stored
-           Before round 1 each client sends its public rows, and for ``rad = "index"`` is sent those of all others.
+           Before round 1 each client sends its public samples, and for ``rad = "index"`` is sent those of all others.
     State  set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client, row), factor
            (R, r) float32, kept (), its share of the trace.
     Departs from the paper: clients upload representations, not weights for the server to run. K_mean is centred before
@@ -68,10 +68,10 @@ class FedHeNN(KnowledgeStrategy):
     sigma : float
         Width of the RBF kernel, above 0, in the units of the representations. As it grows, "rbf" becomes "linear".
     rad : {"index", "value"}
-        How the alignment set travels. "index": row numbers; all clients hold all public rows. "value": the samples;
-        only the server holds all public rows.
+        How the alignment set travels. "index": row numbers; all clients hold all public samples. "value": the samples;
+        only the server holds all public samples.
     rad_size : int
-        R, 4 or more (5000 in the paper). Where there are fewer public rows, all of them.
+        R, 4 or more (5000 in the paper). Where there are fewer public samples, all of them.
     rank : int
         Columns of the factor at most, 0 or more. 0: as many as an exact factor needs.
     robust : {"none", "median", "trimmed:SHARE"}
@@ -107,7 +107,7 @@ class FedHeNN(KnowledgeStrategy):
         self.sharing = _sharing(rad)
 
     def check(self, roster: Roster) -> None:
-        """Refuse inputs of unlike shapes, and too few public rows.
+        """Refuse inputs of different shapes, and too few public samples.
 
         Raises
         ------
@@ -121,36 +121,36 @@ class FedHeNN(KnowledgeStrategy):
         """Know no kernel."""
         return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the set to align on, with the factor over it, and the set to represent after training.
 
         Rows that are in the pool no longer are left out of both; too few are none.
         """
-        shared, places = self.roster.seeds, knowledge["aligned"]
+        shared, places = self.roster.public_samples, server_state["aligned"]
         held = PublicIndex.of(shared).held(places)
         held &= held.sum() >= FEWEST_SAMPLES
         return {
             "aligned": _as_sent(shared, places[held], self.rad),
-            "factor": knowledge["factor"][held],
-            "asked": _as_sent(shared, self._draw(int(knowledge["set"]) + 1), self.rad),
+            "factor": server_state["factor"][held],
+            "asked": _as_sent(shared, self._draw(int(server_state["set"]) + 1), self.rad),
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect representations of the set asked for."""
-        return representations(min(self.rad_size, len(PublicIndex.of(self.roster.seeds))), member.width)
+        return representations(min(self.rad_size, len(PublicIndex.of(self.roster.public_samples))), member.width)
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Average the kernels over the set that was asked for, as a factor."""
         uploaded = [upload.arrays["representations"] for upload in uploads]
         sigma = self.sigma if self.kernel == "rbf" else None
         factor, kept = mean_kernel_factor(uploaded, self.robust, sigma=sigma, rank=self.rank)
         if self.rank > 0:
             log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
-        number = int(knowledge["set"]) + 1
+        number = int(server_state["set"]) + 1
         return _known(number, self._draw(number), factor, kept)
 
     def _draw(self, number: int) -> Numbers:
-        return _draw(self.roster.seeds, self.rad_size, self.config.seed, number)
+        return _draw(self.roster.public_samples, self.rad_size, self.config.seed, number)
 
 
 class FedHeNNHomogeneous(WeightStrategy):
@@ -161,7 +161,7 @@ class FedHeNNHomogeneous(WeightStrategy):
     Wire   down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R
            up: the weights
            ``rad = "value"``: aligned is the samples themselves, (R, *shape) as they are stored
-           Before round 1 each client sends its public rows, and for ``rad = "index"`` is sent those of all others.
+           Before round 1 each client sends its public samples, and for ``rad = "index"`` is sent those of all others.
     Needs  one model
     State  the global model.
 
@@ -192,7 +192,7 @@ class FedHeNNHomogeneous(WeightStrategy):
         self.sharing = _sharing(rad)
 
     def check(self, roster: Roster) -> None:
-        """Refuse unlike models, inputs of unlike shapes, and too few public rows.
+        """Refuse heterogeneous models, inputs of different shapes, and too few public samples.
 
         Raises
         ------
@@ -209,11 +209,11 @@ class FedHeNNHomogeneous(WeightStrategy):
         Raises
         ------
         FederationError
-            As `check`; or each client has columns of its own, so that public rows cannot be shared.
+            As `check`; or each client has columns of its own, so that public samples cannot be shared.
         """
         if config.features != "all":
             raise FederationError(
-                f"fedhenn shares public rows, but with features = '{config.features}' "
+                f"fedhenn shares public samples, but with features = '{config.features}' "
                 "each client has columns of its own"
             )
         self.roster = roster
@@ -223,14 +223,14 @@ class FedHeNNHomogeneous(WeightStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the weights and the set to align on to each client of the round."""
-        shared = self.roster.seeds
+        shared = self.roster.public_samples
         places = _draw(shared, self.rad_size, self._config.seed, server_round)
         aligned = to_record({"aligned": _as_sent(shared, places, self.rad)})
         return super().configure_train(server_round, ArrayRecord({**arrays, **aligned}), config, grid)
 
 
 MODES = {"heterogeneous": FedHeNN, "homogeneous": FedHeNNHomogeneous}
-"""The server half in each mode; the first is the default."""
+"""The server side in each mode; the first is the default."""
 
 
 def _sharing(rad: str) -> Sharing:

@@ -1,4 +1,4 @@
-"""FedMD, server half: the mean of the clients' logits on public rows.
+"""FedMD, server side: the mean of the clients' logits on public samples.
 
 Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS workshop 2019 (arXiv 1910.03581).
 """
@@ -33,22 +33,22 @@ def public_consensus(pool: int, classes: int) -> PayloadSpec:
 
 
 def public_logits(rows: int | Dim, classes: int) -> PayloadSpec:
-    """Declare what goes up: logits on public rows, in the order in which they were asked for, (A, C)."""
+    """Declare what goes up: logits on public samples, in the order in which they were asked for, (A, C)."""
     return PayloadSpec((learnt("logits", (rows, classes)),))
 
 
 class FedMD(KnowledgeStrategy):
-    """Averages the clients' logits on a random subset of the public rows, a new one each round.
+    """Averages the clients' logits on a random subset of the public samples, a new one each round.
 
     Algorithm 1, "Communicate", "Aggregate" and "Distribute": ``consensus = 1/K sum_k f_k(x)`` for each x of the subset,
-    over those that have uploaded. The public set is the union of the clients' public rows; all hold it.
+    over those that have uploaded. The public set is the union of the clients' public samples; all hold it.
 
     Wire   down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes
            up:   logits (A, C) float32: 4 A C bytes
            R and A are the rows digested and asked for: ``public-samples`` each, save that R = 0 in round 1.
-           Once, before round 1: each client's public rows with their labels, up and down to all others.
+           Once, before round 1: each client's public samples with their labels, up and down to all others.
     Needs  equal classes, one shape of input
-    State  consensus (R, C) float32; rows (R, 2) int64, the partition and position of each of its public rows; subsets
+    State  consensus (R, C) float32; rows (R, 2) int64, the partition and position of each of its public samples; subsets
            (1,) int64, how many subsets have been answered.
     Departs from the paper: the public set is made of the clients' own rows. One message a round: the consensus of one
     round is digested at the beginning of the next one, so that of the last round is not.
@@ -56,10 +56,10 @@ class FedMD(KnowledgeStrategy):
     Parameters
     ----------
     public_samples : int
-        Rows of a subset, 1 or more; all public rows where there are fewer.
+        Rows of a subset, 1 or more; all public samples where there are fewer.
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong logits are kept from the consensus: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public rows are taken as
+        ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public samples are taken as
         they come.
 
     Raises
@@ -75,7 +75,7 @@ class FedMD(KnowledgeStrategy):
         self.robust = parse_robust(robust)
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients without public rows, or with inputs or classes unlike the others'.
+        """Refuse clients without public samples, or with inputs or classes different from the others'.
 
         Raises
         ------
@@ -96,36 +96,36 @@ class FedMD(KnowledgeStrategy):
         """Expect logits on all rows of the subset."""
         return public_logits(min(self.public_samples, len(self._index)), member.classes)
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Average the logits, each client with the same weight."""
         consensus = self.robust.mean([upload.arrays["logits"] for upload in uploads])
         return {
             "consensus": consensus.astype(np.float32),
-            "rows": self._index.places(self._asked(knowledge)),
-            "subsets": knowledge["subsets"] + 1,
+            "rows": self._index.places(self._asked(server_state)),
+            "subsets": server_state["subsets"] + 1,
         }
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the consensus and the numbers, in the pool as it is now, of its rows and of those to answer next.
 
         A subset that nobody has answered is asked for again. Numbers change when a client joins, partitions and
         positions do not; rows that are in the pool no longer are left out.
         """
-        rows = knowledge["rows"]
+        rows = server_state["rows"]
         held = self._index.held(rows)
         return {
             "digested": self._index.numbers(rows[held]).astype(np.int32),
-            "consensus": knowledge["consensus"][held],
-            "asked": self._asked(knowledge).astype(np.int32),
+            "consensus": server_state["consensus"][held],
+            "asked": self._asked(server_state).astype(np.int32),
         }
 
-    def _asked(self, knowledge: Arrays) -> Numbers:
+    def _asked(self, server_state: Arrays) -> Numbers:
         """Draw the next subset: numbers in the pool, ascending."""
         pool = len(self._index)
-        draw = generator(self.config.seed, int(knowledge["subsets"][0]) + 1, "public")
+        draw = generator(self.config.seed, int(server_state["subsets"][0]) + 1, "public")
         return np.sort(draw.choice(pool, min(self.public_samples, pool), replace=False))
 
     @property
     def _index(self) -> PublicIndex:
         """The pool as it is now."""
-        return PublicIndex.of(self.roster.seeds)
+        return PublicIndex.of(self.roster.public_samples)

@@ -1,4 +1,4 @@
-"""FedRep, server half: Flower's own strategies, over bodies.
+"""FedRep, server side: Flower's own strategies, over bodies.
 
 Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
 ICML 2021.
@@ -10,7 +10,7 @@ from strategies.weights import WeightStrategy
 class FedRep(WeightStrategy):
     """Averages the weights of the clients' bodies by their numbers of samples. Heads stay at home.
 
-    Clients may have unlike numbers of classes: their heads are their own.
+    Clients may have different numbers of classes: their heads are their own.
 
     Wire   the floating-point entries of the body's state dict, both ways: 4 bytes a parameter and running statistic.
            When the clients are evaluated they are sent the body once more, which is counted as evaluation.

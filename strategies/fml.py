@@ -1,4 +1,4 @@
-"""FML, server half: the mean of the clients' memes.
+"""FML, server side: the mean of the clients' memes.
 
 Shen et al., "Federated Mutual Learning", 2020 (arXiv 2006.16765).
 """
@@ -71,7 +71,7 @@ class FML(KnowledgeStrategy):
         Raises
         ------
         FederationError
-            Inputs of unlike shapes; or unlike numbers of classes, where the whole meme travels.
+            Inputs of different shapes; or different numbers of classes, where the whole meme travels.
         """
         _ = roster.shape
         if self.share == "model":
@@ -88,21 +88,21 @@ class FML(KnowledgeStrategy):
         self._uploads = whole_state(shared)
         return state_arrays(shared)
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the global model."""
-        return knowledge
+        return server_state
 
-    def assess_download_for(self, member: Member, knowledge: Arrays) -> Arrays:
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
         """Send the global model."""
-        return knowledge
+        return server_state
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect a meme, or its body."""
         return self._uploads
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
-        return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in knowledge}
+        return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in server_state}
 
 
 def _named(meme: str, spec: DataSpec) -> str:

@@ -1,4 +1,4 @@
-"""Local training, server half: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
+"""Local training, server side: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ class Local(KnowledgeStrategy):
         """Know nothing."""
         return {}
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send nothing."""
         return {}
 
@@ -29,6 +29,6 @@ class Local(KnowledgeStrategy):
         """Expect nothing."""
         return EMPTY
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Learn nothing."""
-        return knowledge
+        return server_state

@@ -1,4 +1,4 @@
-"""Base of the server halves that average weights: what they share around Flower's own strategies."""
+"""Base of the server sides that average weights: what they share around Flower's own strategies."""
 
 from collections.abc import Iterable, Mapping
 from logging import INFO
@@ -64,12 +64,12 @@ class WeightStrategy(Strategy):
         self._asking = asking or self._averaging
 
     def check(self, roster: Roster) -> None:
-        """Refuse unlike models, or unlike bodies.
+        """Refuse heterogeneous models, or different bodies.
 
         Raises
         ------
         FederationError
-            Names the clients that differ and the algorithms for unlike models.
+            Names the clients that differ and the algorithms for heterogeneous models.
         """
         roster.check_same_weights(self._algorithm, for_heterogeneous_models(), bodies=self._bodies)
 

@@ -52,7 +52,7 @@ def task_identity() -> Iterator[None]:
 
 @pytest.fixture
 def make_config(lab: Lab) -> Callable[..., RunConfig]:
-    """Build a run config: digits, two clients with small unlike models, two rounds, a run folder in tmp_path."""
+    """Build a run config: digits, two clients with small heterogeneous models, two rounds, a run folder in tmp_path."""
     return lab.config
 
 

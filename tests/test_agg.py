@@ -1,4 +1,4 @@
-"""AGG: the loop one would write by hand over own and public rows, and nothing on the wire after the seeds."""
+"""AGG: the loop one would write by hand over own and public samples, and nothing on the wire after the seeds."""
 
 import json
 
@@ -21,10 +21,10 @@ def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):
     """Bit for bit, with one Adam that goes on, over the own rows and then the public ones of clients 0 and 2."""
     config = make_config(algorithm="agg", models="simulations.testing.lab:normed", clients=3, partition="classes:4")
     node, by_hand = make_node(config, 1), make_node(config, 1)
-    others = [make_node(config, partition) for partition in (0, 2)]
+    others = [make_node(config, client_id) for client_id in (0, 2)]
     for other in others:
-        shared = other.own_seeds(labelled=True)
-        node.keep_seeds(to_record({f"{name}.{other.partition}": array for name, array in shared.items()}))
+        shared = other.own_public_samples(labelled=True)
+        node.keep_public_samples(to_record({f"{name}.{other.client_id}": array for name, array in shared.items()}))
     parts = [by_hand.data.train, *(other.data.public for other in others)]
     assert all(len(part) > 0 for part in parts)
     inputs, labels = (torch.cat(some) for some in zip(*(p.batch(torch.arange(len(p))) for p in parts), strict=True))
@@ -63,8 +63,12 @@ def test_public_rows_cross_the_wire_once_and_nothing_else_does(make_config, run_
     """64 bytes and 8 of the label for each of 60 rows, a tenth of 599: from three clients, and to the two others."""
     run = run_federation(make_config(algorithm="agg", clients=3))
     rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    seeds = 3 * 60 * 72
-    assert [(entry["bytes_up"], entry["bytes_down"]) for entry in rounds] == [(seeds, 2 * seeds), (0, 0), (0, 0)]
+    public_samples = 3 * 60 * 72
+    assert [(entry["bytes_up"], entry["bytes_down"]) for entry in rounds] == [
+        (public_samples, 2 * public_samples),
+        (0, 0),
+        (0, 0),
+    ]
 
 
 def test_clients_that_cannot_share_rows_are_refused_by_name(refusal):

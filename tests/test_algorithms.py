@@ -55,7 +55,7 @@ def test_a_mode_leads_to_its_two_classes(keys, halves, make_config, make_node):
 
 
 def test_a_value_out_of_range_is_refused_in_every_mode(make_config, refusal):
-    """The homogeneous server half has no rank."""
+    """The homogeneous server side has no rank."""
     config = make_config(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous", "fedhenn.rank": -1})
     assert refusal(ConfigError, check_options, config).startswith("fedhenn.rank = -1: ")
 
@@ -185,7 +185,7 @@ def test_a_projection_where_there_are_no_two_terms_is_refused(name, refusal):
     assert "fedhe" in said
 
 
-@pytest.mark.parametrize("name", [name for name in names() if find(name).client.two_terms])
+@pytest.mark.parametrize("name", [name for name in names() if find(name).client.has_distillation_term])
 def test_a_projection_is_what_a_client_steps_along(name, make_config, run_federation, tmp_path):
     """FedHe and others, two rounds each: another model than without; where nothing is taught yet, the same."""
     models = "lenet5,mlp" if find(name).strategy.heterogeneous else "mlp"

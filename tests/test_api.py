@@ -65,8 +65,8 @@ def test_the_model_of_a_client_is_the_one_that_was_measured(done):
 def test_where_all_have_one_model_it_is_that_one(tmp_path):
     """The server's, which FedAvg measures on each client; batch norm's counters are not part of it."""
     done = run("fedavg", **{**SMALL, "models": "simulations.testing.lab:normed"}, out=tmp_path / "run")
-    for partition, accuracy in enumerate(done.summary["accuracy_per_client"]):
-        node = done.node(partition)
+    for client_id, accuracy in enumerate(done.summary["accuracy_per_client"]):
+        node = done.node(client_id)
         assert evaluate(node.model, node.data.test).accuracy == accuracy
 
 

@@ -23,7 +23,7 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.exchange import LONGEST_REASON, Exchange, Sent
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
-from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEDS
+from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
 from hetfl_flwr.wire.weights import state_arrays, weights, whole_state
 from simulations.engine.grid import LocalGrid
@@ -40,7 +40,7 @@ LITTLE = {
 
 
 def small(name: str, **keys: Any) -> RunConfig:
-    """Return a config of three clients, with unlike models where the algorithm takes them, and hardly any work."""
+    """Return a config of three clients, with heterogeneous models where the algorithm takes them, and hardly any work."""
     flat = {
         "algorithm": name,
         "models": f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED,
@@ -97,7 +97,7 @@ def wrong(federation: Trained, answer: Message, said: str) -> str | None:
         return "it is taken, or an honest one is not"
     [failure] = result.failures
     reason = failure.reason
-    named = (failure.partition, failure.stage) == (1, "train") and reason.startswith("client 1 (")
+    named = (failure.client_id, failure.stage) == (1, "train") and reason.startswith("client 1 (")
     plain = reason.isprintable() and len(reason) <= LONGEST_REASON
     return None if named and plain and any(part in reason for part in said.split("|")) else reason
 
@@ -157,7 +157,7 @@ def test_a_client_weighs_no_more_than_its_registered_rows(name, keys):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_odd_upload_is_taken_and_leaves_everything_finite(name):
-    """Denormals, zeros below zero and whatever lies at a limit: the server's knowledge stays finite."""
+    """Denormals, zeros below zero and whatever lies at a limit: the server state stays finite."""
     federation = trained(name)
     for case, forge in ODD.items():
         for content in forge(federation.honest[1].content, federation.spec):
@@ -261,8 +261,8 @@ def test_a_run_with_bad_uploads_is_the_run_in_which_they_are_missing(name, tmp_p
     assert bad[4]["failures"] == bad[0]["failures"] == []
     assert "train-loss" in bad[4]["clients"]["1"]
     assert [entry["clients"] for entry in bad] == [entry["clients"] for entry in missing]
-    knowledge = [(folder / "knowledge.safetensors").read_bytes() for folder in runs.values()]
-    assert knowledge[0] == knowledge[1]
+    server_state = [(folder / "knowledge.safetensors").read_bytes() for folder in runs.values()]
+    assert server_state[0] == server_state[1]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -296,7 +296,7 @@ def test_a_client_whose_public_rows_are_bad_is_left_out_until_it_has_sent_good_o
         reply.content[ARRAYS] = ArrayRecord({key: Array(array[1:]) for key, array in arrays.items()})
 
     config = small(name, rounds=2, output_dir=str(tmp_path))
-    rounds = entries(run_federation(config, Tampering(config, 1, each_round([cut]), SEEDS)))
+    rounds = entries(run_federation(config, Tampering(config, 1, each_round([cut]), SHARE)))
     [failure] = rounds[0]["failures"]
     assert (failure["partition"], failure["stage"]) == (1, "sharing of seeds")
     assert "array 'inputs' has shape" in failure["reason"]

@@ -9,7 +9,7 @@ from hetfl_flwr.algorithms import Algorithm, check_options, find, names
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.errors import DataError, HetflError
-from hetfl_flwr.models import build_model, deal
+from hetfl_flwr.models import assign, build_model
 from hetfl_flwr.server.roster import Sharing
 from simulations import listing as catalogue
 from simulations.cli import RECIPES
@@ -24,7 +24,7 @@ def test_a_recipe_is_a_valid_config_whose_models_fit_its_data(path):
     check_options(config)
     assert {"algorithm", "dataset", "clients", "models", "rounds"} <= set(values)
     assert path.stem.startswith(find(config.algorithm).name)
-    for model in {deal(config.models, partition) for partition in range(config.clients)}:
+    for model in {assign(config.models, client_id) for client_id in range(config.clients)}:
         build_model(model, data_spec(config.dataset), seed=config.seed)
 
 
@@ -35,7 +35,7 @@ def test_a_recipe_says_where_it_comes_from(path):
 
 def test_the_ten_clients_of_the_heterogeneous_recipe_have_ten_models():
     config = RunConfig.from_flat(read_toml(RECIPES / "fedhe-mnist-heterogeneous.toml"))
-    assert [deal(config.models, partition) for partition in range(10)] == [f"fedhe:{number}" for number in range(10)]
+    assert [assign(config.models, client_id) for client_id in range(10)] == [f"fedhe:{number}" for number in range(10)]
     homogeneous = RunConfig.from_flat(read_toml(RECIPES / "fedhe-mnist-homogeneous.toml"))
     assert homogeneous.with_values({"models": "fedhe"}) == config
 
@@ -89,13 +89,13 @@ def test_a_row_says_what_the_docstrings_say():
         "own keys = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.robust = none\n"
         "fedhe.alpha = 1.0\nfedhe.logit-loss = mse",
     }
-    assert rows["fedmd"]["needs"] == "public rows with labels\nequal classes, one shape of input"
+    assert rows["fedmd"]["needs"] == "public samples with labels\nequal classes, one shape of input"
     assert rows["fedmd"]["what crosses the wire"].splitlines() == [
         "down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes",
         "up: logits (A, C) float32: 4 A C bytes",
     ]
     assert rows["local"]["what crosses the wire"] == "nothing either way"
-    assert rows["fedhenn"]["needs"] == "public rows\nmode=homogeneous: one model"
+    assert rows["fedhenn"]["needs"] == "public samples\nmode=homogeneous: one model"
     assert rows["fedhenn"]["what crosses the wire"].splitlines()[1:] == [
         "up: representations (R, D) float32: 4 R D bytes",
         "mode=homogeneous: down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R",
@@ -105,7 +105,7 @@ def test_a_row_says_what_the_docstrings_say():
 
 
 def own(doc: str, **attributes: Any) -> Any:
-    """A server half with this docstring and these attributes; they may be set as late as when it is built."""
+    """A server side with this docstring and these attributes; they may be set as late as when it is built."""
 
     def build(self: Any) -> None:
         vars(self).update(attributes)
@@ -118,8 +118,8 @@ def own(doc: str, **attributes: Any) -> Any:
     [
         (own("Does."), "-"),
         (own("Does.", sharing=None, width=0), "-"),
-        (own("Does.", sharing=Sharing()), "public rows with labels"),
-        (own("Does.", sharing=Sharing(labelled=False), width=64), "public rows\none embedding width (64)"),
+        (own("Does.", sharing=Sharing()), "public samples with labels"),
+        (own("Does.", sharing=Sharing(labelled=False), width=64), "public samples\none embedding width (64)"),
         (
             own("Does.\n\nNeeds  like bodies;\n       heads may differ\nState  x.", width=8),
             "one embedding width (8)\nlike bodies; heads may differ",

@@ -43,8 +43,8 @@ def states(folder: Path) -> list[dict[str, Tensor]]:
 # The server
 
 
-def upload(partition: int, weight: Any, bias: Any) -> Upload:
-    return Upload(partition, {"weight": np.float32(weight), "bias": np.float32(bias)}, samples=1 + partition)
+def upload(client_id: int, weight: Any, bias: Any) -> Upload:
+    return Upload(client_id, {"weight": np.float32(weight), "bias": np.float32(bias)}, samples=1 + client_id)
 
 
 def test_the_server_adds_up_the_heads_of_the_last_round_whatever_their_samples():
@@ -52,10 +52,10 @@ def test_the_server_adds_up_the_heads_of_the_last_round_whatever_their_samples()
     strategy, clients = CHFL(), roster(2, classes=1, width=2)
     start = strategy.initial(clients)
     assert [start[name].tolist() for name in ("weight", "bias", "heads")] == [[[0, 0]], [0], 0]
-    both = strategy.absorb(start, [upload(0, [[1, 2]], [10]), upload(1, [[3, 5]], [20])])
-    one = strategy.absorb(both, [upload(1, [[7, 8]], [9])])
-    for knowledge, expected in ((both, [[[4, 7]], [30], 2]), (one, [[[7, 8]], [9], 1])):
-        sent = strategy.download_for(member(0), knowledge, 2)
+    both = strategy.aggregate(start, [upload(0, [[1, 2]], [10]), upload(1, [[3, 5]], [20])])
+    one = strategy.aggregate(both, [upload(1, [[7, 8]], [9])])
+    for server_state, expected in ((both, [[[4, 7]], [30], 2]), (one, [[[7, 8]], [9], 1])):
+        sent = strategy.download_for(member(0), server_state, 2)
         assert list(sent) == ["weight", "bias", "heads"]
         assert [array.dtype for array in sent.values()] == [np.float32, np.float32, np.int32]
         assert [array.tolist() for array in sent.values()] == expected
@@ -64,15 +64,15 @@ def test_the_server_adds_up_the_heads_of_the_last_round_whatever_their_samples()
 def test_small_heads_are_not_lost_beside_a_large_one():
     """Next to 1e6 float32 goes in steps of 1/16: 0.03 alone is rounded away, twice 0.03 is one step."""
     uploads = [upload(0, [[1e6]], [1e6]), upload(1, [[0.03]], [0.03]), upload(2, [[0.03]], [0.03])]
-    knowledge = CHFL().absorb(CHFL().initial(roster(3, classes=1, width=1)), uploads)
-    assert (knowledge["weight"].tolist(), knowledge["bias"].tolist()) == ([[1e6 + 1 / 16]], [1e6 + 1 / 16])
+    server_state = CHFL().aggregate(CHFL().initial(roster(3, classes=1, width=1)), uploads)
+    assert (server_state["weight"].tolist(), server_state["bias"].tolist()) == ([[1e6 + 1 / 16]], [1e6 + 1 / 16])
 
 
 def test_taking_uploads_in_changes_neither_them_nor_what_was_known():
     strategy = CHFL()
     uploads = [upload(0, [[1, 2]], [3]), upload(1, [[4, 5]], [6])]
-    known = strategy.absorb(strategy.initial(roster(2, classes=1, width=2)), uploads)
-    strategy.absorb(known, uploads[:1])
+    known = strategy.aggregate(strategy.initial(roster(2, classes=1, width=2)), uploads)
+    strategy.aggregate(known, uploads[:1])
     assert [array.tolist() for array in known.values()] == [[[5, 7]], [9], 2]
     assert uploads[0].arrays["weight"].tolist() == [[1, 2]]
 
@@ -146,7 +146,7 @@ AMONG_REST = {6: 3 / 4 * log(3 / 2) + 1 / 4 * log(1 / 2), 1: 729 / 730 * log(2 *
         (2, {"reduce": "mean"}, 4, (ON_TARGET + AMONG_REST[6]) / 2),
     ],
 )
-def test_the_loss_of_one_step(heads, options, rounds, taught):
+def test_the_loss_of_one_step(heads, options, rounds, distillation):
     """One sample of class 0. The student gives each class 1/3: cross-entropy ln 3, (true, rest) = (1/3, 2/3), the
     other two even. The teacher gives the true class 730 of 1460, a half: KL ln(3/2) / 2 + ln(3/4) / 2. Among the
     others it gives 729 to 1; at the temperature of round 2 of 4, 5 (1 + cos(pi / 2)) + 1 = 6, that is 3 to 1: KL
@@ -154,9 +154,9 @@ def test_the_loss_of_one_step(heads, options, rounds, taught):
     """
     client = CHFLClient(small([[1.0, 0.0]], [0], rounds=rounds), **options)
     metrics = fit(client, np.multiply(TEACHER, heads), [0, 0, 0], heads)
-    assert metrics["train-loss"] == pytest.approx(log(3) + taught, rel=1e-5)
+    assert metrics["train-loss"] == pytest.approx(log(3) + distillation, rel=1e-5)
     alpha = options.get("alpha", 0.5)
-    assert metrics["distillation-loss"] == pytest.approx(taught / alpha, rel=1e-5)
+    assert metrics["distillation-loss"] == pytest.approx(distillation / alpha, rel=1e-5)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
@@ -269,11 +269,11 @@ def test_the_mean_of_the_heads_is_sent_along_to_be_measured(make_config, run_fed
         ("sum", 2 / 3 * log((2 / 3) / (1 / 2)) + 1 / 3 * log((1 / 3) / (1 / 2))),
     ],
 )
-def test_avgkd_begins_with_the_mean_and_is_taught_by_what_reduce_says(reduce, taught):
+def test_avgkd_begins_with_the_mean_and_is_taught_by_what_reduce_says(reduce, distillation):
     client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4), mode="avgkd", reduce=reduce, alpha=1.0)
     metrics = fit(client, [[2 * log(2), 0], [0, 0], [0, 0]], [0, 0, 0], 2)
-    assert metrics["distillation-loss"] == pytest.approx(taught, rel=1e-4, abs=1e-6)
-    assert metrics["train-loss"] == pytest.approx(log(2) + taught, rel=1e-5)
+    assert metrics["distillation-loss"] == pytest.approx(distillation, rel=1e-4, abs=1e-6)
+    assert metrics["train-loss"] == pytest.approx(log(2) + distillation, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -337,23 +337,23 @@ def play(make_config: Any, make_node: Any, **keys: Any) -> tuple[RunConfig, list
     """Play the rounds of a run with the real halves; return the clients after it, and what the server then knows."""
     options = {key.partition(".")[2]: value for key, value in keys.items() if "." in key}
     config = resolve(make_config(algorithm="chfl", **keys))
-    clients = [CHFLClient(make_node(config, partition), **options) for partition in range(config.clients)]
+    clients = [CHFLClient(make_node(config, client_id), **options) for client_id in range(config.clients)]
     strategy = CHFL(mode=options.get("mode", "kd"))
     members = [member(k, width=one.node.model.width, classes=10) for k, one in enumerate(clients)]
-    knowledge = dict(strategy.initial(Roster(members)))
+    server_state = dict(strategy.initial(Roster(members)))
     for round in range(1, config.rounds + 1):
         uploads = []
         for one, client in zip(members, clients, strict=True):
-            sent = strategy.download_for(one, knowledge, round)
+            sent = strategy.download_for(one, server_state, round)
             arrays, samples, _ = client.fit(list(sent.values()), {ROUND: round})
-            uploads.append(Upload(one.partition, dict(zip(("weight", "bias"), arrays, strict=True)), samples))
-        knowledge = dict(strategy.absorb(knowledge, uploads))
-    return config, clients, knowledge
+            uploads.append(Upload(one.client_id, dict(zip(("weight", "bias"), arrays, strict=True)), samples))
+        server_state = dict(strategy.aggregate(server_state, uploads))
+    return config, clients, server_state
 
 
 def passes(node: Node, round: int) -> list[list[Tensor]]:
     config = node.config
-    order = generator(config.seed, node.partition, round, "batches")
+    order = generator(config.seed, node.client_id, round, "batches")
     size, epochs, batches = config.batch_size, config.local_epochs, config.local_batches
     return list(draw_epochs(order, len(node.data.train), size, epochs=epochs, batches=batches))
 
@@ -389,7 +389,7 @@ def slow_loss_slope(student: Any, teacher: Any, y: int, temperature: float, alph
 def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, make_config, make_node):
     """Linear models in float64, sample by sample, with the gradients written out; three clients lack classes."""
     alpha, beta, rounds = 0.7, 3.0, 3
-    config, clients, knowledge = play(
+    config, clients, server_state = play(
         *(make_config, make_node),
         models=LINEAR,
         clients=3,
@@ -401,7 +401,7 @@ def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, make_config, make_
         **keys,
         **{"chfl.mode": mode, "chfl.reduce": reduce, "chfl.alpha": alpha, "chfl.beta": beta},
     )
-    nodes = [make_node(config, partition) for partition in range(3)]
+    nodes = [make_node(config, client_id) for client_id in range(3)]
     data = [node.data.train.batch(torch.arange(len(node.data.train))) for node in nodes]
     heads = [[t.detach().double().numpy().copy() for t in (n.model.head.weight, n.model.head.bias)] for n in nodes]
     for round in range(1, rounds + 1):
@@ -418,17 +418,17 @@ def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, make_config, make_
                     steps = [np.zeros((10, 64)), np.zeros(10)]
                     for row in rows.tolist():
                         x, y = inputs[row], labels[row]
-                        taught = teacher[0] @ x + teacher[1] if round > 1 and mode in ("kd", "avgkd") else None
-                        slope = slow_loss_slope(heads[k][0] @ x + heads[k][1], taught, y, temperature, alpha)
+                        distillation = teacher[0] @ x + teacher[1] if round > 1 and mode in ("kd", "avgkd") else None
+                        slope = slow_loss_slope(heads[k][0] @ x + heads[k][1], distillation, y, temperature, alpha)
                         steps[0] += np.outer(slope, x) / len(rows)
                         steps[1] += slope / len(rows)
                     heads[k] = [array - 0.1 * step for array, step in zip(heads[k], steps, strict=True)]
     for client, (weight, bias) in zip(clients, heads, strict=True):
         np.testing.assert_allclose(head_of(client)[0], weight, rtol=1e-3, atol=2e-5)
         np.testing.assert_allclose(head_of(client)[1], bias, rtol=1e-3, atol=2e-5)
-    np.testing.assert_allclose(knowledge["weight"], sum(head[0] for head in heads), rtol=1e-3, atol=5e-5)
-    np.testing.assert_allclose(knowledge["bias"], sum(head[1] for head in heads), rtol=1e-3, atol=5e-5)
-    assert knowledge["heads"] == 3
+    np.testing.assert_allclose(server_state["weight"], sum(head[0] for head in heads), rtol=1e-3, atol=5e-5)
+    np.testing.assert_allclose(server_state["bias"], sum(head[1] for head in heads), rtol=1e-3, atol=5e-5)
+    assert server_state["heads"] == 3
 
 
 def plain_distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -449,7 +449,7 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
     samples of an epoch are taken at its start, in evaluation mode, and the optimizer's momentum goes on though the
     head under it is replaced. Two rounds of two epochs."""
     keys = {"local_batches": 0, "local_epochs": 2, "batch_size": 100, "optimizer": "sgd", "momentum": 0.9}
-    config, clients, knowledge = play(
+    config, clients, server_state = play(
         *(make_config, make_node),
         models=f"{NORMED},{LINEAR}",
         partition="classes:6",
@@ -457,7 +457,7 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
         **keys,
         **{"chfl.mode": mode, "chfl.beta": 2.0},
     )
-    nodes = [make_node(config, partition) for partition in range(2)]
+    nodes = [make_node(config, client_id) for client_id in range(2)]
     optimizers = [torch.optim.SGD(node.model.parameters(), lr=0.05, momentum=0.9) for node in nodes]
     heads: list[Any] = []
     for round in (1, 2):
@@ -465,7 +465,7 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
         heads = []
         for node, optimizer in zip(nodes, optimizers, strict=True):
             model, data = node.model, node.data.train
-            with seeded(config.seed, node.partition, round, "train"):
+            with seeded(config.seed, node.client_id, round, "train"):
                 if round == 2 and mode == "avgkd":
                     model.head.weight.data.copy_(weight / 2)
                     model.head.bias.data.copy_(bias / 2)
@@ -473,7 +473,7 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
                     if round == 2:
                         with torch.no_grad():
                             features = model.eval().body(data.batch(torch.arange(len(data)))[0])
-                            taught = functional.linear(features, weight, bias)
+                            distillation = functional.linear(features, weight, bias)
                     model.train()
                     for rows in batches:
                         inputs, labels = data.batch(rows)
@@ -481,7 +481,7 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
                         loss = functional.cross_entropy(logits, labels)
                         if round == 2:
                             temperature = 2.0 * (1 + cos(pi * (2 + number) / 4)) + 1
-                            loss = loss + 0.5 * plain_distillation(logits, taught[rows], labels, temperature)
+                            loss = loss + 0.5 * plain_distillation(logits, distillation[rows], labels, temperature)
                         optimizer.zero_grad()
                         loss.backward()
                         optimizer.step()
@@ -489,7 +489,9 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
     for client, node in zip(clients, nodes, strict=True):
         for key, tensor in client.node.model.state_dict().items():
             torch.testing.assert_close(tensor, node.model.state_dict()[key], rtol=1e-3, atol=1e-5, msg=key)
-    torch.testing.assert_close(torch.from_numpy(knowledge["weight"]), heads[0][0] + heads[1][0], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        torch.from_numpy(server_state["weight"]), heads[0][0] + heads[1][0], rtol=1e-3, atol=1e-5
+    )
 
 
 # Whole runs

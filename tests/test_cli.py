@@ -138,10 +138,10 @@ UNUSABLE = {
         ["--clients", "599", "--set", "test-fraction=0.45", "--set", "validation-fraction=0.5"],
         "partition 0 of 599 ('iid') has 3 samples and none left to train on",
     ),
-    "unlike models": (
+    "heterogeneous models": (
         "fedavg",
         ["--set", "models=mlp,lenet5"],
-        "models = 'mlp', or take an algorithm for unlike models: agg, chfl, fedh2l, ",
+        "models = 'mlp', or take an algorithm for heterogeneous models: agg, chfl, fedh2l, ",
     ),
     "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3, but there are 2 clients"),
     "device": ("fedhe", ["--set", "device=gpu"], "device = 'gpu': "),
@@ -222,7 +222,7 @@ def test_a_hub_out_of_reach_is_one_line(here, tmp_path):
     process = start(tmp_path, "run", "fedhe", "--dataset", "mnist", "--clients", 2)
     assert process.wait(120) == 2
     err = (tmp_path / "err").read_text()
-    assert err.startswith("hetfl: client 0, roll call: cannot load ylecun/mnist from the hub (")
+    assert err.startswith("hetfl: client 0, client registration: cannot load ylecun/mnist from the hub (")
     assert "set data-dir" in err
     assert err.count("\n") == 1
     assert contents(here) == {}
@@ -241,7 +241,7 @@ def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, mon
     assert done.status == 1
     assert "Traceback" not in done.err
     assert done.err.splitlines()[-1] == (
-        "hetfl: round 2: 0 good replies, fewer than min-clients = 1: "
+        "hetfl: round 2: 0 valid replies, fewer than min-clients = 1: "
         "client 0, train, round 2: OSError: no space; client 1, train, round 2: OSError: no space"
     )
     assert [len(entry["failures"]) for entry in entries(here / "run")] == [0, 0, 2]
@@ -370,8 +370,8 @@ def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, he
         settings = ("--set", "models=tabular:4", "--workers", workers, "--out", f"by-{workers}")
         assert hetfl("run", "fedhe", "--clients", 24, "--rounds", 1, *settings).status == 0
     assert without_time(here / "by-1") == without_time(here / "by-2")
-    knowledge = [(here / f"by-{workers}" / "knowledge.safetensors").read_bytes() for workers in (1, 2)]
-    assert knowledge[0] == knowledge[1]
+    server_state = [(here / f"by-{workers}" / "knowledge.safetensors").read_bytes() for workers in (1, 2)]
+    assert server_state[0] == server_state[1]
 
 
 def test_a_list_of_nothing_in_particular_is_everything(hetfl):

@@ -1,4 +1,4 @@
-"""What every client half gets from its base: a kept best model, validation and domain scores, state by name."""
+"""What every client side gets from its base: a kept best model, validation and domain scores, state by name."""
 
 import json
 from dataclasses import replace

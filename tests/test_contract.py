@@ -38,8 +38,8 @@ class TestEveryAlgorithm(AlgorithmContract):
         left: dict[int, RecordDict] = {}
         for grid, keys in zip(grids, ({"output-dir": str(tmp_path / "first"), "seed": 1}, {}), strict=True):
             contexts, flat = grid._host._clients._contexts, config.with_values(keys).to_flat()
-            for partition, node in enumerate(grid.get_node_ids()):  # as Flower keeps them, all in records
-                own = {"partition-id": partition, "num-partitions": config.clients}
+            for client_id, node in enumerate(grid.get_node_ids()):  # as Flower keeps them, all in records
+                own = {"partition-id": client_id, "num-partitions": config.clients}
                 contexts[node] = Context(grid.run.run_id, node, own, left.get(node, RecordDict()), flat)
             later = lab.run(config.with_values(keys), grid, run_id=grid.run.run_id)
             left = {node: context.state for node, context in contexts.items()}

@@ -64,7 +64,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def knowledge(folder: Path) -> bytes:
+def server_state(folder: Path) -> bytes:
     return (folder / "knowledge.safetensors").read_bytes()
 
 
@@ -115,7 +115,7 @@ def test_with_accept_loss_the_checkpoint_before_is_gone_back_to_and_nothing_else
     assert failure["reason"].endswith("gone back to round 2")
     assert failure["reason"] in capsys.readouterr().err
     assert [entry["round"] for entry in lines(folder)] == list(range(6))
-    assert knowledge(folder) == knowledge(whole)
+    assert server_state(folder) == server_state(whole)
     assert "accept-loss = false" in (folder / "config.toml").read_text()
     assert go_on(folder, rounds=6)  # nothing is damaged any more
 
@@ -463,7 +463,7 @@ def test_a_node_says_when_it_registers_that_its_state_folder_cannot_be_written(
     (tmp_path / "file").write_text("no folder")
     config = make_config(**KEYS, state_dir=str(tmp_path / "file" / "state"))
     line = refusal(FederationError, run_federation, config)
-    assert f"client 0, roll call: state-dir {tmp_path}/file/state cannot be written: Not a directory" in line
+    assert f"client 0, client registration: state-dir {tmp_path}/file/state cannot be written: Not a directory" in line
     assert not Path(config.output_dir).exists()
 
 

@@ -142,7 +142,7 @@ class TestRefused:
     def test_domains_are_not_turned_as_well(self, zoo, refusal, name, column):
         base = name.removeprefix("rotated-")
         assert refusal(ConfigError, load, zoo, dataset=name, domain_column=column) == (
-            f"dataset '{name}': '{base}' has domains of its own, and is not turned as well: use '{base}'"
+            f"dataset '{name}': '{base}' has domains of its own, and is not rotated as well: use '{base}'"
         )
 
     def test_tables_of_the_hub_are_not_turned(self, tmp_path, refusal):
@@ -150,7 +150,7 @@ class TestRefused:
         write(tmp_path, train=datasets.Dataset.from_dict(rows))
         keys = {"dataset": "rotated-zoo/pets", "domain_column": "", "label_column": "label"}
         assert refusal(ConfigError, load, tmp_path, **keys) == (
-            "dataset 'rotated-zoo/pets': 'zoo/pets' is a table, and only images can be turned: use 'zoo/pets'"
+            "dataset 'rotated-zoo/pets': 'zoo/pets' is a table, and only images can be rotated: use 'zoo/pets'"
         )
 
 

@@ -1,4 +1,4 @@
-"""Domains: rotated families, lists of data sets, the public rows of a client, and several samples as one."""
+"""Domains: rotated families, lists of data sets, the public samples of a client, and several samples as one."""
 
 import hashlib
 import os
@@ -57,7 +57,7 @@ class TestRotation:
         assert turned(image, 90).dtype == torch.uint8
 
     def test_between_pixels_it_is_bilinear_and_outside_it_is_zero(self):
-        """A white square of side 3, turned by 45 degrees.
+        """A white square of side 3, rotated by 45 degrees.
 
         Its corner, 1 right and 1 up of the centre, is fetched from sqrt 2 away along an axis: 0.4142 of the way from
         a white pixel to one outside, which makes 0.5858 x 255 = 149.4.
@@ -315,10 +315,10 @@ class TestNames:
                 "mnist-m, office-home, pacs, rotated-digits, rotated-mnist, sentiment140, synthetic-digits, usps, "
                 "or a hub id such as owner/name, or a folder such as ./digit",
             ),
-            ("rotated-rotated-mnist", "dataset 'rotated-rotated-mnist' is turned twice: write rotated- once"),
+            ("rotated-rotated-mnist", "dataset 'rotated-rotated-mnist' is rotated twice: write rotated- once"),
             (
                 "rotated-breast-cancer",
-                "dataset 'rotated-breast-cancer': 'breast-cancer' is a table, and only images can be turned: "
+                "dataset 'rotated-breast-cancer': 'breast-cancer' is a table, and only images can be rotated: "
                 "use 'breast-cancer'",
             ),
         ],

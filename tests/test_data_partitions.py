@@ -296,7 +296,7 @@ def test_even_tests_have_all_classes_whatever_a_client_trains_on(test):
 
 
 def test_halving_more_than_all_is_refused(refusal):
-    assert refusal(ConfigError, halved, 1.5, 0) == "halved-fraction is 1.5: it must be in 0..1"
+    assert refusal(ConfigError, halved, 1.5, 0) == "half-data-fraction is 1.5: it must be in 0..1"
 
 
 @pytest.fixture

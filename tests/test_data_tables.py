@@ -449,7 +449,7 @@ def test_rows_with_missing_numbers_and_categories_cross_the_wire(tmp_path, make_
     folder = run_federation(make_config(algorithm="agg", models="mlp,tabular", **own))
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["failures"] == 0
-    assert summary["bytes_up"] == 2 * 9 * (4 * 4 + 8)  # nine public rows each: size, three kinds, and the label
+    assert summary["bytes_up"] == 2 * 9 * (4 * 4 + 8)  # nine public samples each: size, three kinds, and the label
 
 
 @pytest.mark.slow

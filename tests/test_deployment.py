@@ -366,7 +366,7 @@ def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path: Path) -
     assert "says that it is client 1, but its key is that of client 2 in node-keys" in said
     assert [client["partition"] for client in json.loads((run / "clients.json").read_text())] == [0, 1]
     [failure] = json.loads((run / "rounds.jsonl").read_text().splitlines()[0])["failures"]
-    assert (failure["partition"], failure["stage"]) == (2, "roll call")
+    assert (failure["partition"], failure["stage"]) == (2, "client registration")
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ def slow_decoupled_kd(student_logits, teacher_logits, labels, temperature):
     """Sample by sample, by the definition of CHFL's Eq. (6)-(7)."""
     target_term = non_target_term = 0.0
     for student, teacher, label in zip(student_logits.tolist(), teacher_logits.tolist(), labels.tolist(), strict=True):
-        own, taught = softmax(student)[label], softmax(teacher)[label]
-        target_term += divergence([taught, 1 - taught], [own, 1 - own])
+        own, distillation = softmax(student)[label], softmax(teacher)[label]
+        target_term += divergence([distillation, 1 - distillation], [own, 1 - own])
         student_rest = [value for place, value in enumerate(student) if place != label]
         teacher_rest = [value / temperature for place, value in enumerate(teacher) if place != label]
         non_target_term += divergence(softmax(teacher_rest), softmax(student_rest))
@@ -122,11 +122,13 @@ def test_decoupled_gradients_are_those_of_the_definition(term):
     """Written out in probabilities, with masks: right where nothing is saturated."""
     teacher, student = logits(0).double(), logits(1).double().requires_grad_()
     true = functional.one_hot(LABELS, 4).bool()
-    taught, own = ((functional.softmax(part, 1) * true).sum(1) for part in (teacher, student))
+    distillation, own = ((functional.softmax(part, 1) * true).sum(1) for part in (teacher, student))
     rest_taught = functional.softmax((teacher / 3)[~true].view(5, 3), 1)
     rest_own = functional.softmax(student[~true].view(5, 3), 1)
     expected = (
-        (taught * (taught / own).log() + (1 - taught) * ((1 - taught) / (1 - own)).log()).mean(),
+        (
+            distillation * (distillation / own).log() + (1 - distillation) * ((1 - distillation) / (1 - own)).log()
+        ).mean(),
         (rest_taught * (rest_taught / rest_own).log()).sum(1).mean(),
     )
     found = decoupled_kd(student, teacher, LABELS, 3.0)

@@ -1,4 +1,4 @@
-"""The same config and seed give the same bits in every engine: the clients' results, the server's knowledge, the bytes.
+"""The same config and seed give the same bits in every engine: the clients' results, the server state, the bytes.
 
 The reference is the local engine with one worker.
 """
@@ -12,7 +12,7 @@ import pytest
 
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import Value
-from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli import _run
 from simulations.deployment.flower import Flower, flower
@@ -50,7 +50,7 @@ def assert_same_bits(folder: Path, reference: Path) -> None:
         assert {key: found[key] for key in PAYLOAD} == {key: expected[key] for key in PAYLOAD}
         for key in ("wire_up", "wire_down"):
             assert abs(found[key] - expected[key]) <= IDS * CLIENTS
-    assert (folder / KNOWLEDGE_FILE).read_bytes() == (reference / KNOWLEDGE_FILE).read_bytes()
+    assert (folder / SERVER_STATE_FILE).read_bytes() == (reference / SERVER_STATE_FILE).read_bytes()
 
 
 def engine(folder: Path) -> str:
@@ -105,9 +105,9 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     """One SuperLink and three SuperNodes, each with a model of its own; the second keeps its state on disk."""
     with flower(tmp_path_factory.mktemp("flower")) as started:
         started.superlink()
-        for partition, model in enumerate(MODELS):
-            on_disk = {"state-dir": str(started.home / "state")} if partition == 1 else {}
-            started.supernode(partition, len(MODELS), model=model, **on_disk)
+        for client_id, model in enumerate(MODELS):
+            on_disk = {"state-dir": str(started.home / "state")} if client_id == 1 else {}
+            started.supernode(client_id, len(MODELS), model=model, **on_disk)
         yield started
 
 
@@ -132,7 +132,7 @@ def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed
     said = deployed.run({key: value for key, value in settings.items() if key != "models"})
     assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
     local(tmp_path / "local", settings)
-    noised = [(tmp_path / engine / KNOWLEDGE_FILE).read_bytes() for engine in ("deployed", "local")]
+    noised = [(tmp_path / engine / SERVER_STATE_FILE).read_bytes() for engine in ("deployed", "local")]
     assert noised[0] != noised[1]
 
 
@@ -149,7 +149,7 @@ def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed
             "lenet5 on client 1; fedhe:5 on client 2.",
         ),
     ],
-    ids=["unknown dataset", "out of range", "no number of clients", "unlike models"],
+    ids=["unknown dataset", "out of range", "no number of clients", "heterogeneous models"],
 )
 def test_a_mistake_ends_a_deployed_run_with_one_line(
     deployed: Flower, tmp_path: Path, settings: dict[str, Value], line: str
@@ -171,8 +171,8 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("LINES", "3")
     with flower(tmp_path / "flower") as started:
         started.superlink()
-        for partition, model in enumerate(["mlp", "mlp", "fixtures.models:waiting"]):
-            started.supernode(partition, 3, model=model)
+        for client_id, model in enumerate(["mlp", "mlp", "fixtures.models:waiting"]):
+            started.supernode(client_id, 3, model=model)
         settings: dict[str, Value] = {"algorithm": "fedhe", "fedhe.mode": "async", "rounds": 3, "local-batches": 1}
         said = started.run({**settings, "clients": 3, "dataset": "digits", "evaluate-every": 3, "output-dir": str(run)})
         assert started.statuses()[0] == "finished:completed", said + started.logs()

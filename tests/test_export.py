@@ -45,9 +45,9 @@ def trained(make_config, run_federation):
     return lambda **keys: run_federation(make_config(rounds=1, checkpoint_every=1, **keys))
 
 
-def raw_and_logits(folder, partition=0):
+def raw_and_logits(folder, client_id=0):
     """Return test samples as they are stored, NaN where one is missing, and the logits of the model for them."""
-    node = load_client(folder, partition)
+    node = load_client(folder, client_id)
     with torch.no_grad():
         logits = node.model(node.data.test.batch(torch.arange(len(node.data.test)))[0])
     return node.data.test.arrays.inputs[node.data.test.rows], logits

@@ -20,7 +20,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.server.federation import BUSY
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEDS
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SHARE
 from simulations.engine.clients import FIRST_NODE
 
 LINEAR = "fixtures.models:linear"
@@ -41,9 +41,9 @@ RUNS: list[dict[str, Any]] = [
 
 @dataclass
 class Upload:
-    """What was accepted of one client, and of which public rows it speaks."""
+    """What was accepted of one client, and of which public samples it speaks."""
 
-    partition: int
+    client_id: int
     arrays: dict[str, np.ndarray]
     samples: int
     asked: list[tuple[int, int]]
@@ -62,7 +62,7 @@ class Accepted:
 
     @property
     def last(self) -> list[Upload]:
-        return sorted(self.rounds[max(self.rounds)], key=lambda upload: upload.partition) if self.rounds else []
+        return sorted(self.rounds[max(self.rounds)], key=lambda upload: upload.client_id) if self.rounds else []
 
     def rows(self, numbers: np.ndarray) -> list[tuple[int, int]]:
         """Return whose rows these are, and which: numbers go through the rows of all who share, by partition."""
@@ -81,35 +81,35 @@ def mean(arrays: list[np.ndarray]) -> np.ndarray:
     return total / len(arrays)
 
 
-def class_averages(known: Accepted, sent: Sent, partition: int) -> None:
+def class_averages(known: Accepted, sent: Sent, client_id: int) -> None:
     for label in range(3):
         rows = [upload.arrays["logits"][label] for upload in known.all if upload.arrays["counts"][label] > 0]
         assert sent["known"][label] == (len(rows) > 0)
         near(sent["logits"][label], mean(rows) if rows else np.zeros(3))
 
 
-def mean_meme(known: Accepted, sent: Sent, partition: int) -> None:
+def mean_meme(known: Accepted, sent: Sent, client_id: int) -> None:
     for name in sent:
         near(sent[name], mean([upload.arrays[name] for upload in known.last]))
 
 
-def mean_weights(known: Accepted, sent: Sent, partition: int) -> None:
+def mean_weights(known: Accepted, sent: Sent, client_id: int) -> None:
     for name in sent:
         near(sent[name], mean([upload.arrays[name] for upload in known.last for _ in range(upload.samples)]))
 
 
-def summed_heads(known: Accepted, sent: Sent, partition: int) -> None:
+def summed_heads(known: Accepted, sent: Sent, client_id: int) -> None:
     assert sent["heads"] == len(known.last)
     for name in ("weight", "bias"):
         near(sent[name], mean([upload.arrays[name] for upload in known.last]) * len(known.last))
 
 
-def consensus(known: Accepted, sent: Sent, partition: int) -> None:
+def consensus(known: Accepted, sent: Sent, client_id: int) -> None:
     assert known.rows(sent["digested"]) == known.last[0].asked
     near(sent["consensus"], mean([upload.arrays["logits"] for upload in known.last]))
 
 
-def mean_kernel(known: Accepted, sent: Sent, partition: int) -> None:
+def mean_kernel(known: Accepted, sent: Sent, client_id: int) -> None:
     """Up to a factor, and centred."""
     assert known.rows(sent["aligned"]) == known.last[0].asked
     kernels = [upload.arrays["representations"].astype(np.float64) for upload in known.last]
@@ -119,9 +119,9 @@ def mean_kernel(known: Accepted, sent: Sent, partition: int) -> None:
     near(found / np.linalg.norm(found), kernel / np.linalg.norm(kernel))
 
 
-def signals(known: Accepted, sent: Sent, partition: int) -> None:
-    peers = [upload for upload in known.last if upload.partition != partition]
-    assert sent["teachers"].tolist() == [upload.partition for upload in peers]
+def signals(known: Accepted, sent: Sent, client_id: int) -> None:
+    peers = [upload for upload in known.last if upload.client_id != client_id]
+    assert sent["teachers"].tolist() == [upload.client_id for upload in peers]
     for name, together in (("indices", "indices"), ("posteriors", "posteriors"), ("accuracy", "accuracies")):
         assert sent[together].tolist() == [row for one in peers for row in np.atleast_1d(one.arrays[name]).tolist()]
 
@@ -166,23 +166,23 @@ def check_averages(grid: Schedule, check: Callable[[Accepted, Sent, int], None])
     known, asked, checked = Accepted(), {}, 0
     sent_as: dict[str, Message] = {}
     for event, message, fate in grid.log:
-        partition, kind = grid.partition_of(message), message.metadata.message_type
+        client_id, kind = grid.client_of(message), message.metadata.message_type
         if event == "sent":
             sent_as[message.metadata.message_id] = message
         if event == "sent" and kind == MessageType.TRAIN:
             download = from_record(message.content.array_records[ARRAYS])
             if known.rounds:
-                check(known, download, partition)
+                check(known, download, client_id)
                 checked += 1
             asked[message.metadata.message_id] = known.rows(download.get("asked", np.zeros(0, int)))
-        elif event == "came" and kind == SEEDS and not fate.said:
-            known.sharing.add(partition)
+        elif event == "came" and kind == SHARE and not fate.said:
+            known.sharing.add(client_id)
         elif event == "came" and kind == MessageType.TRAIN and not fate.said:
             question = message.metadata.reply_to_message_id
             samples = int(message.content.metric_records[METRICS][EXAMPLES])
             arrays = from_record(message.content.array_records[ARRAYS])
             if samples:
-                upload = Upload(partition, arrays, samples, asked[question])
+                upload = Upload(client_id, arrays, samples, asked[question])
                 known.rounds.setdefault(number(sent_as[question]), []).append(upload)
     return checked
 
@@ -192,20 +192,20 @@ def check_rounds(grid: Schedule, rounds: list[dict[str, Any]]) -> None:
     trained: dict[int, dict[int, Fate]] = {}
     for event, message, fate in grid.log:
         if event == "sent" and message.metadata.message_type == MessageType.TRAIN:
-            trained.setdefault(number(message), {})[grid.partition_of(message)] = fate
+            trained.setdefault(number(message), {})[grid.client_of(message)] = fate
     for entry in rounds[1:]:
         fates = trained.get(entry["round"], {})
-        good = {partition for partition, fate in fates.items() if not fate.said}
+        good = {client_id for client_id, fate in fates.items() if not fate.said}
         assert {int(client) for client, values in entry["clients"].items() if "train-loss" in values} == good
         failed = {
             failure["partition"]: failure["reason"] for failure in entry["failures"] if failure["stage"] == "train"
         }
-        busy = {partition for partition, reason in failed.items() if reason.endswith(BUSY)}
+        busy = {client_id for client_id, reason in failed.items() if reason.endswith(BUSY)}
         assert set(failed) - busy == set(fates) - good
-        for partition in set(fates) - good:
-            assert any(part in failed[partition] for part in fates[partition].said.split("|"))
+        for client_id in set(fates) - good:
+            assert any(part in failed[client_id] for part in fates[client_id].said.split("|"))
     for entry in rounds[2:]:  # between the first look and round 1 lies an evaluation
-        left_out = [failure for failure in entry["failures"] if failure["stage"] in ("train", "roll call")]
+        left_out = [failure for failure in entry["failures"] if failure["stage"] in ("train", "client registration")]
         busy = {(failure["node"] - FIRST_NODE) % CLIENTS for failure in left_out if failure["reason"].endswith(BUSY)}
         assert not busy & grid.free[entry["round"] - 1], "left out as busy, and has nothing to do"
 

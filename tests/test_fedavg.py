@@ -18,7 +18,7 @@ from hetfl_flwr.algorithms import build_client, for_heterogeneous_models
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
-from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import weights
@@ -35,14 +35,14 @@ def test_two_rounds_equal_a_loop_by_hand(clients, make_config, make_node, run_fe
     config = make_config(
         algorithm="fedavg", models=NORMED, clients=clients, partition="dirichlet:0.5", local_batches=0, seed=2
     )
-    nodes = [make_node(config, partition) for partition in range(clients)]
+    nodes = [make_node(config, client_id) for client_id in range(clients)]
     assert clients == 1 or len({len(node.data.train) for node in nodes}) > 1
     average = floats(build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",)))
     for round in (1, 2):
         trained = [by_hand(node, average, round) for node in nodes]
         total = sum(samples for _, samples in trained)
         average = {key: sum(np.float32(samples / total) * model[key] for model, samples in trained) for key in average}
-    found = load_file(run_federation(config) / KNOWLEDGE_FILE)
+    found = load_file(run_federation(config) / SERVER_STATE_FILE)
     assert found.keys() == average.keys()
     for key, array in found.items():
         np.testing.assert_array_equal(array, average[key], err_msg=key)
@@ -57,8 +57,8 @@ def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[s
     model, config, samples = node.model, node.config, 0
     model.load_state_dict({key: torch.from_numpy(array) for key, array in start.items()}, strict=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
-    order = generator(config.seed, node.partition, round, "batches")
-    with seeded(config.seed, node.partition, round, "train"):
+    order = generator(config.seed, node.client_id, round, "batches")
+    with seeded(config.seed, node.client_id, round, "train"):
         for rows in draw_batches(order, len(node.data.train), config.batch_size, epochs=1, batches=0):
             inputs, labels = node.data.train.batch(rows)
             optimizer.zero_grad()
@@ -84,7 +84,7 @@ def test_unlike_models_are_refused_with_who_differs_and_what_would_do(make_confi
     line = refusal(FederationError, run_federation, config)
     assert "mlp on client 0, 2; lenet5 on client 1" in line
     assert "models = 'mlp'" in line
-    assert line.endswith(f"take an algorithm for unlike models: {', '.join(for_heterogeneous_models())}")
+    assert line.endswith(f"take an algorithm for heterogeneous models: {', '.join(for_heterogeneous_models())}")
     assert not {"fedavg", "fedprox"} & set(for_heterogeneous_models())
 
 
@@ -129,7 +129,7 @@ def test_exchange_every_3_is_three_times_the_local_work_in_one_round(unit, make_
     }.items():
         flat = {"algorithm": "fedavg", "models": NORMED, "local_batches": 0, "output_dir": str(tmp_path / name)}
         runs[name] = run_federation(make_config(**{**flat, **keys}))
-    found = {name: load_file(run / KNOWLEDGE_FILE)["head.weight"] for name, run in runs.items()}
+    found = {name: load_file(run / SERVER_STATE_FILE)["head.weight"] for name, run in runs.items()}
     np.testing.assert_array_equal(found["every 3"], found["written out"])
     assert (found["every 3"] != found["every 1"]).any()
     assert {tuple(entry["bytes_up"] for entry in rounds(run)) for run in runs.values()} == {(0, 2 * 2568, 2 * 2568)}

@@ -20,11 +20,11 @@ UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", 
 GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.int64))}
 
 
-def member(partition, node=None, **fields):
+def member(client_id, node=None, **fields):
     defaults = {
-        "node": 100 - partition if node is None else node,  # node ids run against the partitions
-        "partition": partition,
-        "partitions": max(3, partition + 1),
+        "node": 100 - client_id if node is None else node,  # node ids run against the partitions
+        "partition": client_id,
+        "partitions": max(3, client_id + 1),
         "model": "mlp",
         "parameters": 10,
         "width": 4,
@@ -117,7 +117,7 @@ def federation_of(*members, engine="deployment", **keys):
 def exchange(federation, answers=None, uploads=UPLOAD, kind="train"):
     """Send every member one message; ``answers`` says by partition who answers otherwise than well."""
     federation.grid.answers = {
-        one.node: answers[one.partition] for one in federation.roster if one.partition in (answers or {})
+        one.node: answers[one.client_id] for one in federation.roster if one.client_id in (answers or {})
     }
     messages = [
         Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), node, kind)
@@ -126,8 +126,8 @@ def exchange(federation, answers=None, uploads=UPLOAD, kind="train"):
     return federation.exchange(messages, uploads and (lambda member: uploads))
 
 
-def partitions(members):
-    return [one.partition for one in members]
+def client_ids(members):
+    return [one.client_id for one in members]
 
 
 # --- who is here ---------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def partitions(members):
 
 def test_the_roster_is_ordered_by_partition_whatever_the_node_ids():
     federation = federation_of(member(2), member(0), member(1))
-    assert partitions(federation.roster) == [0, 1, 2]
+    assert client_ids(federation.roster) == [0, 1, 2]
     assert [one.node for one in federation.roster] == [100, 99, 98]
 
 
@@ -156,7 +156,7 @@ def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
     federation = Federation(Post([member(0)]), RunConfig(clients=2))
     federation.grid.engine = "local"
     federation.grid.members[55] = content
-    assert refusal(FederationError, federation.assemble).startswith("node 55: not an answer to this roll call")
+    assert refusal(FederationError, federation.assemble).startswith("node 55: not a registration reply")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_too_few_nodes_are_counted(refusal):
 def test_a_run_begins_with_fewer_clients_than_wanted_if_there_are_enough():
     federation = Federation(Post([member(0)]), RunConfig(clients=3, min_clients=1, round_timeout=0.05))
     federation.assemble()
-    assert partitions(federation.roster) == [0]
+    assert client_ids(federation.roster) == [0]
 
 
 def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
@@ -232,7 +232,7 @@ def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
     post.engine = "simulation"
     federation = Federation(post, RunConfig(clients=0))
     federation.assemble()
-    assert partitions(federation.roster) == [0, 1, 2]
+    assert client_ids(federation.roster) == [0, 1, 2]
 
 
 def test_more_clients_are_demanded_than_there_can_be(refusal):
@@ -279,8 +279,8 @@ def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten(engine):
     del federation.grid.members[100]
     federation.grid.members[98] = member(2)
     called = len(federation.grid.pushed)
-    assert welcomed(federation) == [Failure(0, "roll call", "client 0 (mlp): its node has left", 100)]
-    assert partitions(federation.roster) == [1, 2]
+    assert welcomed(federation) == [Failure(0, "client registration", "client 0 (mlp): its node has left", 100)]
+    assert client_ids(federation.roster) == [1, 2]
     assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [98]
     assert welcomed(federation) == []
     assert len(federation.grid.pushed) == called + 1
@@ -292,7 +292,7 @@ def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again(en
     del federation.grid.members[99]
     federation.grid.members[5] = member(1, node=5)
     assert [failure.node for failure in welcomed(federation)] == [99]
-    assert [(one.partition, one.node) for one in federation.roster] == [(0, 100), (1, 5)]
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 5)]
 
 
 def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refusal):
@@ -307,8 +307,8 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
     assert refusal(FederationError, Federation(post, RunConfig(clients=2)).assemble) == "client 1, no data"
     federation = Federation(post, RunConfig(clients=0, round_timeout=0.05))
     federation.assemble()
-    assert partitions(federation.roster) == [0]
-    assert federation.notes() == [Failure(-1, "roll call", "client 1, no data", 99)]
+    assert client_ids(federation.roster) == [0]
+    assert federation.notes() == [Failure(-1, "client registration", "client 1, no data", 99)]
     assert federation.notes() == []
     said = refusal(FederationError, Federation(post, RunConfig(clients=0, min_clients=2, round_timeout=0.05)).assemble)
     assert said == "min-clients = 2, but there are 1 clients; client 1, no data"
@@ -326,8 +326,8 @@ def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_u
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if "roll call" in record.getMessage()]
-    assert "no answer to the roll call within 0.01 s from node 99:" in said
+    (said,) = [record.getMessage() for record in caplog.records if "client registration" in record.getMessage()]
+    assert "no registration reply within 0.01 s from node 99:" in said
     assert "started again" in said
 
 
@@ -344,7 +344,7 @@ def test_a_node_that_dies_during_the_roll_call_is_waited_for():
     post.roll_call = lambda message: (dies if message.metadata.dst_node_id == 99 else known)(message)
     federation = Federation(post, RunConfig(clients=2, round_timeout=0.5))
     federation.assemble()
-    assert [(one.partition, one.node) for one in federation.roster] == [(0, 100), (1, 7)]
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 7)]
     assert federation.notes() == []
 
 
@@ -364,13 +364,13 @@ def test_a_node_that_dies_when_it_is_asked_again_has_left(engine):
     federation, since = dated(member(0), member(1), engine=engine)
     since[99] = "one"
     federation.grid.roll_call = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
-    assert welcomed(federation) == [Failure(1, "roll call", "client 1 (mlp): its node has left", 99)]
-    assert partitions(federation.roster) == [0]
+    assert welcomed(federation) == [Failure(1, "client registration", "client 1 (mlp): its node has left", 99)]
+    assert client_ids(federation.roster) == [0]
 
 
 @ENGINES
 def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has(engine):
-    """It holds nobody's public rows any more, and comes without the model that it had trained until round 1."""
+    """It holds nobody's public samples any more, and comes without the model that it had trained until round 1."""
     members = member(0, round=1, holds=[1]), member(1, round=1, holds=[0])
     federation, since = dated(*members, engine=engine)
     exchange(federation)
@@ -380,7 +380,7 @@ def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has(eng
     assert welcomed(federation) == [
         Failure(
             1,
-            "roll call",
+            "client registration",
             "client 1 (mlp): comes without its state, but it has trained until round 1: see state-dir",
             99,
         )
@@ -392,7 +392,7 @@ def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has(eng
 
 @pytest.mark.parametrize(("newest", "left"), [((4, 4), None), ((4, 0), 1), ((0, 3), 0), ((0, 0), "all")])
 def test_a_run_that_is_gone_on_with_names_clients_without_their_state(refusal, newest, left):
-    members = [member(partition, round=round) for partition, round in enumerate(newest)]
+    members = [member(client_id, round=round) for client_id, round in enumerate(newest)]
     federation = Federation(Post(members), RunConfig(clients=2), Origin(12, 4, {0: 4, 1: 3}))
     if left == "all":
         assert refusal(FederationError, federation.assemble).startswith("no client has its state of run 12")
@@ -400,7 +400,7 @@ def test_a_run_that_is_gone_on_with_names_clients_without_their_state(refusal, n
     federation.assemble()
     told = [dict(message.content.config_records["config"]) for message in federation.grid.pushed]
     assert told == [{"run": "12", "server-round": 4}] * 2
-    assert [failure.partition for failure in federation.notes()] == ([] if left is None else [left])
+    assert [failure.client_id for failure in federation.notes()] == ([] if left is None else [left])
 
 
 def test_in_a_simulation_all_are_waited_for_and_who_does_not_answer_or_fit_is_left_out():
@@ -412,7 +412,7 @@ def test_in_a_simulation_all_are_waited_for_and_who_does_not_answer_or_fit_is_le
         "node 6: no reply within 0.05 s",
         "partition-id 1 is claimed by two nodes, 99 and 7",
     ]
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
 
 
 def test_clients_must_agree_on_the_classes(refusal):
@@ -448,7 +448,7 @@ def test_a_fraction_of_the_clients_is_drawn_rounded_up(fraction, clients, count)
 def test_the_draw_is_sorted_without_repeats_and_follows_seed_and_round_alone():
     def draws(seed, order=1):
         federation = federation_of(*[member(k) for k in range(10)][::order], fraction=0.5, seed=seed)
-        return [partitions(federation.draw(number)) for number in range(1, 9)]
+        return [client_ids(federation.draw(number)) for number in range(1, 9)]
 
     assert all(drawn == sorted(set(drawn)) for drawn in draws(0))
     assert len({tuple(drawn) for drawn in draws(0)}) > 4
@@ -461,8 +461,8 @@ def test_absent_clients_are_never_drawn():
     """0.3 of 10 clients are 3, the same in each round; half of the other 7, rounded up, are 4."""
 
     def drawn(seed):
-        federation = federation_of(*map(member, range(10)), absent_fraction=0.3, fraction=0.5, seed=seed)
-        draws = [frozenset(partitions(federation.draw(number))) for number in range(1, 30)]
+        federation = federation_of(*map(member, range(10)), nonparticipating_fraction=0.3, fraction=0.5, seed=seed)
+        draws = [frozenset(client_ids(federation.draw(number))) for number in range(1, 30)]
         assert {len(drawn) for drawn in draws} == {4}
         return frozenset.union(*draws)
 
@@ -483,7 +483,7 @@ def test_a_strategy_sees_only_the_clients_drawn_ordered_by_partition():
 def test_replies_are_sorted_by_partition_in_whatever_order_they_come():
     federation = federation_of(member(2), member(0), member(1))
     result = exchange(federation)
-    assert [federation.roster.of(reply.metadata.src_node_id).partition for reply in result.replies] == [0, 1, 2]
+    assert [federation.roster.of(reply.metadata.src_node_id).client_id for reply in result.replies] == [0, 1, 2]
     assert result.failures == []
 
 
@@ -502,9 +502,9 @@ def test_a_bad_reply_is_set_aside_by_name_and_the_others_are_kept(kind):
     answer, said = BAD[kind]
     federation = federation_of(*map(member, range(3)))
     result = exchange(federation, {1: answer})
-    assert [federation.roster.of(reply.metadata.src_node_id).partition for reply in result.replies] == [0, 2]
+    assert [federation.roster.of(reply.metadata.src_node_id).client_id for reply in result.replies] == [0, 2]
     [failure] = result.failures
-    assert (failure.partition, failure.stage) == (1, "train")
+    assert (failure.client_id, failure.stage) == (1, "train")
     assert failure.reason.startswith("client 1")
     assert said in failure.reason
     assert "\n" not in failure.reason
@@ -521,7 +521,7 @@ def test_each_client_is_held_to_its_own_declaration():
     narrow = PayloadSpec((ArraySpec("logits", (2,), "float32"),))
     federation.grid.answers[99] = reply_with({"logits": GOOD["logits"]})
     messages = [Message(RecordDict(), node, "train") for node in (99, 100)]
-    assert federation.exchange(messages, lambda one: narrow if one.partition == 1 else UPLOAD).failures == []
+    assert federation.exchange(messages, lambda one: narrow if one.client_id == 1 else UPLOAD).failures == []
 
 
 def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():

@@ -51,8 +51,8 @@ def signal(indices: list[int], posteriors: Any, accuracy: float) -> dict[str, np
     }
 
 
-def upload(partition: int, *said: Any) -> Upload:
-    return Upload(partition, signal(*said), samples=1)
+def upload(client_id: int, *said: Any) -> Upload:
+    return Upload(client_id, signal(*said), samples=1)
 
 
 def test_each_client_gets_the_signals_of_its_peers_and_not_its_own():
@@ -63,8 +63,8 @@ def test_each_client_gets_the_signals_of_its_peers_and_not_its_own():
         1: ([7], [[0, 0, 1]], 1.0),
         2: ([3, 9], [[0.5, 0.5, 0], [0, 0.5, 0.5]], 0.25),
     }
-    knowledge = strategy.absorb(start, [upload(partition, *one) for partition, one in said.items()])
-    sent = strategy.download_for(member(1), knowledge, 2)
+    server_state = strategy.aggregate(start, [upload(client_id, *one) for client_id, one in said.items()])
+    sent = strategy.download_for(member(1), server_state, 2)
     assert {name: array.tolist() for name, array in sent.items()} == {
         "teachers": [0, 2],
         "accuracies": [0.5, 0.25],
@@ -73,22 +73,22 @@ def test_each_client_gets_the_signals_of_its_peers_and_not_its_own():
         "posteriors": [[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]],
     }
     assert [str(array.dtype) for array in sent.values()] == ["int32", "float32", "int32", "int32", "float32"]
-    assert strategy.download_for(member(0), knowledge, 2)["teachers"].tolist() == [1, 2]
+    assert strategy.download_for(member(0), server_state, 2)["teachers"].tolist() == [1, 2]
 
 
 def test_only_the_last_round_is_handed_on():
     strategy = FedH2L()
-    first = strategy.absorb({}, [upload(k, [k], [[1, 0, 0]], 0.5) for k in (0, 1, 2)])
+    first = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], 0.5) for k in (0, 1, 2)])
     before = {name: array.copy() for name, array in first.items()}
-    second = strategy.absorb(first, [upload(2, [8], [[0, 1, 0]], 1.0)])
+    second = strategy.aggregate(first, [upload(2, [8], [[0, 1, 0]], 1.0)])
     sent = strategy.download_for(member(0), second, 3)
     assert (sent["teachers"].tolist(), sent["indices"].tolist(), sent["accuracies"].tolist()) == ([2], [8], [1.0])
     assert all(np.array_equal(first[name], before[name]) for name in before)
 
 
-def drawn(strategy: FedH2L, partition: int, round: int, clients: int = 6) -> list[int]:
-    knowledge = strategy.absorb({}, [upload(k, [k], [[1, 0, 0]], k / 8) for k in range(clients)])
-    sent = strategy.download_for(member(partition), knowledge, round)
+def drawn(strategy: FedH2L, client_id: int, round: int, clients: int = 6) -> list[int]:
+    server_state = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], k / 8) for k in range(clients)])
+    sent = strategy.download_for(member(client_id), server_state, round)
     teachers: list[int] = sent["teachers"].tolist()
     assert sent["indices"].tolist() == teachers
     assert sent["accuracies"].tolist() == [teacher / 8 for teacher in teachers]
@@ -98,7 +98,7 @@ def drawn(strategy: FedH2L, partition: int, round: int, clients: int = 6) -> lis
 def test_some_teachers_are_drawn_by_client_and_round():
     strategy = FedH2L(teachers=2)
     strategy.config = RunConfig(seed=3)
-    by_client = [[drawn(strategy, partition, round) for round in range(2, 32)] for partition in (0, 3)]
+    by_client = [[drawn(strategy, client_id, round) for round in range(2, 32)] for client_id in (0, 3)]
     for own, rounds in zip((0, 3), by_client, strict=True):
         assert all(len(set(teachers)) == 2 and teachers == sorted(teachers) for teachers in rounds)
         assert {teacher for teachers in rounds for teacher in teachers} == set(range(6)) - {own}
@@ -124,9 +124,9 @@ def test_a_client_without_teachers_is_named_with_the_round_but_not_in_the_first(
     said = []
     monkeypatch.setattr(strategies.fedh2l, "log", lambda level, text, *values: said.append((level, text % values)))
     strategy = FedH2L()
-    alone = strategy.absorb({}, [upload(1, [0], [[1, 0, 0]], 1.0)])
-    for knowledge, round in ((strategy.initial(roster(2)), 1), (alone, 2)):
-        sent = strategy.download_for(member(1), knowledge, round)
+    alone = strategy.aggregate({}, [upload(1, [0], [[1, 0, 0]], 1.0)])
+    for server_state, round in ((strategy.initial(roster(2)), 1), (alone, 2)):
+        sent = strategy.download_for(member(1), server_state, round)
         assert [array.shape for array in sent.values()] == [(0,), (0,), (0,), (0,), (0, 3)]
     strategy.download_for(member(0), alone, 2)
     [(level, line)] = said
@@ -139,10 +139,10 @@ def test_a_client_without_teachers_is_named_with_the_round_but_not_in_the_first(
 
 def small(own: Any, labels: list[int], theirs: dict[int, Any], *, body: nn.Module | None = None, **keys: Any) -> Node:
     """Client 0 with W = 0, two classes; one round is one batch of all rows it may use, one SGD step of rate 0.1."""
-    seeds = {f"inputs.{partition}": np.float32(rows) for partition, (rows, _) in theirs.items()}
-    seeds |= {f"labels.{partition}": np.int64(labels) for partition, (_, labels) in theirs.items()}
+    public_samples = {f"inputs.{client_id}": np.float32(rows) for client_id, (rows, _) in theirs.items()}
+    public_samples |= {f"labels.{client_id}": np.int64(labels) for client_id, (_, labels) in theirs.items()}
     settings = {"public": len(labels), "partitions": 4, "batch_size": 8, **keys}
-    return linear_node(own, labels, [[0.0] * len(own[0])] * 2, seeds=seeds, body=body, **settings)
+    return linear_node(own, labels, [[0.0] * len(own[0])] * 2, public_samples=public_samples, body=body, **settings)
 
 
 def relay(*signals: tuple[int, float, list[int], Any]) -> list[np.ndarray]:
@@ -233,7 +233,7 @@ S = sigmoid(0.1)
         ("pcgrad", [1.0, 0.0], 0.1 + 0.1 * (1 - S), 0.1 * (1 - S), 0.0),
     ],
 )
-def test_a_global_step_in_conflict_with_the_last_local_one(projection, taught, first, second, projected):
+def test_a_global_step_in_conflict_with_the_last_local_one(projection, distillation, first, second, projected):
     """Eq. (7)-(8), with numbers of class 0; those of class 1 are their negatives. One own row (1, 0) of class 0.
 
     Round 1: g_loc = (-1/2, 0) by feature, so W = (0.05, 0). Round 2: the student gives the row (1, 1) of a peer, of
@@ -247,7 +247,7 @@ def test_a_global_step_in_conflict_with_the_last_local_one(projection, taught, f
     fit(FedH2LClient(node, **options), relay())
     np.testing.assert_allclose(node.model.head.weight.detach(), [[0.05, 0], [-0.05, 0]], rtol=1e-6)
     client = FedH2LClient(node, **options)
-    _, metrics = fit(client, relay((1, 1.0, [0], [taught])), round=2)
+    _, metrics = fit(client, relay((1, 1.0, [0], [distillation])), round=2)
     own = first + 0.1 * (1 - sigmoid(2 * first))
     np.testing.assert_allclose(weight(client), [[own, second], [-own, -second]], rtol=1e-5)
     assert (metrics["peers"], metrics["projected"]) == (1, projected)
@@ -334,12 +334,14 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def nodes_with_seeds(config: RunConfig, make_node: Any, *, labelled: bool = True) -> list[Node]:
-    nodes = [make_node(config, partition) for partition in range(config.clients)]
+    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
     for node in nodes:
         for other in nodes:
             if other is not node:
-                shared = other.own_seeds(labelled=labelled)
-                node.keep_seeds(to_record({f"{name}.{other.partition}": array for name, array in shared.items()}))
+                shared = other.own_public_samples(labelled=labelled)
+                node.keep_public_samples(
+                    to_record({f"{name}.{other.client_id}": array for name, array in shared.items()})
+                )
     return nodes
 
 
@@ -366,19 +368,21 @@ def test_three_rounds_equal_a_loop_over_samples(case, make_config, make_federati
     members = make_federation(config).roster
     strategy = FedH2L(public_labels=labelled)
     strategy.prepare(members, config)
-    knowledge, projected = strategy.initial(members), []
+    server_state, projected = strategy.initial(members), []
     for round in (1, 2, 3):
         uploads = []
         for client, one in zip(clients, members, strict=True):
-            sent = strategy.download_for(one, knowledge, round)
+            sent = strategy.download_for(one, server_state, round)
             arrays, metrics = fit(client, list(sent.values()), round)
             projected.append(metrics["projected"])
-            uploads.append(Upload(one.partition, arrays, metrics["samples"]))
-        knowledge = strategy.absorb(knowledge, uploads)
+            uploads.append(Upload(one.client_id, arrays, metrics["samples"]))
+        server_state = strategy.aggregate(server_state, uploads)
     for client, slow in zip(clients, reference, strict=True):
         np.testing.assert_allclose(weight(client), slow.weight, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(client.node.model.head.bias.detach(), slow.bias, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(knowledge[f"posteriors.{slow.partition:06d}"], slow.posteriors, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            server_state[f"posteriors.{slow.client_id:06d}"], slow.posteriors, rtol=1e-4, atol=1e-5
+        )
     assert any(conflicts)
     if options.get("projection", "qp") != "none":
         assert projected == [0.0] * 3 + [float(conflict) for conflict in conflicts]
@@ -388,7 +392,7 @@ class Reference:
     """A linear model in float64, and its client's data, sample by sample."""
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
-        self.partition, self.options = node.partition, options
+        self.client_id, self.options = node.client_id, options
         self.weight = node.model.head.weight.detach().double().numpy().copy()
         self.bias = node.model.head.bias.detach().double().numpy().copy()
         self.own, self.public = self._rows(node.data.train), self._rows(node.data.public)
@@ -421,7 +425,7 @@ class Reference:
         rows = list(self.own)
         if self.options.get("public_labels", True):
             rows += [row for peer in everyone if peer is not self for row in peer.public]
-        order = generator(config.seed, self.partition, round, "batches")
+        order = generator(config.seed, self.client_id, round, "batches")
         count = self.options.get("exchange_every", 1)
         self.g_loc = np.zeros(self.weight.size + self.bias.size)
         for batch in draw_batches(order, len(rows), config.batch_size, epochs=1, batches=count):
@@ -431,7 +435,7 @@ class Reference:
             self.g_loc = self.g_loc + gradient
 
     def teach(self, config: RunConfig, round: int) -> None:
-        draw = generator(config.seed, self.partition, round, "seeds")
+        draw = generator(config.seed, self.client_id, round, "seeds")
         self.taught_rows = draw.choice(len(self.public), config.batch_size, replace=False).tolist()
         self.posteriors = [self.softmax(self.public[row][0]) for row in self.taught_rows]
         right = [p.argmax() == self.public[row][1] for p, row in zip(self.posteriors, self.taught_rows, strict=True)]
@@ -555,7 +559,7 @@ def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federati
     monkeypatch.setattr(strategies.fedh2l, "log", lambda level, text, *values: said.append(text % values))
 
     def broken(self, download, round):
-        if self.node.partition == 1 and round == 2:
+        if self.node.client_id == 1 and round == 2:
             raise RuntimeError("no power")
         return learn(self, download, round)
 

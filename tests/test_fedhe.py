@@ -30,13 +30,13 @@ from strategies.fedhe import FedHe
 STORES = ["all", "latest"]
 
 
-def upload(partition: int, logits: Any, counts: list[int]) -> Upload:
-    return Upload(partition, {"logits": np.float32(logits), "counts": np.int64(counts)}, samples=sum(counts))
+def upload(client_id: int, logits: Any, counts: list[int]) -> Upload:
+    return Upload(client_id, {"logits": np.float32(logits), "counts": np.int64(counts)}, samples=sum(counts))
 
 
-def downloaded(strategy: FedHe, knowledge: Any) -> tuple[list[list[float]], list[bool]]:
+def downloaded(strategy: FedHe, server_state: Any) -> tuple[list[list[float]], list[bool]]:
     """What client 0 is sent: the logits of all classes, and which of them are known."""
-    sent = strategy.download_for(member(0, classes=len(next(iter(knowledge.values())))), knowledge, 1)
+    sent = strategy.download_for(member(0, classes=len(next(iter(server_state.values())))), server_state, 1)
     assert sent["logits"].dtype == np.float32
     assert sent["known"].dtype == np.bool_
     return sent["logits"].tolist(), sent["known"].tolist()
@@ -49,8 +49,8 @@ def test_the_server_averages_class_by_class_over_those_that_saw_the_class(store)
     """
     strategy = FedHe(store=store)
     uploads = [upload(0, [[1, 2], [9, 9]], [3, 0]), upload(1, [[3, 6], [5, 7]], [1, 40])]
-    knowledge = strategy.absorb(strategy.initial(roster(2, classes=2)), uploads)
-    assert downloaded(strategy, knowledge) == ([[2, 4], [5, 7]], [True, True])
+    server_state = strategy.aggregate(strategy.initial(roster(2, classes=2)), uploads)
+    assert downloaded(strategy, server_state) == ([[2, 4], [5, 7]], [True, True])
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -59,8 +59,8 @@ def test_a_class_that_nobody_saw_stays_unknown(store):
     start = strategy.initial(roster(1, classes=2))
     sent = strategy.download_for(member(0, classes=2), start, 1)
     assert (sent["logits"].tolist(), sent["known"].tolist()) == ([[0, 0], [0, 0]], [False, False])
-    knowledge = strategy.absorb(start, [upload(0, [[1, 2], [0, 0]], [3, 0])])
-    assert downloaded(strategy, knowledge) == ([[1, 2], [0, 0]], [True, False])
+    server_state = strategy.aggregate(start, [upload(0, [[1, 2], [0, 0]], [3, 0])])
+    assert downloaded(strategy, server_state) == ([[1, 2], [0, 0]], [True, False])
 
 
 @pytest.mark.parametrize(
@@ -75,25 +75,25 @@ def test_a_class_that_nobody_saw_stays_unknown(store):
 )
 def test_three_rounds_of_what_is_stored(store, expected):
     strategy = FedHe(store=store)
-    knowledge = strategy.initial(roster(2, classes=2))
+    server_state = strategy.initial(roster(2, classes=2))
     for uploads in (
         [upload(0, [[0, 2], [3, 3]], [1, 1]), upload(1, [[2, 0], [0, 0]], [1, 0])],
         [upload(0, [[0, 0], [5, 1]], [0, 1]), upload(1, [[6, 6], [0, 0]], [1, 0])],
         [upload(0, [[8, 0], [0, 0]], [1, 0])],
     ):
-        knowledge = strategy.absorb(knowledge, uploads)
-    assert downloaded(strategy, knowledge) == (expected, [True, True])
+        server_state = strategy.aggregate(server_state, uploads)
+    assert downloaded(strategy, server_state) == (expected, [True, True])
 
 
 @pytest.mark.parametrize(("store", "most"), [("all", 8 * 10 * 11), ("latest", 3 * 10 * (4 * 10 + 1))])
 def test_what_the_server_keeps_does_not_grow_with_the_rounds(store, most):
     """At C = 10: 8 (C^2 + C) bytes of sums and counts; or 4 C^2 + C bytes for each of the three clients."""
     strategy = FedHe(store=store)
-    knowledge = strategy.initial(roster(3, classes=10))
+    server_state = strategy.initial(roster(3, classes=10))
     sizes = []
     for number in range(12):
-        knowledge = strategy.absorb(knowledge, [upload(number % 3, np.ones((10, 10)), [1] * 10)])
-        sizes.append(sum(array.nbytes for array in knowledge.values()))
+        server_state = strategy.aggregate(server_state, [upload(number % 3, np.ones((10, 10)), [1] * 10)])
+        sizes.append(sum(array.nbytes for array in server_state.values()))
     assert sizes[2:] == [most] * 10
 
 
@@ -101,9 +101,9 @@ def test_what_the_server_keeps_does_not_grow_with_the_rounds(store, most):
 def test_taking_uploads_in_changes_neither_them_nor_what_was_known(store):
     strategy = FedHe(store=store)
     uploads = [upload(0, [[1, 2], [0, 0]], [3, 0]), upload(1, [[3, 6], [5, 7]], [1, 4])]
-    known = strategy.absorb(strategy.initial(roster(2, classes=2)), uploads)
+    known = strategy.aggregate(strategy.initial(roster(2, classes=2)), uploads)
     before = {name: array.copy() for name, array in known.items()}
-    strategy.absorb(known, [upload(0, [[7, 7], [7, 7]], [1, 1])])
+    strategy.aggregate(known, [upload(0, [[7, 7], [7, 7]], [1, 1])])
     for name, array in known.items():
         np.testing.assert_array_equal(array, before[name])
     np.testing.assert_array_equal(uploads[0].arrays["logits"], [[1, 2], [0, 0]])
@@ -117,10 +117,12 @@ def test_the_latest_of_each_client_give_the_same_bits_whoever_came_first():
     sent = []
     for order in ((0, 1, 2), (2, 0, 1)):
         strategy = FedHe(store="latest")
-        knowledge = strategy.initial(roster(3, classes=2))
-        for partition in order:
-            knowledge = strategy.absorb(knowledge, [upload(partition, np.full((2, 2), VALUES[partition]), [1, 1])])
-        sent.append(downloaded(strategy, knowledge))
+        server_state = strategy.initial(roster(3, classes=2))
+        for client_id in order:
+            server_state = strategy.aggregate(
+                server_state, [upload(client_id, np.full((2, 2), VALUES[client_id]), [1, 1])]
+            )
+        sent.append(downloaded(strategy, server_state))
     assert sent[0] == sent[1]
 
 
@@ -230,10 +232,10 @@ def test_the_upload_is_the_sum_of_the_logits_over_one_more_than_their_number():
         ({"logit_loss": "kl"}, [[0, 0], [0, 2]], [True, True], log((exp(0.5) + exp(-0.5)) / 2) / 2),
     ],
 )
-def test_the_loss_of_one_step(hyper_parameters, target, known, taught):
+def test_the_loss_of_one_step(hyper_parameters, target, known, distillation):
     """Eq. (13): cross-entropy plus alpha times the distance of a sample's logits to those of its own class."""
     _, metrics = fit(tiny(FedHeClient, [E1, E2], [0, 1], **hyper_parameters), target, known)
-    assert metrics["train-loss"] == pytest.approx(CE + taught, rel=1e-6)
+    assert metrics["train-loss"] == pytest.approx(CE + distillation, rel=1e-6)
 
 
 def test_the_weights_after_one_step():
@@ -249,10 +251,10 @@ def test_the_weights_after_one_step():
 
 def test_the_cold_start_is_local_training():
     """The first round, bit for bit: nothing is known, so nothing but cross-entropy moves the weights."""
-    taught, alone = tiny(FedHeClient, [E1, E2], [0, 1]), tiny(LocalClient, [E1, E2], [0, 1])
-    fit(taught, [[9, 9], [9, 9]], [False, False])
+    distillation, alone = tiny(FedHeClient, [E1, E2], [0, 1]), tiny(LocalClient, [E1, E2], [0, 1])
+    fit(distillation, [[9, 9], [9, 9]], [False, False])
     alone.fit([], {ROUND: 1})
-    assert torch.equal(taught.node.model.head.weight, alone.node.model.head.weight)
+    assert torch.equal(distillation.node.model.head.weight, alone.node.model.head.weight)
 
 
 def models(folder: Path) -> list[dict[str, torch.Tensor]]:
@@ -295,22 +297,22 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
         learning_rate=0.1,
         **{"fedhe.alpha": 0.7},
     )
-    nodes = [make_node(config, partition) for partition in range(config.clients)]
+    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
     reference = [Reference(node) for node in nodes]
     expected = slow_fedhe(reference, config, rounds=2, alpha=0.7)
 
     clients = [FedHeClient(node, alpha=0.7) for node in nodes]
     members = make_federation(config).roster
     strategy = FedHe()
-    knowledge = strategy.initial(members)
+    server_state = strategy.initial(members)
     for round in (1, 2):
         uploads = []
         for client, one in zip(clients, members, strict=True):
-            sent = strategy.download_for(one, knowledge, 1)
+            sent = strategy.download_for(one, server_state, 1)
             (logits, counts), _, _ = client.fit(list(sent.values()), {ROUND: round})
-            uploads.append(Upload(one.partition, {"logits": logits, "counts": counts}, int(counts.sum())))
-        knowledge = strategy.absorb(knowledge, uploads)
-    sent = strategy.download_for(one, knowledge, 1)
+            uploads.append(Upload(one.client_id, {"logits": logits, "counts": counts}, int(counts.sum())))
+        server_state = strategy.aggregate(server_state, uploads)
+    sent = strategy.download_for(one, server_state, 1)
     assert sent["known"].tolist() == [label in expected for label in range(10)]
     assert 3 <= len(expected) < 10
     for label, logits in expected.items():
@@ -334,18 +336,18 @@ def slow_fedhe(clients: list[Reference], config: RunConfig, rounds: int, alpha: 
     received: dict[int, list[np.ndarray]] = {}
     for round in range(1, rounds + 1):
         known = {label: np.mean(logits, axis=0) for label, logits in received.items()}
-        for partition, client in enumerate(clients):
-            for label, logits in slow_round(client, config, partition, round, known, alpha).items():
+        for client_id, client in enumerate(clients):
+            for label, logits in slow_round(client, config, client_id, round, known, alpha).items():
                 received.setdefault(label, []).append(np.sum(logits, axis=0) / (len(logits) + 1))
     return {label: np.mean(logits, axis=0) for label, logits in received.items()}
 
 
 def slow_round(
-    client: Reference, config: RunConfig, partition: int, round: int, known: dict[int, np.ndarray], alpha: float
+    client: Reference, config: RunConfig, client_id: int, round: int, known: dict[int, np.ndarray], alpha: float
 ) -> dict[int, list[np.ndarray]]:
     """Take one round's steps and return the logits that each class has given on the way."""
     given_logits: dict[int, list[np.ndarray]] = {}
-    order = generator(config.seed, partition, round, "batches")
+    order = generator(config.seed, client_id, round, "batches")
     for rows in draw_batches(order, len(client.labels), config.batch_size, epochs=1, batches=config.local_batches):
         weight_step, bias_step = np.zeros_like(client.weight), np.zeros_like(client.bias)
         for row in rows.tolist():

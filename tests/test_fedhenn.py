@@ -24,7 +24,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
-from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
@@ -54,29 +54,29 @@ UNLIKE, ALIKE = "test_fedhenn:narrow,test_fedhenn:wide", "test_fedhenn:wide"
 
 
 def server(blocks: dict[int, Any], seed: int = 0, **options: Any) -> FedHeNN:
-    """A strategy before round 1, whose clients have shared these public rows."""
+    """A strategy before round 1, whose clients have shared these public samples."""
     strategy = FedHeNN(**options)
     members = roster(1, public=9, shape=(1,))
     strategy.prepare(members, RunConfig(seed=seed))
-    members.seeds = {partition: {"inputs": np.asarray(rows)} for partition, rows in blocks.items()}
+    members.public_samples = {client_id: {"inputs": np.asarray(rows)} for client_id, rows in blocks.items()}
     return strategy
 
 
 def rows_of(count: int, first: int = 0) -> np.ndarray:
-    """Public rows of one feature: first, first + 1, ..."""
+    """Public samples of one feature: first, first + 1, ..."""
     return np.arange(first, first + count, dtype=np.float32)[:, None]
 
 
-def upload(partition: int, rows: Any, samples: int = 1) -> Upload:
-    return Upload(partition, {"representations": np.float32(rows)}, samples)
+def upload(client_id: int, rows: Any, samples: int = 1) -> Upload:
+    return Upload(client_id, {"representations": np.float32(rows)}, samples)
 
 
 def start(strategy: FedHeNN) -> Arrays:
     return strategy.initial(roster(1))
 
 
-def sent(strategy: FedHeNN, knowledge: Arrays, round: int = 1) -> dict[str, np.ndarray]:
-    return dict(strategy.download_for(member(0), knowledge, round))
+def sent(strategy: FedHeNN, server_state: Arrays, round: int = 1) -> dict[str, np.ndarray]:
+    return dict(strategy.download_for(member(0), server_state, round))
 
 
 CROSS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
@@ -95,10 +95,10 @@ def test_the_factor_of_the_mean_kernel_by_hand(rank, factor, kept):
     """
     strategy = server({0: rows_of(4)}, rank=rank)
     uploads = [upload(0, np.array(ACROSS) + 5, samples=1), upload(1, np.array(ALONG) - 2, samples=100)]
-    knowledge = strategy.absorb(start(strategy), uploads)
-    assert knowledge["factor"].dtype == np.float32
-    np.testing.assert_allclose(knowledge["factor"], factor, atol=1e-6)
-    assert float(knowledge["kept"]) == pytest.approx(kept)
+    server_state = strategy.aggregate(start(strategy), uploads)
+    assert server_state["factor"].dtype == np.float32
+    np.testing.assert_allclose(server_state["factor"], factor, atol=1e-6)
+    assert float(server_state["kept"]) == pytest.approx(kept)
 
 
 def test_the_rbf_factor_is_that_of_the_mean_of_rbf_kernels():
@@ -106,7 +106,7 @@ def test_the_rbf_factor_is_that_of_the_mean_of_rbf_kernels():
     draw = generator(0, "rbf")
     uploaded = [draw.normal(size=(6, width)) for width in (2, 4)]
     strategy = server({0: rows_of(6)}, kernel="rbf", sigma=1.5)
-    factor = strategy.absorb(start(strategy), [upload(k, rows) for k, rows in enumerate(uploaded)])["factor"]
+    factor = strategy.aggregate(start(strategy), [upload(k, rows) for k, rows in enumerate(uploaded)])["factor"]
     dense = centred(np.mean([kernel_of(np.float32(rows).astype(float), "rbf", 1.5) for rows in uploaded], axis=0))
     found = factor.astype(float) @ factor.T
     np.testing.assert_allclose(found / np.trace(found), dense / np.trace(dense), atol=1e-6)
@@ -116,14 +116,14 @@ def test_the_rbf_factor_is_that_of_the_mean_of_rbf_kernels():
 @pytest.mark.parametrize("values", [[0.1, 0.7], [1e-30, 2e-30]])
 def test_representations_that_tell_no_samples_apart_give_a_factor_of_zeros(kernel, values):
     strategy = server({0: rows_of(7)}, kernel=kernel)
-    knowledge = strategy.absorb(start(strategy), [upload(k, [values] * 7) for k in range(7)])
-    assert knowledge["factor"].shape == (7, 1)
-    assert not knowledge["factor"].any()
+    server_state = strategy.aggregate(start(strategy), [upload(k, [values] * 7) for k in range(7)])
+    assert server_state["factor"].shape == (7, 1)
+    assert not server_state["factor"].any()
 
 
 def test_the_largest_floats_are_no_infinities_in_the_factor():
     strategy = server({0: rows_of(4)})
-    factor = strategy.absorb(start(strategy), [upload(k, np.array(CROSS) * 3e38) for k in range(9)])["factor"]
+    factor = strategy.aggregate(start(strategy), [upload(k, np.array(CROSS) * 3e38) for k in range(9)])["factor"]
     assert np.abs(factor).max() == 1
 
 
@@ -132,7 +132,7 @@ def test_a_rank_that_is_high_enough_is_exact_and_a_low_one_is_the_best_of_its_ra
     draw = generator(0, "rank")
     uploads = [upload(k, draw.normal(size=(9, 3))) for k in range(2)]
     whole, full, low = (
-        strategy.absorb(start(strategy), uploads)
+        strategy.aggregate(start(strategy), uploads)
         for strategy in (server({0: rows_of(9)}, kernel=kernel, rank=rank, sigma=2.0) for rank in (0, 9, 2))
     )
     np.testing.assert_allclose(*(one["factor"] @ one["factor"].T for one in (whole, full)), atol=1e-5)
@@ -151,14 +151,14 @@ def test_the_factor_is_thinner_than_a_kernel_and_than_what_it_is_made_of():
         draw = generator(0, "thin", width)
         strategy = server({0: rows_of(20)}, rank=rank)
         uploads = [upload(k, draw.normal(size=(20, width))) for k in range(2)]
-        columns[width, rank] = strategy.absorb(start(strategy), uploads)["factor"].shape[1]
+        columns[width, rank] = strategy.aggregate(start(strategy), uploads)["factor"].shape[1]
     assert columns == {(4, 0): 8, (30, 0): 19, (30, 2): 2}
 
 
 def test_equal_uploads_give_the_factor_of_one():
     uploads = [upload(k, np.array(CROSS) * [2, 1]) for k in range(3)]
     strategy = server({0: rows_of(4)})
-    alone, together = (strategy.absorb(start(strategy), some)["factor"] for some in (uploads[:1], uploads))
+    alone, together = (strategy.aggregate(start(strategy), some)["factor"] for some in (uploads[:1], uploads))
     np.testing.assert_allclose(alone @ alone.T, together @ together.T, atol=1e-6)
 
 
@@ -171,11 +171,11 @@ def test_what_is_asked_for_is_what_the_next_round_aligns_on():
     asked = {}
     for rad in ("index", "value"):
         strategy = server(pool, rad=rad, rad_size=6)
-        knowledge = start(strategy)
-        before = sent(strategy, knowledge)
+        server_state = start(strategy)
+        before = sent(strategy, server_state)
         assert (len(before["aligned"]), before["factor"].shape, len(before["asked"])) == (0, (0, 0), 6)
-        knowledge = strategy.absorb(knowledge, [upload(0, np.eye(6, 2))])
-        after = sent(strategy, knowledge)
+        server_state = strategy.aggregate(server_state, [upload(0, np.eye(6, 2))])
+        after = sent(strategy, server_state)
         np.testing.assert_array_equal(after["aligned"], before["asked"])
         assert sorted(after["aligned"].ravel()) != sorted(after["asked"].ravel())
         asked[rad] = before["asked"], before["asked"].dtype, after["asked"]
@@ -188,28 +188,28 @@ def test_what_is_asked_for_is_what_the_next_round_aligns_on():
 def test_set_t_is_the_draw_of_seed_and_round():
     strategy = server({0: rows_of(30)}, rad_size=8, seed=5)
     expected = [generator(5, number, "rad").choice(30, 8, replace=False).tolist() for number in (2, 3)]
-    knowledge = start(strategy)
-    assert sent(strategy, knowledge)["asked"].tolist() == expected[0]
-    knowledge = strategy.absorb(knowledge, [upload(0, np.eye(8, 2))])
-    assert sent(strategy, knowledge)["asked"].tolist() == expected[1]
+    server_state = start(strategy)
+    assert sent(strategy, server_state)["asked"].tolist() == expected[0]
+    server_state = strategy.aggregate(server_state, [upload(0, np.eye(8, 2))])
+    assert sent(strategy, server_state)["asked"].tolist() == expected[1]
 
 
 def test_a_round_without_an_upload_leaves_factor_and_set_together():
     strategy = server({0: rows_of(30)}, rad_size=8)
-    knowledge = strategy.absorb(start(strategy), [upload(0, np.eye(8, 2))])
-    for name, array in sent(strategy, knowledge, round=2).items():
-        np.testing.assert_array_equal(array, sent(strategy, knowledge, round=7)[name])
+    server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(8, 2))])
+    for name, array in sent(strategy, server_state, round=2).items():
+        np.testing.assert_array_equal(array, sent(strategy, server_state, round=7)[name])
 
 
 def test_the_rows_of_a_late_joiner_do_not_move_those_already_aligned_on():
     """Clients 0 and 2 have rows 0 .. 4 and 5 .. 9; then client 1 joins, and the rows of client 2 are five further."""
     for rad, moved in (("index", 5), ("value", 0)):
         strategy = server({0: rows_of(5), 2: rows_of(5, first=5)}, rad=rad)
-        knowledge = strategy.absorb(start(strategy), [upload(0, np.eye(10, 2))])
-        before = sent(strategy, knowledge)["aligned"].ravel()
+        server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(10, 2))])
+        before = sent(strategy, server_state)["aligned"].ravel()
         joined = {0: rows_of(5), 1: rows_of(5, first=10), 2: rows_of(5, first=5)}
-        strategy.roster.seeds = {partition: {"inputs": rows} for partition, rows in joined.items()}
-        after = sent(strategy, knowledge)
+        strategy.roster.public_samples = {client_id: {"inputs": rows} for client_id, rows in joined.items()}
+        after = sent(strategy, server_state)
         np.testing.assert_array_equal(after["aligned"].ravel(), before + moved * (before > 4))
         assert len(after["asked"]) == 15
 
@@ -220,15 +220,15 @@ def test_rows_that_are_in_the_pool_no_longer_are_aligned_on_no_longer(rad):
     few to align on. The factor's rows go with the set's.
     """
     strategy = server({0: rows_of(5), 1: rows_of(5, first=5)}, rad=rad)
-    knowledge = strategy.absorb(start(strategy), [upload(0, generator(0, "gone").normal(size=(10, 2)))])
-    before = rows_of(10)[sent(strategy, knowledge)["aligned"].ravel().astype(int)].ravel()
-    strategy.roster.seeds = {1: {"inputs": rows_of(5, first=5)}}
-    after = sent(strategy, knowledge)
+    server_state = strategy.aggregate(start(strategy), [upload(0, generator(0, "gone").normal(size=(10, 2)))])
+    before = rows_of(10)[sent(strategy, server_state)["aligned"].ravel().astype(int)].ravel()
+    strategy.roster.public_samples = {1: {"inputs": rows_of(5, first=5)}}
+    after = sent(strategy, server_state)
     aligned = after["aligned"].ravel() + (5 if rad == "index" else 0)
     assert aligned.tolist() == before[before > 4].tolist()
-    np.testing.assert_array_equal(after["factor"], knowledge["factor"][before > 4])
-    strategy.roster.seeds = {1: {"inputs": rows_of(3, first=5)}, 2: {"inputs": rows_of(9)}}
-    after = sent(strategy, knowledge)
+    np.testing.assert_array_equal(after["factor"], server_state["factor"][before > 4])
+    strategy.roster.public_samples = {1: {"inputs": rows_of(3, first=5)}, 2: {"inputs": rows_of(9)}}
+    after = sent(strategy, server_state)
     assert (len(after["aligned"]), after["factor"].size, len(after["asked"])) == (0, 0, 12)
 
 
@@ -295,11 +295,11 @@ def test_one_step_towards_a_factor(options, round, eta):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_without_a_factor_a_round_is_local_training(kernel):
-    taught, alone = tiny(eta0=1.0, schedule="constant", kernel=kernel), tiny(LocalClient)
-    _, metrics = fit(taught, NONE, np.zeros((0, 0), np.float32), ALL)
+    distillation, alone = tiny(eta0=1.0, schedule="constant", kernel=kernel), tiny(LocalClient)
+    _, metrics = fit(distillation, NONE, np.zeros((0, 0), np.float32), ALL)
     alone.fit([], {ROUND: 1})
     assert "cka" not in metrics
-    for mine, theirs in zip(taught.node.model.parameters(), alone.node.model.parameters(), strict=True):
+    for mine, theirs in zip(distillation.node.model.parameters(), alone.node.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -498,12 +498,12 @@ def slow_fedhenn(
     for round in range(1, rounds + 1):
         rad, asked = (pool[generator(config.seed, t, "rad").choice(len(pool), size, False)] for t in (round, round + 1))
         kernels, trained = [], []
-        for partition, client in enumerate(clients):
+        for client_id, client in enumerate(clients):
             target = mean
             if shared is not None:
                 client.parts = dict(shared)
                 target = kernel_of(client.body(rad), kernel, sigma)
-            draw = generator(config.seed, partition, round, "align")
+            draw = generator(config.seed, client_id, round, "align")
             eta = eta0 * sqrt(round - 1)
 
             def pull(client=client, target=target, draw=draw, eta=eta) -> tuple[np.ndarray, np.ndarray]:
@@ -511,7 +511,7 @@ def slow_fedhenn(
                 slope = cka_slope(client.body(rad[rows]), target[np.ix_(rows, rows)], kernel, sigma)  # noqa: B023
                 return -eta * slope, rad[rows]  # noqa: B023
 
-            order = generator(config.seed, partition, round, "batches")
+            order = generator(config.seed, client_id, round, "batches")
             batches = draw_batches(order, len(client.labels), config.batch_size, epochs=1, batches=config.local_batches)
             for rows in batches:
                 client.step(rows.numpy(), config.learning_rate, None if target is None or eta == 0 else pull)
@@ -543,10 +543,10 @@ def test_three_rounds_equal_dense_kernels(mode, kernel, some, make_config, make_
     strategy = build_strategy(config)
     known = strategy.prepare(federation.roster, config)
     assert federation.share(strategy.sharing).failures == []
-    nodes = [make_node(config, partition) for partition in range(2)]
+    nodes = [make_node(config, client_id) for client_id in range(2)]
     for node in nodes:
-        other = 1 - node.partition
-        node.keep_seeds(to_record({f"inputs.{other}": federation.roster.seeds[other]["inputs"]}))
+        other = 1 - node.client_id
+        node.keep_public_samples(to_record({f"inputs.{other}": federation.roster.public_samples[other]["inputs"]}))
     reference = [Reference(node) for node in nodes]
     first = {name: array.numpy().astype(float) for name, array in known.items()} if mode == "homogeneous" else None
     expected, mean = slow_fedhenn(reference, config, 3, first, size, eta0, kernel, sigma, some)
@@ -558,21 +558,21 @@ def test_three_rounds_equal_dense_kernels(mode, kernel, some, make_config, make_
         for message in strategy.configure_train(round, known, ConfigRecord(), view):
             one = federation.roster.of(message.metadata.dst_node_id)
             download = from_record(message.content.array_records[ARRAYS])
-            arrays, samples, metrics = clients[one.partition].fit(list(download.values()), {ROUND: round})
+            arrays, samples, metrics = clients[one.client_id].fit(list(download.values()), {ROUND: round})
             uploaded = to_record(dict(zip(strategy.upload_spec(one).names, arrays, strict=True)))
             content = RecordDict({ARRAYS: uploaded, METRICS: MetricRecord({EXAMPLES: samples})})
             replies.append(Message(content, reply_to=message))
         known, _ = strategy.aggregate_train(round, replies)
-    knowledge = from_record(known)
+    server_state = from_record(known)
     assert 0 < metrics["cka"] < 1
     for client, slow in zip(clients, reference, strict=True):
         for name, array in model_arrays(client.node.model).items():
             np.testing.assert_allclose(array, slow.parts[name], rtol=1e-3, atol=2e-5, err_msg=name)
     if expected is not None:
         for name, array in expected.items():
-            np.testing.assert_allclose(knowledge[name], array, rtol=1e-3, atol=2e-5, err_msg=name)
+            np.testing.assert_allclose(server_state[name], array, rtol=1e-3, atol=2e-5, err_msg=name)
     else:
-        found, dense = knowledge["factor"].astype(float) @ knowledge["factor"].T, centred(mean)
+        found, dense = server_state["factor"].astype(float) @ server_state["factor"].T, centred(mean)
         np.testing.assert_allclose(found / np.trace(found), dense / np.trace(dense), atol=1e-5)
 
 
@@ -586,7 +586,9 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
 def same_run(first: Path, second: Path) -> bool:
     """Whether knowledge and all accuracies are the same bits."""
     scores = [[(entry["accuracy"], entry["global_accuracy"]) for entry in rounds_of(run)] for run in (first, second)]
-    return scores[0] == scores[1] and (first / KNOWLEDGE_FILE).read_bytes() == (second / KNOWLEDGE_FILE).read_bytes()
+    return (
+        scores[0] == scores[1] and (first / SERVER_STATE_FILE).read_bytes() == (second / SERVER_STATE_FILE).read_bytes()
+    )
 
 
 @pytest.fixture
@@ -624,9 +626,9 @@ def test_homogeneous_eta0_0_is_fedavg(run):
     keys = {"models": NORMED, "partition": "dirichlet:0.5", "rounds": 3, "local_batches": 0, "seed": 2}
     fedavg = run(algorithm="fedavg", **keys)
     found = {eta0: run({"mode": "homogeneous", "eta0": eta0}, **keys) for eta0 in (0.0, 1.0)}
-    expected = load_file(fedavg / KNOWLEDGE_FILE)
+    expected = load_file(fedavg / SERVER_STATE_FILE)
     for eta0, folder in found.items():
-        arrays = load_file(folder / KNOWLEDGE_FILE)
+        arrays = load_file(folder / SERVER_STATE_FILE)
         assert arrays.keys() == expected.keys()
         assert all(np.array_equal(arrays[key], expected[key]) for key in expected) == (eta0 == 0)
     both = [[entry["global_accuracy"] for entry in rounds_of(folder)] for folder in (fedavg, found[0.0])]
@@ -652,7 +654,7 @@ def test_a_wide_rbf_kernel_is_the_linear_one(run):
     keys = {"models": UNLIKE, "rounds": 3}
     kernels = []
     for own in ({"kernel": "linear"}, {"kernel": "rbf", "sigma": 1e3}, {"kernel": "rbf", "sigma": 0.3}):
-        factor = load_file(run({"eta0": 1.0, **own}, **keys) / KNOWLEDGE_FILE)["factor"].astype(float)
+        factor = load_file(run({"eta0": 1.0, **own}, **keys) / SERVER_STATE_FILE)["factor"].astype(float)
         kernels.append(factor @ factor.T / np.square(factor).sum())
     np.testing.assert_allclose(kernels[0], kernels[1], atol=1e-4)
     assert np.abs(kernels[0] - kernels[2]).max() > 1e-2
@@ -691,11 +693,11 @@ def test_the_number_of_workers_changes_no_bit(run):
 @pytest.mark.parametrize(("own", "columns"), [({}, 19), ({"rank": 3}, 3)])
 def test_bytes_of_a_heterogeneous_round(run, rad, row, own, columns):
     """R = 20 samples of 64 bytes, or numbers of 4. Down: 20 rows in round 1; 2 * 20 rows and 20 r numbers afterwards.
-    Up: 20 (200 + 84) numbers: mlp and lenet5. Before: 64 bytes a public row up, and by index those of the other down.
+    Up: 20 (200 + 84) numbers: mlp and lenet5. Before: 64 bytes a public sample up, and by index those of the other down.
     """
     folder = run({"rad": rad, **own}, rounds=3)
     rounds = rounds_of(folder)
-    assert load_file(folder / KNOWLEDGE_FILE)["factor"].shape == (20, columns)
+    assert load_file(folder / SERVER_STATE_FILE)["factor"].shape == (20, columns)
     down = [2 * 20 * row] + [2 * (2 * 20 * row + 4 * 20 * columns)] * 2
     assert [entry["bytes_down"] for entry in rounds[1:]] == down
     assert [entry["bytes_up"] for entry in rounds[1:]] == [4 * 20 * (200 + 84)] * 3
@@ -745,7 +747,7 @@ def test_clients_may_differ_in_model_and_classes_unless_their_weights_are_averag
 def test_clients_with_columns_of_their_own_are_refused(strategy, refusal):
     config = RunConfig(algorithm="fedhenn", features="slices:0.5")
     said = refusal(FederationError, strategy().prepare, roster(2, public=9), config)
-    assert said.startswith("fedhenn shares public rows, but with features = 'slices:0.5' each client has columns")
+    assert said.startswith("fedhenn shares public samples, but with features = 'slices:0.5' each client has columns")
 
 
 def test_too_few_rows_that_arrived_end_the_run(refusal):

@@ -34,28 +34,28 @@ from strategies.fedmd import FedMD
 
 
 def serving(sizes: dict[int, int], public_samples: int = 5000, seed: int = 0) -> tuple[FedMD, Roster, Any]:
-    """A strategy whose clients have shared so many public rows each, two classes; and what it knows at the start."""
+    """A strategy whose clients have shared so many public samples each, two classes; and what it knows at the start."""
     strategy, members = FedMD(public_samples=public_samples), roster(3, classes=2)
-    knowledge = from_record(strategy.prepare(members, RunConfig(seed=seed)))
+    server_state = from_record(strategy.prepare(members, RunConfig(seed=seed)))
     share(members, sizes)
-    return strategy, members, knowledge
+    return strategy, members, server_state
 
 
 def share(members: Roster, sizes: dict[int, int]) -> None:
-    members.seeds = {
-        partition: {"inputs": np.zeros((rows, 2), np.float32), "labels": np.zeros(rows, np.int64)}
-        for partition, rows in sizes.items()
+    members.public_samples = {
+        client_id: {"inputs": np.zeros((rows, 2), np.float32), "labels": np.zeros(rows, np.int64)}
+        for client_id, rows in sizes.items()
     }
 
 
-def upload(partition: int, logits: Any) -> Upload:
-    return Upload(partition, {"logits": np.array(logits, np.float32)}, samples=1)
+def upload(client_id: int, logits: Any) -> Upload:
+    return Upload(client_id, {"logits": np.array(logits, np.float32)}, samples=1)
 
 
-def sent(strategy: FedMD, knowledge: Any, round: int = 1, client: int = 0) -> tuple[list[int], Any, list[int]]:
+def sent(strategy: FedMD, server_state: Any, round: int = 1, client: int = 0) -> tuple[list[int], Any, list[int]]:
     """What a client is sent: the rows digested, the consensus on them, the rows asked for."""
-    member = next(one for one in strategy.roster if one.partition == client)
-    download = strategy.download_for(member, knowledge, round)
+    member = next(one for one in strategy.roster if one.client_id == client)
+    download = strategy.download_for(member, server_state, round)
     assert [array.dtype for array in download.values()] == [np.int32, np.float32, np.int32]
     digested, consensus, asked = download.values()
     return digested.tolist(), consensus.tolist(), asked.tolist()
@@ -71,30 +71,30 @@ def test_the_consensus_is_the_plain_mean_of_those_who_answered():
         Upload(0, upload(0, [[1, 2], [0, 0], [4, 4]]).arrays, samples=1),
         Upload(2, upload(2, [[3, 6], [-1, 5], [4, 4]]).arrays, samples=99),
     ]
-    knowledge = strategy.absorb(start, uploads)
-    assert sent(strategy, knowledge, 2) == ([0, 1, 2], [[2, 4], [-0.5, 2.5], [4, 4]], [0, 1, 2])
+    server_state = strategy.aggregate(start, uploads)
+    assert sent(strategy, server_state, 2) == ([0, 1, 2], [[2, 4], [-0.5, 2.5], [4, 4]], [0, 1, 2])
 
 
 def test_one_client_digests_its_own_logits_and_equal_answers_are_their_own_mean():
     strategy, _, start = serving({0: 2})
     own = [[0.1, -1 / 3], [1e-30, 3e7]]
     for count in (1, 3):
-        knowledge = strategy.absorb(start, [upload(client, own) for client in range(count)])
-        np.testing.assert_array_equal(knowledge["consensus"], np.float32(own))
+        server_state = strategy.aggregate(start, [upload(client, own) for client in range(count)])
+        np.testing.assert_array_equal(server_state["consensus"], np.float32(own))
 
 
 def test_a_subset_is_drawn_without_repetition_anew_in_each_round_and_digested_in_the_next():
-    strategy, _, knowledge = serving({0: 6, 1: 5, 2: 9}, public_samples=7)
+    strategy, _, server_state = serving({0: 6, 1: 5, 2: 9}, public_samples=7)
     answered, drawn = [], []
     for round in range(1, 21):
-        digested, _, asked = sent(strategy, knowledge, round)
+        digested, _, asked = sent(strategy, server_state, round)
         assert digested == answered
-        assert sent(strategy, knowledge, round, client=2)[2] == asked
+        assert sent(strategy, server_state, round, client=2)[2] == asked
         assert len(set(asked)) == 7
         assert asked == sorted(asked)
         drawn.append(tuple(asked))
         answered = asked
-        knowledge = strategy.absorb(knowledge, [upload(0, np.zeros((7, 2)))])
+        server_state = strategy.aggregate(server_state, [upload(0, np.zeros((7, 2)))])
     assert len(set(drawn)) == 20
     assert set(sum(drawn, ())) == set(range(20))
 
@@ -107,8 +107,8 @@ def test_the_subset_is_the_seeds():
 @pytest.mark.parametrize(("public_samples", "rows"), [(1, 1), (8, 8), (9, 9), (10, 9), (5000, 9)])
 def test_public_samples_is_the_size_of_a_subset_up_to_the_pool(public_samples, rows, refusal):
     """And of what each client must answer, exactly: a row less or more is refused by name."""
-    strategy, members, knowledge = serving({0: 4, 1: 5}, public_samples)
-    assert len(sent(strategy, knowledge)[2]) == rows
+    strategy, members, server_state = serving({0: 4, 1: 5}, public_samples)
+    assert len(sent(strategy, server_state)[2]) == rows
     spec = strategy.upload_spec(next(iter(members)))
     spec.check([np.zeros((rows, 2), np.float32)], "client 0")
     for wrong in (rows - 1, rows + 1):
@@ -118,11 +118,11 @@ def test_public_samples_is_the_size_of_a_subset_up_to_the_pool(public_samples, r
 
 def test_a_round_without_an_answer_leaves_consensus_and_rows_together():
     """Round 3 failed as a whole: in round 4 the consensus of round 2 is still sent with the rows it was formed on."""
-    strategy, _, knowledge = serving({0: 30}, public_samples=4)
-    first = sent(strategy, knowledge, 1)[2]
-    knowledge = strategy.absorb(knowledge, [upload(0, np.arange(8).reshape(4, 2))])
-    assert sent(strategy, knowledge, 2) == sent(strategy, knowledge, 3)
-    assert sent(strategy, knowledge, 3)[0] == first
+    strategy, _, server_state = serving({0: 30}, public_samples=4)
+    first = sent(strategy, server_state, 1)[2]
+    server_state = strategy.aggregate(server_state, [upload(0, np.arange(8).reshape(4, 2))])
+    assert sent(strategy, server_state, 2) == sent(strategy, server_state, 3)
+    assert sent(strategy, server_state, 3)[0] == first
 
 
 def test_a_row_is_found_again_when_a_client_has_joined_in_between():
@@ -131,22 +131,22 @@ def test_a_row_is_found_again_when_a_client_has_joined_in_between():
     """
     strategy, members, start = serving({0: 2, 2: 3})
     logits = np.arange(10.0).reshape(5, 2)
-    knowledge = strategy.absorb(start, [upload(0, logits)])
-    assert sent(strategy, knowledge) == ([0, 1, 2, 3, 4], logits.tolist(), [0, 1, 2, 3, 4])
+    server_state = strategy.aggregate(start, [upload(0, logits)])
+    assert sent(strategy, server_state) == ([0, 1, 2, 3, 4], logits.tolist(), [0, 1, 2, 3, 4])
     share(members, {0: 2, 1: 4, 2: 3})
-    assert sent(strategy, knowledge) == ([0, 1, 6, 7, 8], logits.tolist(), list(range(9)))
+    assert sent(strategy, server_state) == ([0, 1, 6, 7, 8], logits.tolist(), list(range(9)))
     share(members, {1: 4, 2: 3})
-    assert sent(strategy, knowledge) == ([4, 5, 6], logits[2:].tolist(), list(range(7)))
+    assert sent(strategy, server_state) == ([4, 5, 6], logits[2:].tolist(), list(range(7)))
     share(members, {1: 4})
-    assert sent(strategy, knowledge) == ([], [], [0, 1, 2, 3])
+    assert sent(strategy, server_state) == ([], [], [0, 1, 2, 3])
 
 
 def test_what_the_server_keeps_does_not_grow_with_the_rounds():
     """4 C bytes of consensus and 16 of its place for each row, and 8 for the count."""
-    strategy, _, knowledge = serving({0: 20}, public_samples=5)
+    strategy, _, server_state = serving({0: 20}, public_samples=5)
     for _ in range(9):
-        knowledge = strategy.absorb(knowledge, [upload(client, np.ones((5, 2))) for client in range(3)])
-        assert sum(array.nbytes for array in knowledge.values()) == 5 * (8 + 16) + 8
+        server_state = strategy.aggregate(server_state, [upload(client, np.ones((5, 2))) for client in range(3)])
+        assert sum(array.nbytes for array in server_state.values()) == 5 * (8 + 16) + 8
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_run_without_public_rows_ends_before_round_1(make_config, run_federati
     assert "raise public-fraction" in refusal(FederationError, run_federation, config)
 
 
-# The client: `logits = W x` with W = [[1, 0], [0, 2]]. It has E1, of class 0, which is public row 0; row 1 is another
+# The client: `logits = W x` with W = [[1, 0], [0, 2]]. It has E1, of class 0, which is public sample 0; row 1 is another
 # client's E2, of class 1. Its round is one step of SGD with rate 0.1.
 
 E1, E2 = [1.0, 0.0], [0.0, 1.0]
@@ -177,8 +177,10 @@ BARE = {"pretrain_epochs": 0, "pretrain_private_epochs": 0}
 
 def tiny(**keys: Any) -> FedMDClient:
     own = {key: keys.pop(key) for key in list(keys) if key.endswith("epochs")}
-    seeds = {"inputs.1": np.array([E2], np.float32), "labels.1": np.array([keys.pop("theirs", 1)])}
-    node = linear_node([E1], [0], [[1.0, 0.0], [0.0, 2.0]], public=1, seeds=seeds, **{"batch_size": 2, **keys})
+    public_samples = {"inputs.1": np.array([E2], np.float32), "labels.1": np.array([keys.pop("theirs", 1)])}
+    node = linear_node(
+        [E1], [0], [[1.0, 0.0], [0.0, 2.0]], public=1, public_samples=public_samples, **{"batch_size": 2, **keys}
+    )
     return FedMDClient(node, **own)
 
 
@@ -263,7 +265,7 @@ def test_digest_epochs_are_passes_over_the_digested_rows(epochs, column, loss):
     ],
 )
 def test_the_first_round_pre_trains_on_all_public_rows_and_then_on_the_own_ones(public, private, steps):
-    """Each step is given by the rows in its batch: one of both public rows, or one of the own E1. The last one is the
+    """Each step is given by the rows in its batch: one of both public samples, or one of the own E1. The last one is the
     round's own. `test_public_rows_come_first` has the order.
     """
     client = tiny(pretrain_epochs=public, pretrain_private_epochs=private)
@@ -296,7 +298,7 @@ def test_pre_training_happens_once_also_if_the_client_is_built_anew():
 
 
 def test_a_client_whose_first_round_is_a_late_one_pre_trains_and_digests_at_once():
-    """Two passes on both public rows, one step to (1, -1) for E2, one step on E1."""
+    """Two passes on both public samples, one step to (1, -1) for E2, one step on E1."""
     client = tiny(pretrain_epochs=2, pretrain_private_epochs=0)
     metrics = fit(client, ([1], [[1, -1]]), round=7)[1]
     trained = stepped(stepped(START, ce=(0, 1)), ce=(0, 1))
@@ -400,7 +402,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     """At R = A = 7, C = 10 a client sends 4 A C = 280 in each round and receives 4 A = 28 in round 1, then
-    4 R (C + 1) + 4 A = 336. Before that, the 60 public rows of each of the three clients are 64 pixels and a label of 8
+    4 R (C + 1) + 4 A = 336. Before that, the 60 public samples of each of the three clients are 64 pixels and a label of 8
     bytes, up once and down twice.
     """
     keys = {"fedmd.public-samples": 7, "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 0}
@@ -436,7 +438,7 @@ class WithoutOne(LocalGrid):
 
 def test_a_client_that_joins_between_two_others_digests_the_same_rows_as_they(make_config):
     """In round 2 the pool is another one, but the numbers sent stand for the rows that the consensus was formed on, for
-    those who were there and for the newcomer; and in round 3 its public rows are asked for too.
+    those who were there and for the newcomer; and in round 3 its public samples are asked for too.
     """
     keys = {"fedmd.public-samples": 150, "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 0}
     config = make_config(algorithm="fedmd", clients=3, rounds=3, models="mlp", **keys)
@@ -451,7 +453,7 @@ def test_a_client_that_joins_between_two_others_digests_the_same_rows_as_they(ma
     asked = inputs_of(federation, strategy, from_record(played.arrays), client=0)
 
     grid.joined = True
-    knowledge = from_record(played.arrays)
+    server_state = from_record(played.arrays)
     played = rounds.play(2, played.arrays)
     assert not played.trained.failures
     assert not played.left_out
@@ -459,23 +461,23 @@ def test_a_client_that_joins_between_two_others_digests_the_same_rows_as_they(ma
     losses = [dict(reply.content.metric_records[METRICS])["digest-loss"] for reply in played.trained.replies]
     assert all(loss > 0 for loss in losses)
     for client in (0, 1, 2):
-        assert torch.equal(inputs_of(federation, strategy, knowledge, client), asked)
+        assert torch.equal(inputs_of(federation, strategy, server_state, client), asked)
     assert set(from_record(played.arrays)["rows"][:, 0]) == {0, 1, 2}
     assert len(rounds.play(3, played.arrays).trained.replies) == 3
 
 
-def inputs_of(federation: Federation, strategy: FedMD, knowledge: Any, client: int) -> torch.Tensor:
+def inputs_of(federation: Federation, strategy: FedMD, server_state: Any, client: int) -> torch.Tensor:
     """The inputs that a client would digest now, as it finds them in its own pool."""
     contexts = federation.grid._host._clients._contexts
-    [member] = [one for one in federation.roster if one.partition == client]
-    digested = strategy.download_for(member, knowledge, 2)["digested"]
-    assert len(digested) == len(knowledge["rows"]) > 100
+    [member] = [one for one in federation.roster if one.client_id == client]
+    digested = strategy.download_for(member, server_state, 2)["digested"]
+    assert len(digested) == len(server_state["rows"]) > 100
     return Node.from_context(contexts[member.node]).pool.samples.batch(torch.from_numpy(digested).long())[0]
 
 
 def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
     """Algorithm 1 as plain loops in float64 with the gradients written out: linear models, absent classes, a part of
-    the public rows in each round; three rounds, of which two digest.
+    the public samples in each round; three rounds, of which two digest.
     """
     own = {"pretrain-epochs": 2, "pretrain-private-epochs": 1, "digest-epochs": 2}
     config = make_config(
@@ -492,11 +494,11 @@ def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, ma
     strategy = build_strategy(config)
     arrays = strategy.prepare(federation.roster, config)
     federation.share(strategy.sharing)
-    nodes = [make_node(config, partition) for partition in range(3)]
+    nodes = [make_node(config, client_id) for client_id in range(3)]
     for node in nodes:
-        for partition, block in federation.roster.seeds.items():
-            if partition != node.partition:
-                node.keep_seeds(to_record({f"{name}.{partition}": array for name, array in block.items()}))
+        for client_id, block in federation.roster.public_samples.items():
+            if client_id != node.client_id:
+                node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
     public = [row for node in nodes for row in rows_of(node.data.public)]
     slow = [Reference(node, config, own) for node in nodes]
     expected: dict[int, np.ndarray] = {}
@@ -514,8 +516,8 @@ def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, ma
         for client, message in zip(clients, messages, strict=True):
             download = from_record(message.content.array_records["arrays"])
             [logits], samples, _ = client.fit(list(download.values()), {ROUND: round})
-            uploads.append(Upload(client.node.partition, {"logits": logits}, samples))
-        arrays = to_record(strategy.absorb(from_record(arrays), uploads))
+            uploads.append(Upload(client.node.client_id, {"logits": logits}, samples))
+        arrays = to_record(strategy.aggregate(from_record(arrays), uploads))
     np.testing.assert_allclose(from_record(arrays)["consensus"], list(expected.values()), rtol=1e-4, atol=1e-5)
     for client, reference in zip(clients, slow, strict=True):
         np.testing.assert_allclose(weight_of(client), reference.weight, rtol=1e-4, atol=1e-5)
@@ -532,7 +534,7 @@ class Reference:
     def __init__(self, node: Node, config: RunConfig, own: dict[str, int]) -> None:
         self.weight = node.model.head.weight.detach().double().numpy().copy()
         self.bias = node.model.head.bias.detach().double().numpy().copy()
-        self.partition, self.train, self.config, self.own = node.partition, rows_of(node.data.train), config, own
+        self.client_id, self.train, self.config, self.own = node.client_id, rows_of(node.data.train), config, own
 
     def round(
         self, round: int, public: list[Any], consensus: dict[int, np.ndarray], asked: list[int]
@@ -542,9 +544,11 @@ class Reference:
             self.classify(public, round, "pretrain", self.own["pretrain-epochs"])
             self.classify(self.train, round, "pretrain-private", self.own["pretrain-private-epochs"])
         if consensus:
-            taught = [(public[row][0], target) for row, target in consensus.items()]
-            for batch in self.batches(len(taught), round, "digest", self.own["digest-epochs"]):
-                self.step([(x, np.sign(self.logits(x) - target) / 10) for x, target in (taught[i] for i in batch)])
+            distillation = [(public[row][0], target) for row, target in consensus.items()]
+            for batch in self.batches(len(distillation), round, "digest", self.own["digest-epochs"]):
+                self.step(
+                    [(x, np.sign(self.logits(x) - target) / 10) for x, target in (distillation[i] for i in batch)]
+                )
         self.classify(self.train, round, "batches", 1, self.config.local_batches)
         return {row: self.logits(public[row][0]) for row in asked}
 
@@ -560,7 +564,7 @@ class Reference:
             self.step(slopes)
 
     def batches(self, rows: int, round: int, purpose: str, epochs: int, batches: int = 0) -> list[list[int]]:
-        order = generator(self.config.seed, self.partition, round, purpose)
+        order = generator(self.config.seed, self.client_id, round, purpose)
         drawn = draw_batches(order, rows, self.config.batch_size, epochs=epochs, batches=batches)
         return [batch.tolist() for batch in drawn]
 

@@ -18,7 +18,7 @@ from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
-from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import CONFIG, ROUND
@@ -59,7 +59,7 @@ def test_two_rounds_equal_a_loop_by_hand(clients, make_config, make_node, run_fe
         seed=2,
         **{"fedprox.mu": 0.5},
     )
-    nodes = [make_node(config, partition) for partition in range(clients)]
+    nodes = [make_node(config, client_id) for client_id in range(clients)]
     average = floats(build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",)))
     losses = []
     for round in (1, 2):
@@ -70,7 +70,7 @@ def test_two_rounds_equal_a_loop_by_hand(clients, make_config, make_node, run_fe
             key: sum(np.float32(samples / total) * model[key] for model, samples, _ in trained) for key in average
         }
     run = run_federation(config)
-    found = load_file(run / KNOWLEDGE_FILE)
+    found = load_file(run / SERVER_STATE_FILE)
     assert found.keys() == average.keys()
     for key, array in found.items():
         np.testing.assert_allclose(array, average[key], rtol=1e-4, atol=1e-5, err_msg=key)
@@ -89,8 +89,8 @@ def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[s
     model, config, samples, loss = node.model, node.config, 0, 0.0
     model.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in start.items()}, strict=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate)
-    order = generator(config.seed, node.partition, round, "batches")
-    with seeded(config.seed, node.partition, round, "train"):
+    order = generator(config.seed, node.client_id, round, "batches")
+    with seeded(config.seed, node.client_id, round, "train"):
         for rows in draw_batches(order, len(node.data.train), config.batch_size, epochs=1, batches=0):
             inputs, labels = node.data.train.batch(rows)
             optimizer.zero_grad()
@@ -120,7 +120,7 @@ def test_mu_0_is_fedavg(every, make_config, run_federation, tmp_path):
         run = run_federation(make_config(clients=3, **places, **keys))
         lines = [loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
         kept = ("clients", "accuracy", "global_accuracy", "bytes_up", "bytes_down", "failures")
-        found[name] = (run / KNOWLEDGE_FILE).read_bytes(), [{key: line[key] for key in kept} for line in lines]
+        found[name] = (run / SERVER_STATE_FILE).read_bytes(), [{key: line[key] for key in kept} for line in lines]
     assert found["mu 0"] == found["fedavg"]
     assert found["mu 1"][0] != found["fedavg"][0]
 

@@ -21,7 +21,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel, build_model
-from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
@@ -126,7 +126,7 @@ def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, make_config, make
     """
     keys = {"clients": clients, "partition": "dirichlet:0.5", "local_batches": 0, "seed": 2}
     config = make_config(algorithm="fedrep", models=NORMED, **keys)
-    nodes = [make_node(config, partition) for partition in range(clients)]
+    nodes = [make_node(config, client_id) for client_id in range(clients)]
     assert clients == 1 or len({len(node.data.train) for node in nodes}) > 1
     shared = floats(build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",)).body)
     for round in (1, 2):
@@ -134,7 +134,7 @@ def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, make_config, make
         total = sum(samples for _, samples in trained)
         shared = {key: sum(np.float32(samples / total) * body[key] for body, samples in trained) for key in shared}
     folder = run(**keys, **{"fedrep.head-epochs": head_epochs})
-    found = load_file(folder / KNOWLEDGE_FILE)
+    found = load_file(folder / SERVER_STATE_FILE)
     assert found.keys() == shared.keys()
     for key, array in found.items():
         np.testing.assert_array_equal(array, shared[key], err_msg=key)
@@ -154,15 +154,15 @@ def by_hand(node: Any, shared: dict[str, np.ndarray], round: int, epochs: int) -
     model.body.load_state_dict({key: torch.from_numpy(array) for key, array in shared.items()}, strict=False)
     model.body.eval()
     optimizer = torch.optim.Adam(model.head.parameters(), lr=config.learning_rate, fused=True)
-    order = generator(config.seed, node.partition, round, "head")
+    order = generator(config.seed, node.client_id, round, "head")
     for rows in draw_batches(order, len(data), config.batch_size, epochs=epochs, batches=0):
         optimizer.zero_grad()
         functional.cross_entropy(model.head(model.body(data.batch(rows)[0]).detach()), data.labels[rows]).backward()
         optimizer.step()
     model.body.train()
     optimizer = torch.optim.Adam(model.body.parameters(), lr=config.learning_rate, fused=True)
-    order = generator(config.seed, node.partition, round, "batches")
-    with seeded(config.seed, node.partition, round, "train"):
+    order = generator(config.seed, node.client_id, round, "batches")
+    with seeded(config.seed, node.client_id, round, "train"):
         for rows in draw_batches(order, len(data), config.batch_size, epochs=1, batches=0):
             optimizer.zero_grad()
             functional.cross_entropy(model(data.batch(rows)[0]), data.labels[rows]).backward()
@@ -173,7 +173,7 @@ def by_hand(node: Any, shared: dict[str, np.ndarray], round: int, epochs: int) -
 def test_the_body_alone_travels(run):
     """64 x 8 + 8, and the norm's weight, bias, mean and variance (4 x 8): 552 numbers of 4 bytes each way."""
     folder = run(clients=3)
-    assert all(name[0].isdigit() for name in load_file(folder / KNOWLEDGE_FILE))
+    assert all(name[0].isdigit() for name in load_file(folder / SERVER_STATE_FILE))
     for entry in rounds_of(folder)[1:]:
         assert entry["bytes_up"] == entry["bytes_down"] == 3 * 4 * 552
         assert entry["global_accuracy"] is None
@@ -191,7 +191,7 @@ def test_unlike_bodies_are_refused_with_who_differs_and_what_would_do(run, refus
     line = refusal(FederationError, run, clients=3, models="mlp,lenet5")
     assert line.startswith("fedrep averages the weights of bodies, so all clients need the same body, but there are ")
     assert "mlp on client 0, 2; lenet5 on client 1" in line
-    assert "take an algorithm for unlike models: " in line
+    assert "take an algorithm for heterogeneous models: " in line
 
 
 def test_clients_may_differ_in_their_classes_but_not_in_their_bodies(refusal):

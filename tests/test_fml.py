@@ -30,7 +30,7 @@ from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.codec import from_record
@@ -175,7 +175,7 @@ def test_the_server_takes_the_plain_mean_and_the_largest_counter():
         for k, (weight, steps, samples) in enumerate([([1, 5], 5, 1), ([2, 7], 9, 1000), ([6, 0], 2, 10)])
     ]
     before = {"head.weight": np.float32([9, 9]), "steps": np.asarray(1)}
-    merged = FML().absorb(before, uploads)
+    merged = FML().aggregate(before, uploads)
     assert (merged["head.weight"].tolist(), merged["steps"].tolist()) == ([3, 4], 9)
     assert {name: array.dtype for name, array in merged.items()} == {"head.weight": np.float32, "steps": np.int64}
     assert merged["steps"].shape == ()
@@ -190,9 +190,9 @@ memes = some_arrays(np.float32, 4, elements=st.floats(-1e3, 1e3, width=32))
 @settings(max_examples=60)
 def test_the_mean_of_any_memes_and_of_equal_ones(sent, copies):
     """Equal memes come out as they are, to the bit; so one client's meme is the global model."""
-    merged = FML().absorb({"w": sent[0]}, [Upload(k, {"w": array}, k) for k, array in enumerate(sent)])["w"]
+    merged = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": array}, k) for k, array in enumerate(sent)])["w"]
     np.testing.assert_allclose(merged, np.mean(np.float64(sent), axis=0), rtol=1e-6, atol=1e-9)
-    same = FML().absorb({"w": sent[0]}, [Upload(k, {"w": sent[0]}, 1) for k in range(copies)])["w"]
+    same = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": sent[0]}, 1) for k in range(copies)])["w"]
     assert same.tolist() == sent[0].tolist()
 
 
@@ -231,7 +231,7 @@ def slow_round(own: Slow, fork: Slow, node: Node, round: int, alpha: float, beta
     of both models over the samples, each before its batch's step."""
     config, inputs, labels = node.config, *node.data.train.batch(torch.arange(len(node.data.train)))
     table, eye = inputs.flatten(1).double().numpy(), np.eye(10)
-    order, losses = generator(config.seed, node.partition, round, "batches"), []
+    order, losses = generator(config.seed, node.client_id, round, "batches"), []
     for rows in draw_batches(order, len(labels), config.batch_size, epochs=config.local_epochs, batches=0):
         xs, ys = [table[row] for row in rows.tolist()], [eye[int(labels[row])] for row in rows.tolist()]
         p, q = [own.softmax(x) for x in xs], [fork.softmax(x) for x in xs]
@@ -264,7 +264,7 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
         weight_decay=0.01,
         **{"fml.meme": LINEAR, "fml.alpha": 0.3, "fml.beta": "0.6:0.8"},
     )
-    nodes = [make_node(config, partition) for partition in range(config.clients)]
+    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
     assert len({len(node.data.train) for node in nodes}) == 3
     slow, average = (
         [Slow.of(node.model) for node in nodes],
@@ -278,20 +278,20 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
         average = Slow(np.mean([f.weight for f in forks], axis=0), np.mean([f.bias for f in forks], axis=0))
 
     strategy, members = build_strategy(config), make_federation(config).roster
-    knowledge = from_record(strategy.prepare(members, config))
+    server_state = from_record(strategy.prepare(members, config))
     clients, said = [build_client(config, node) for node in nodes], []
     for round in (1, 2):
         uploads = []
         for client, one in zip(clients, members, strict=True):
-            sent = list(strategy.download_for(one, knowledge, round).values())
+            sent = list(strategy.download_for(one, server_state, round).values())
             arrays, samples, metrics = client.fit(sent, {ROUND: round})
             said.append((metrics["train-loss"], metrics["meme-loss"]))
             named = dict(zip(strategy.upload_spec(one).names, arrays, strict=True))
-            uploads.append(Upload(one.partition, named, samples))
-        knowledge = strategy.absorb(knowledge, uploads)
+            uploads.append(Upload(one.client_id, named, samples))
+        server_state = strategy.aggregate(server_state, uploads)
     np.testing.assert_allclose(said, losses, rtol=1e-4)
-    np.testing.assert_allclose(knowledge["head.weight"], average.weight, rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(knowledge["head.bias"], average.bias, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(server_state["head.weight"], average.weight, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(server_state["head.bias"], average.bias, rtol=1e-3, atol=1e-5)
     for client, own in zip(clients, slow, strict=True):
         np.testing.assert_allclose(client.node.model.head.weight.detach(), own.weight, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(client.node.model.head.bias.detach(), own.bias, rtol=1e-3, atol=1e-5)
@@ -311,7 +311,7 @@ def test_beta_1_is_federated_averaging_of_memes(make_config, run_federation, tmp
         "beta 0.5": {"algorithm": "fml", "fml.meme": NORMED, "fml.beta": 0.5},
     }.items():
         run = run_federation(make_config(rounds=3, partition="classes:4", output_dir=str(tmp_path / name), **keys))
-        found[name] = load_file(run / KNOWLEDGE_FILE), [entry["global_accuracy"] for entry in entries(run)]
+        found[name] = load_file(run / SERVER_STATE_FILE), [entry["global_accuracy"] for entry in entries(run)]
     weights, measured = found["fedavg"]
     same, counters = found["beta 1"][0], ["body.2.num_batches_tracked"]
     assert [name for name in same if name not in weights] == counters
@@ -364,19 +364,19 @@ def test_clients_with_other_classes_share_a_body(parity, make_config, make_node,
     )
     run = run_federation(config)
     assert [entry["failures"] for entry in entries(run)] == [[]] * 4
-    body, kept = load_file(run / KNOWLEDGE_FILE), states(tmp_path / "state" / "run-7")
+    body, kept = load_file(run / SERVER_STATE_FILE), states(tmp_path / "state" / "run-7")
     assert [tuple(state["adaptor.weight"].shape) for state in kept] == [(10, 84), (2, 84)]
     assert [tuple(state["model.head.weight"].shape) for state in kept] == [(10, 200), (2, 84)]
-    for partition, (state, classes) in enumerate(zip(kept, (10, 2), strict=True)):
+    for client_id, (state, classes) in enumerate(zip(kept, (10, 2), strict=True)):
         meme = build_model("lenet5", DataSpec((1, 8, 8), classes), seed=config.seed, scope=("global",))
         assert body.keys() == meme.body.state_dict().keys()
         assert not torch.equal(state["adaptor.weight"], meme.head.weight)
         meme.body.load_state_dict(body)
         meme.head.load_state_dict({name: state[f"adaptor.{name}"] for name in ("weight", "bias")})
-        test = make_node(config.with_values({"state-dir": ""}), partition).data.test
+        test = make_node(config.with_values({"state-dir": ""}), client_id).data.test
         inputs, labels = test.batch(torch.arange(len(test)))
         right = (meme.eval()(inputs).argmax(1) == labels).double().mean().item()
-        assert entries(run)[-1]["clients"][str(partition)]["global-accuracy"] == pytest.approx(right)
+        assert entries(run)[-1]["clients"][str(client_id)]["global-accuracy"] == pytest.approx(right)
 
 
 def test_an_adaptor_goes_on_from_round_to_round():
@@ -481,7 +481,7 @@ def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_p
         )
         run = run_federation(config, workers=workers)
         kept = [(entry["accuracy"], entry["global_accuracy"], entry["clients"]) for entry in entries(run)]
-        played.append((kept, (run / KNOWLEDGE_FILE).read_bytes()))
+        played.append((kept, (run / SERVER_STATE_FILE).read_bytes()))
     assert played[0] == played[1]
 
 

@@ -36,9 +36,9 @@ def make(algorithm: str, models: str = "mlp", **keys: Any) -> RunConfig:
     return RunConfig.from_flat({"algorithm": algorithm, "models": models, **AVERAGING.get(algorithm, {}), **keys})
 
 
-def client(partition: int, built: str = "mlp", spec: DataSpec = DIGITS, **said: Any) -> Member:
+def client(client_id: int, built: str = "mlp", spec: DataSpec = DIGITS, **said: Any) -> Member:
     """A client that says the truth about the model that it has built, but for what it is made to say."""
-    model = build_model(built, spec, seed=partition)
+    model = build_model(built, spec, seed=client_id)
     truth = {
         "model": built,
         "shape": spec.shape,
@@ -49,7 +49,7 @@ def client(partition: int, built: str = "mlp", spec: DataSpec = DIGITS, **said: 
         "weights": fingerprint(model),
         "body": fingerprint(model.body),
     }
-    return member(partition, **{**truth, **said})
+    return member(client_id, **{**truth, **said})
 
 
 def prepared(config: RunConfig, *members: Member) -> ArrayRecord:

@@ -22,7 +22,7 @@ from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.guard import Guard, Size, measure
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ARRAYS, SEEDS
+from hetfl_flwr.wire.messages import ARRAYS, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
@@ -31,7 +31,7 @@ UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", 
 def round_of(federation: Federation, answers: dict[int, Any]) -> list[Failure]:
     """Let these clients train, who answer in these ways; return the failures."""
     federation.grid.answers = {
-        one.node: answers[one.partition] for one in federation.roster if one.partition in answers
+        one.node: answers[one.client_id] for one in federation.roster if one.client_id in answers
     }
     messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in federation.grid.answers]
     return federation.exchange(messages, lambda one: UPLOAD).failures
@@ -357,7 +357,7 @@ def test_clients_that_differ_widely_do_not_let_one_of_any_size_pass():
         client: reply_with(GOOD | {"logits": Array(np.full(2, size, np.float32))}) for client, size in enumerate(sizes)
     }
     [failure] = round_of(federation, answers)
-    assert failure.partition == 4
+    assert failure.client_id == 4
     assert "has size 99, 45 times the clients' median 2.2" in failure.reason
 
 
@@ -386,7 +386,7 @@ def test_a_factor_below_1_is_refused(factor, refusal):
     assert refusal(ConfigError, RunConfig.from_flat, {"outlier-factor": factor}).startswith("outlier-factor = ")
 
 
-# --- public rows ---------------------------------------------------------------------------------
+# --- public samples ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["fedmd", "agg", "fedhenn"])
@@ -410,7 +410,7 @@ def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_p
         reply.content[ARRAYS] = ArrayRecord({key: Array(array) for key, array in arrays.items()})
         return reply
 
-    folder = run_federation(config, Tampering(config, 1, huge, SEEDS))
+    folder = run_federation(config, Tampering(config, 1, huge, SHARE))
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for entry in rounds[::2]:  # it is asked again with each welcome, from round 2 on
         [failure] = entry["failures"]

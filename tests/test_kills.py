@@ -362,7 +362,7 @@ def test_a_run_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_r
     leave, small_disk, whole, monkeypatch, capfd
 ):
     """A checkpoint takes 700 kB, and the older one is still there when a new one is written: there is no room for
-    anything, for the round's line and the server's knowledge, or for the smaller client as well."""
+    anything, for the round's line and the server state, or for the smaller client as well."""
     folder, play = small_disk / "run", SyncRounds.play
 
     def full_in_round_2(self: SyncRounds, number: int, arrays: Any) -> Any:
@@ -411,7 +411,7 @@ def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, r
     after = before.with_values({**keys, "output-dir": str(tmp_path / "after")})
     line = refusal(FederationError, run_federation, after, run_id=run_id)
     file = tmp_path / "s" / f"run-{run_id}" / "client-1.safetensors"
-    assert line.startswith("client 1, roll call: client 1 (")
+    assert line.startswith("client 1, client registration: client 1 (")
     assert f"{file}: state of {said}; use another state-dir or delete it" in line
     file.unlink()
     run_federation(after, run_id=run_id)

@@ -23,7 +23,7 @@ LITTLE = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "fml.m
 
 @pytest.fixture
 def config_for(make_config) -> Callable[..., RunConfig]:
-    """Build a config for an algorithm: three clients, unlike models if it takes them, and hardly any work."""
+    """Build a config for an algorithm: three clients, heterogeneous models if it takes them, and hardly any work."""
 
     def build(name: str, **keys: Any) -> RunConfig:
         models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
@@ -50,7 +50,7 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def knowledge(config: RunConfig) -> bytes:
+def server_state(config: RunConfig) -> bytes:
     return (Path(config.output_dir) / "knowledge.safetensors").read_bytes()
 
 
@@ -74,7 +74,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_joins_during_round_2_takes_part_from_round_3_with_the_knowledge_so_far(name, config_for, played):
     """It is sent what client 0 is sent: averages, heads, consensus or weights of rounds 1 and 2. In FedH2L that are the
-    signals of both others. Public rows go to it and from it to all."""
+    signals of both others. Public samples go to it and from it to all."""
     config = config_for(name, clients=2)
     grid = Scripted(config, {3: lambda grid: grid.join(2)})
     rounds = played(grid, config)
@@ -98,8 +98,8 @@ def test_who_leaves_for_good_is_noticed_once_and_the_others_go_on(name, config_f
     config = config_for(name)
     rounds = played(Scripted(config, {3: lambda grid: grid.leave(1)}), config)
     assert trained(rounds) == ["012", "012", "02", "02"]
-    [(partition, _, reason)] = reasons(rounds[3])
-    assert partition == 1
+    [(client_id, _, reason)] = reasons(rounds[3])
+    assert client_id == 1
     assert "left" in reason
     assert [reasons(entry) for entry in (*rounds[:3], rounds[4])] == [[]] * 4
 
@@ -111,7 +111,7 @@ def test_who_comes_back_under_another_node_id_keeps_partition_and_state(name, co
     for kind in ("the same process", "another process"):
         config = config_for(name, state_dir=str(tmp_path / kind / "state"), output_dir=str(tmp_path / kind / "run"))
         back = (lambda grid: grid.come_back(1)) if kind == "the same process" else (lambda grid: grid.join(1, 1))
-        runs[kind] = played(Scripted(config, {3: lambda grid: grid.leave(1), 4: back}), config), knowledge(config)
+        runs[kind] = played(Scripted(config, {3: lambda grid: grid.leave(1), 4: back}), config), server_state(config)
     (one, knows), (other, knows_too) = runs.values()
     assert trained(one) == trained(other) == ["012", "012", "02", "012"]
     assert [entry["clients"] for entry in one] == [entry["clients"] for entry in other]
@@ -126,32 +126,32 @@ def test_who_is_slow_misses_its_round_and_is_welcome_in_the_next(name, config_fo
     for kind, slow in {"slow": Fate("no reply", TIMEOUT + 3), "failing": failing("client 1: no memory")}.items():
         config = config_for(name, output_dir=str(tmp_path / kind))
 
-        def fate(partition: int, kind: str, round: int, slow: Fate = slow) -> Fate:
-            return slow if (partition, kind, round) == (1, MessageType.TRAIN, 2) else GOOD
+        def fate(client_id: int, kind: str, round: int, slow: Fate = slow) -> Fate:
+            return slow if (client_id, kind, round) == (1, MessageType.TRAIN, 2) else GOOD
 
         rounds = played(Scripted(config, fate=fate), config)
         assert trained(rounds) == ["012", "02", "012", "012"]
-        [(partition, stage, reason)] = reasons(rounds[2])
-        assert (partition, stage) == (1, "train")
+        [(client_id, stage, reason)] = reasons(rounds[2])
+        assert (client_id, stage) == (1, "train")
         assert ("no reply within 20 s" if kind == "slow" else "no memory") in reason
-        runs.append(([entry["clients"] for entry in rounds], knowledge(config)))
+        runs.append(([entry["clients"] for entry in rounds], server_state(config)))
     assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, played):
-    """Client 1 from the first roll call on, and client 2, which joins before round 2, at each roll call."""
+    """Client 1 from the first client registration on, and client 2, which joins before round 2, at each client registration."""
 
-    def fate(partition: int, kind: str, round: int) -> Fate:
-        broken = (partition == 1 and kind != MessageType.QUERY) or partition == 2
-        return failing(f"client {partition}: no memory") if broken else GOOD
+    def fate(client_id: int, kind: str, round: int) -> Fate:
+        broken = (client_id == 1 and kind != MessageType.QUERY) or client_id == 2
+        return failing(f"client {client_id}: no memory") if broken else GOOD
 
     config = config_for(name, clients=2)
     rounds = played(Scripted(config, {2: lambda grid: grid.join(2)}, fate), config)
     assert trained(rounds) == ["0"] * 4
     for entry in rounds[:1] + rounds[2:]:  # who has not shared its rows before round 1 is asked again before round 2
-        assert "no memory" in [reason.rpartition(": ")[2] for partition, _, reason in reasons(entry) if partition == 1]
-        roll_call = [reason for _, stage, reason in reasons(entry) if stage == "roll call"]
+        assert "no memory" in [reason.rpartition(": ")[2] for client_id, _, reason in reasons(entry) if client_id == 1]
+        roll_call = [reason for _, stage, reason in reasons(entry) if stage == "client registration"]
         assert roll_call == ["client 2: no memory"] * (entry["round"] > 1)
 
 
@@ -163,11 +163,11 @@ def test_when_all_have_left_the_run_ends_and_what_was_reached_is_kept(name, conf
     config = config_for(name)
 
     def all_leave(grid: Scripted) -> None:
-        for partition in range(3):
-            grid.leave(partition)
+        for client_id in range(3):
+            grid.leave(client_id)
 
     said = refusal(TooFewClients, played, Scripted(config, {3: all_leave}), config)
-    assert said.startswith("round 3: 0 good replies, fewer than min-clients = 1: ")
+    assert said.startswith("round 3: 0 valid replies, fewer than min-clients = 1: ")
     assert trained(rounds_of(Path(config.output_dir))) == ["012", "012", ""]
 
 

@@ -219,12 +219,12 @@ def test_the_local_engine_calls_models_together(make_config, run_federation, mon
 
 
 def test_models_that_only_their_names_tell_apart_are_not_called_as_one(make_config, run_federation, tmp_path):
-    def knowledge(batched):
+    def server_state(batched):
         keys = {"models": "fixtures.models:once,fixtures.models:thrice", "clients": 4, "rounds": 2, "local_batches": 2}
         config = make_config(**keys, batched=batched, output_dir=str(tmp_path / str(batched)))
         return load_file(run_federation(config) / "knowledge.safetensors")
 
-    alone, beside = knowledge(False), knowledge(True)
+    alone, beside = server_state(False), server_state(True)
     for name, array in alone.items():
         np.testing.assert_allclose(beside[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
 
@@ -239,7 +239,7 @@ def test_models_have_their_own_class_and_memory_afterwards():
 
 @pytest.mark.parametrize("algorithm", ["fedhe", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedrep", "agg"])
 def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
-    def knowledge(batched):
+    def server_state(batched):
         config = make_config(
             algorithm=algorithm,
             models="lenet5,lenet5,mlp" if algorithm in ("fedhe", "fedh2l", "chfl") else "lenet5",
@@ -252,7 +252,7 @@ def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_pat
         )
         return load_file(run_federation(config) / "knowledge.safetensors")
 
-    alone, beside = knowledge(False), knowledge(True)
+    alone, beside = server_state(False), server_state(True)
     assert alone.keys() == beside.keys()
     for name, array in alone.items():
         np.testing.assert_allclose(beside[name], array, rtol=1e-3, atol=1e-4, err_msg=name)

@@ -15,9 +15,9 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models import (
     SplitModel,
+    assign,
     build_model,
     catalogue_rows,
-    deal,
     parameter_count,
     parse_models,
     split,
@@ -224,7 +224,7 @@ class TestNames:
         assert parse_models("mlp,tabular") == ("mlp", *TABULAR)
 
     def test_deal_goes_round(self) -> None:
-        assert [deal("mlp,lenet5,fedhe:2", partition) for partition in (0, 1, 2, 3, 7)] == [
+        assert [assign("mlp,lenet5,fedhe:2", client_id) for client_id in (0, 1, 2, 3, 7)] == [
             *("mlp", "lenet5", "fedhe:2", "mlp", "lenet5"),
         ]
 

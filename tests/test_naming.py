@@ -24,11 +24,11 @@ CLASSES = ("benign", "malignant", "unsure")
 COLUMNS = ("bmi", "bp")
 
 
-def named(partition, classes=CLASSES, columns=COLUMNS, *, share=True, **fields):
+def named(client_id, classes=CLASSES, columns=COLUMNS, *, share=True, **fields):
     own, inputs = Naming.of(classes, share=share), Naming.of(columns, share=share)
     names = {"class_digests": own.digests, "class_names": own.shown}
     names |= {"input_digests": inputs.digests, "input_names": inputs.shown}
-    return member(partition, **names, classes=len(classes), shape=(len(columns),), **fields)
+    return member(client_id, **names, classes=len(classes), shape=(len(columns),), **fields)
 
 
 def strategy(text):
@@ -129,7 +129,7 @@ def test_many_names_have_one_digest_and_are_not_shown(refusal):
     assert many == Naming((sha256("\0".join(names).encode()).hexdigest()[:16],), ())
     members = [named(0, names), named(1, [*names[:-1], "other"])]
     said = refusal(FederationError, lambda: Roster(members).classes)
-    assert said.startswith("client 0 and client 1 have unlike names of classes: ")
+    assert said.startswith("client 0 and client 1 have different names of classes: ")
 
 
 def test_unlike_inputs_of_like_models_are_named_as_such(refusal):

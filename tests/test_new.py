@@ -28,7 +28,7 @@ def test_the_three_lines_that_it_says_hold(tmp_path):
     assert written.startswith("my_method (")
     files = {"__init__.py", "strategy.py", "client.py", "test_my_method.py"}
     assert {path.name for path in (tmp_path / "my_method").iterdir()} == files
-    ran = say(tmp_path, f"{run} --set own-keys=weight=0.5 --out out")
+    ran = say(tmp_path, f"{run} --set algorithm-options=weight=0.5 --out out")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "[my_method]\nweight = 0.5" in (tmp_path / "out" / "config.toml").read_text()
     passed = say(tmp_path, test)

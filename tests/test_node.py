@@ -11,7 +11,7 @@ from simulations.engine.resident import ResidentContext
 
 def test_a_node_is_built_alike_for_each_message(make_config, make_node):
     one, other = make_node(make_config(), 1), make_node(make_config(), 1)
-    assert (one.partition, one.partitions, one.model_name, str(one)) == (1, 2, "lenet5", "client 1 (lenet5)")
+    assert (one.client_id, one.clients, one.model_name, str(one)) == (1, 2, "lenet5", "client 1 (lenet5)")
     assert all(torch.equal(value, other.model.state_dict()[name]) for name, value in one.model.state_dict().items())
     assert torch.equal(one.data.train.rows, other.data.train.rows)
 
@@ -108,7 +108,7 @@ def test_clients_that_live_on_in_a_process_take_turns_with_one_model_and_find_th
 ):
     """Whatever the one before has left in it: other weights, gradients, a head that is not to be trained."""
     config = make_config(models="lenet5")
-    contexts = [ResidentContext(**vars(make_context(config, partition))) for partition in range(2)]
+    contexts = [ResidentContext(**vars(make_context(config, client_id))) for client_id in range(2)]
     first, second = map(Node.from_context, contexts)
     assert first.model is not second.model
     assert not first.restored
@@ -117,11 +117,11 @@ def test_clients_that_live_on_in_a_process_take_turns_with_one_model_and_find_th
     for node, weights in zip((first, second), own, strict=True):
         node.write_state(ClientState(weights))
     models = []
-    for partition in (0, 1, 0):
-        node = Node.from_context(contexts[partition])
+    for client_id in (0, 1, 0):
+        node = Node.from_context(contexts[client_id])
         assert node.restored
-        assert weights_of(node).keys() == own[partition].keys()
-        assert all(torch.equal(tensor, own[partition][name]) for name, tensor in weights_of(node).items())
+        assert weights_of(node).keys() == own[client_id].keys()
+        assert all(torch.equal(tensor, own[client_id][name]) for name, tensor in weights_of(node).items())
         assert all(parameter.requires_grad and parameter.grad is None for parameter in node.model.parameters())
         models.append(node.model)
         node.model.head.requires_grad_(False).weight.fill_(7.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hetfl_flwr.algorithms import check_options, for_flower, resolve
-from hetfl_flwr.config import RunConfig, parse_own_keys, read_toml, to_toml
+from hetfl_flwr.config import RunConfig, parse_algorithm_options, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.packages import working_directory_last
 from simulations.deployment.flower import flower
@@ -60,11 +60,11 @@ def test_the_guide_shows_it_whole():
 
 def test_it_runs_from_its_folder_with_its_own_keys(project):
     """Own keys land in config.toml under their name, with the defaults resolved."""
-    small = ("my_pkg.fedproto", "--clients", "2", "--rounds", "2", "--set", "own-keys=weight=0.5")
+    small = ("my_pkg.fedproto", "--clients", "2", "--rounds", "2", "--set", "algorithm-options=weight=0.5")
     done = hetfl(project, "run", *small, "--out", "out")
     assert (done.returncode, done.stderr) == (0, "")
     written = read_toml(project / "out" / "config.toml")
-    assert (written["my_pkg.fedproto.weight"], written["own-keys"], written["width"]) == (0.5, "", 64)
+    assert (written["my_pkg.fedproto.weight"], written["algorithm-options"], written["width"]) == (0.5, "", 64)
     assert rounds(project / "out")[1]["bytes_up"] == 2 * (4 * 10 * 64 + 8 * 10)
 
 
@@ -72,20 +72,20 @@ def test_it_runs_from_its_folder_with_its_own_keys(project):
 def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(project, monkeypatch):
     """The SuperLink finds the package; `flwr run -c` lets its keys through in one text, and would again to resume."""
     monkeypatch.setenv("PYTHONPATH", str(project))
-    settings = {"algorithm": "my_pkg.fedproto", "own-keys": "weight=0.5", "rounds": 2, "batch-size": 20}
+    settings = {"algorithm": "my_pkg.fedproto", "algorithm-options": "weight=0.5", "rounds": 2, "batch-size": 20}
     nodes = ("--federation-config", "num-supernodes=2 client-resources-num-cpus=1")
     with flower(project / "flower") as started:
         started.superlink("--simulation")
         said = started.run({**settings, "output-dir": str(project / "ray")}, *nodes)
         assert started.statuses()[0] == "finished:completed", said
-    keys = ("own-keys=weight=0.5", "batch-size=20")
+    keys = ("algorithm-options=weight=0.5", "batch-size=20")
     flags = ("--clients", "2", "--rounds", "2", *(part for key in keys for part in ("--set", key)))
     assert hetfl(project, "run", "my_pkg.fedproto", *flags, "--out", "local").returncode == 0
     assert rounds(project / "ray") == rounds(project / "local")
     written = [read_toml(project / folder / "config.toml") for folder in ("ray", "local")]
-    assert [(keys["my_pkg.fedproto.weight"], keys["own-keys"]) for keys in written] == [(0.5, "")] * 2
+    assert [(keys["my_pkg.fedproto.weight"], keys["algorithm-options"]) for keys in written] == [(0.5, "")] * 2
     resume = read_toml(project / "ray" / "resume.toml")
-    assert (resume["own-keys"], resume["resume"]) == ("weight=0.5", True)
+    assert (resume["algorithm-options"], resume["resume"]) == ("weight=0.5", True)
     assert [key for key in resume if "." in key] == []
 
 
@@ -100,12 +100,14 @@ def test_a_rehearsal_finds_it_in_the_working_directory(project):
 
 def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():
     """In `flwr run`, the name always has a value: the default of pyproject.toml."""
-    config = RunConfig.from_flat({"algorithm": ECHO, "own-keys": "gain=2", f"{ECHO}.gain": 1.0, "fedhe.alpha": 3})
+    config = RunConfig.from_flat(
+        {"algorithm": ECHO, "algorithm-options": "gain=2", f"{ECHO}.gain": 1.0, "fedhe.alpha": 3}
+    )
     assert config.options == {f"{ECHO}.gain": 2, "fedhe.alpha": 3}
-    assert config.own_keys == ""
+    assert config.algorithm_options == ""
     assert config.with_values({f"{ECHO}.gain": 5.0}).options_of(ECHO) == {"gain": 5.0}
-    assert RunConfig.from_flat({"own-keys": "store=latest"}).options == {"fedhe.store": "latest"}
-    assert parse_own_keys("  ", "fedhe") == {}
+    assert RunConfig.from_flat({"algorithm-options": "store=latest"}).options == {"fedhe.store": "latest"}
+    assert parse_algorithm_options("  ", "fedhe") == {}
 
 
 @pytest.mark.parametrize(
@@ -114,15 +116,15 @@ def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():
         ("gian=2", f"unknown config key '{ECHO}.gian': did you mean '{ECHO}.gain'? Known: {ECHO}.gain"),
         ("gain=loud", f"{ECHO}.gain = 'loud': input should be a valid number"),
         ("gain=nan", f"{ECHO}.gain = nan: expected a finite number"),
-        ("gain=1, 2", "own-keys = 'gain=1, 2': '2' is not key=value"),
-        ("gain='1", 'own-keys = "gain=\'1": No closing quotation'),
-        (f"{ECHO}.gain=1", f"own-keys = '{ECHO}.gain=1': write 'gain', without the algorithm's name"),
-        (3, "own-keys = 3: input should be a valid string"),
+        ("gain=1, 2", "algorithm-options = 'gain=1, 2': '2' is not key=value"),
+        ("gain='1", 'algorithm-options = "gain=\'1": No closing quotation'),
+        (f"{ECHO}.gain=1", f"algorithm-options = '{ECHO}.gain=1': write 'gain', without the algorithm's name"),
+        (3, "algorithm-options = 3: input should be a valid string"),
     ],
 )
 def test_wrong_own_keys_are_one_line(text, said, refusal):
     def act() -> None:
-        check_options(RunConfig.from_flat({"algorithm": ECHO, "own-keys": text}))
+        check_options(RunConfig.from_flat({"algorithm": ECHO, "algorithm-options": text}))
 
     assert said in refusal(ConfigError, act)
 

@@ -129,7 +129,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no data": (lambda at: load(written(at, "x.txt", b"")), "dataset '(not shown)' holds no data"),
     "csv, a broken row": (lambda at: load(csv(at, "age,sick\n1,no\n2,3,4,5\n")), "cannot read the data set in"),
     "csv, a column twice": (lambda at: load(csv(at, "age,age,sick\n1,2,no\n")), "'(not shown)' has column (not shown)"),
-    "csv, unlike columns": (
+    "csv, different columns": (
         lambda at: load(csv(at, test="sick\nno\n")),
         "'(not shown)' has no column (not shown), which '(not shown)' has: add it, or name it in ignore-columns",
     ),
@@ -173,8 +173,8 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "csv, no images": (lambda at: load(csv(at), image_column="age"), "set image-column to one that does"),
     "csv, as ImageNet": (lambda at: load(csv(at), normalize="imagenet"), "'(not shown)' is a table: use mean-image"),
     "csv, no test split": (lambda at: load(csv(at), test="global"), "dataset '(not shown)' has no test split"),
-    "csv, turned": (lambda at: load(f"rotated-{csv(at)}"), "only images can be turned"),
-    "csv, turned by domain": (
+    "csv, turned": (lambda at: load(f"rotated-{csv(at)}"), "only images can be rotated"),
+    "csv, rotated by domain": (
         lambda at: load(f"rotated-{csv(at)}", domain_column="age"),
         "dataset '(not shown)': '(not shown)' has domains of its own",
     ),
@@ -227,7 +227,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a name": (lambda at: load(WARD), "unknown dataset '(not shown)':"),
     "a name twice": (lambda at: load(f"{at},{at}".replace(", ", " ")), "more than once: name each data set once"),
     "an empty name": (lambda at: load(f"{at},,digits"), "has an empty name"),
-    "turned twice": (lambda at: load(f"rotated-rotated-./{at.name}".replace(",", "")), "is turned twice"),
+    "rotated twice": (lambda at: load(f"rotated-rotated-./{at.name}".replace(",", "")), "is rotated twice"),
     "two kinds": (
         lambda at: kind_of(f"digits,{csv(at)}", Reading(label_column="sick")),
         "digits are images, (not shown) are ta",

@@ -50,7 +50,7 @@ def shown(split):
 
 
 def test_the_counts_are_those_of_what_each_client_trains_with():
-    config = RunConfig(dataset="digits", clients=3, partition="dirichlet:0.5", halved_fraction=0.4, seed=4)
+    config = RunConfig(dataset="digits", clients=3, partition="dirichlet:0.5", half_data_fraction=0.4, seed=4)
     split = load_split(config)
     for number, part in enumerate(split.shares):
         data = load_client_data(config.split(3), number)
@@ -174,7 +174,7 @@ def test_the_command_shows_and_writes_what_was_counted(partition, tmp_path):
         (["--set", "partition=exponential"], "clients without any: use 8 clients or fewer"),
         (["--set", "partition=natural:user"], "the data set has no columns"),
         (["--set", "fedhe.alfa=2"], "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
-        (["--set", "halved-fraction=2"], "halved-fraction = 2: input should be less than or equal to 1"),
+        (["--set", "half-data-fraction=2"], "half-data-fraction = 2: input should be less than or equal to 1"),
         (["--clients", "0.5"], "'0.5' is not a valid integer"),
         (["--clients", "2", "--json", "no/split.json"], "no/split.json: cannot be written: No such file"),
         (["--clients", "2", "--out", "split.doc"], "split.doc: no such kind of picture as 'doc'"),

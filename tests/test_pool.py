@@ -1,4 +1,4 @@
-"""Public rows: collected once, brought to everyone, the same pool for all who hold it."""
+"""Public samples: collected once, brought to everyone, the same pool for all who hold it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.pool import SeedStore
+from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Roster, Sharing
 from hetfl_flwr.wire.codec import to_record
-from hetfl_flwr.wire.messages import ARRAYS, POOL, SEEDS
+from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
 from hetfl_flwr.wire.samples import PublicIndex
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
@@ -39,7 +39,7 @@ class Joining(LocalGrid):
 
 @pytest.fixture
 def shared(make_config, make_federation) -> Callable[..., tuple[Federation, Any]]:
-    """Share the public rows of three clients, and return the federation and what the exchange was."""
+    """Share the public samples of three clients, and return the federation and what the exchange was."""
 
     def share(sharing: Sharing, grid: Any = None, **keys: Any) -> tuple[Federation, Any]:
         federation = make_federation(make_config(clients=3, **keys), grid)
@@ -67,7 +67,7 @@ def test_everyone_holds_the_same_pool_of_what_clients_have_made_public(shared):
         every = torch.arange(len(pool))
         assert torch.equal(pool.samples.batch(every)[1], torch.cat([labels for _, labels in expected]))
         assert [len(other) for other in pool.others] == [
-            len(labels) for partition, (_, labels) in enumerate(expected) if partition != node.partition
+            len(labels) for client_id, (_, labels) in enumerate(expected) if client_id != node.client_id
         ]
 
 
@@ -86,7 +86,7 @@ def test_numbers_and_places_are_those_of_a_list_of_all_rows(sizes, data):
 
 def test_server_and_clients_number_the_rows_alike(shared):
     federation, _ = shared(Sharing())
-    assert [node.pool.index for node in nodes(federation)] == [PublicIndex.of(federation.roster.seeds)] * 3
+    assert [node.pool.index for node in nodes(federation)] == [PublicIndex.of(federation.roster.public_samples)] * 3
 
 
 def test_rows_of_others_are_prepared_as_the_own_ones_are(shared):
@@ -100,14 +100,14 @@ def test_rows_of_others_are_prepared_as_the_own_ones_are(shared):
 @pytest.mark.parametrize(("labelled", "to_clients"), [(True, True), (False, True), (True, False)])
 def test_bytes_are_pixels_and_labels_up_once_and_down_to_every_other_client(shared, labelled, to_clients):
     federation, exchange = shared(Sharing(labelled=labelled, to_clients=to_clients))
-    rows = {one.partition: one.public for one in federation.roster}
+    rows = {one.client_id: one.public for one in federation.roster}
     assert rows == {0: 60, 1: 60, 2: 60}  # a tenth of 599
     each = PIXELS + LABEL * labelled
-    for partition, traffic in exchange.traffic.items():
-        others = sum(rows.values()) - rows[partition]
-        assert (traffic.bytes_up, traffic.bytes_down) == (rows[partition] * each, others * each * to_clients)
+    for client_id, traffic in exchange.traffic.items():
+        others = sum(rows.values()) - rows[client_id]
+        assert (traffic.bytes_up, traffic.bytes_down) == (rows[client_id] * each, others * each * to_clients)
         assert traffic.wire_up > traffic.bytes_up
-    assert all(("labels" in block) == labelled for block in federation.roster.seeds.values())
+    assert all(("labels" in block) == labelled for block in federation.roster.public_samples.values())
     assert [len(node.pool) for node in nodes(federation)] == ([180] * 3 if to_clients else [60] * 3)
 
 
@@ -120,9 +120,9 @@ def test_rows_without_labels_have_label_0_in_the_pool(shared):
 
 def test_sharing_again_costs_nothing(shared):
     federation, _ = shared(Sharing())
-    before = dict(federation.roster.seeds)
+    before = dict(federation.roster.public_samples)
     again = federation.share(Sharing())
-    assert (again.traffic, again.failures, federation.roster.seeds) == ({}, [], before)
+    assert (again.traffic, again.failures, federation.roster.public_samples) == ({}, [], before)
     assert federation.share(None).traffic == {}
 
 
@@ -132,13 +132,13 @@ def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_conf
     federation = Federation(grid, config.with_values({"clients": 2}))
     federation.assemble()
     federation.share(Sharing())
-    assert list(federation.roster.seeds) == [0, 1]
+    assert list(federation.roster.public_samples) == [0, 1]
     grid.joined = True
     assert federation.welcome() == []
-    assert [one.partition for one in federation.holding(federation.roster, Sharing())] == [0, 1]
+    assert [one.client_id for one in federation.holding(federation.roster, Sharing())] == [0, 1]
     late = federation.share(Sharing())
-    down = {partition: traffic.bytes_down for partition, traffic in late.traffic.items()}
-    up = {partition: traffic.bytes_up for partition, traffic in late.traffic.items()}
+    down = {client_id: traffic.bytes_down for client_id, traffic in late.traffic.items()}
+    up = {client_id: traffic.bytes_up for client_id, traffic in late.traffic.items()}
     block = 60 * (PIXELS + LABEL)
     assert down == {0: block, 1: block, 2: 2 * block}
     assert up == {0: 0, 1: 0, 2: block}
@@ -179,20 +179,20 @@ class Forging(LocalGrid):
     ],
 )
 def test_a_client_whose_seeds_are_wrong_is_named_and_left_out(make_config, shared, arrays, said):
-    federation, exchange = shared(Sharing(), Forging(make_config(clients=3), SEEDS, arrays))
+    federation, exchange = shared(Sharing(), Forging(make_config(clients=3), SHARE, arrays))
     [failure] = exchange.failures
-    assert (failure.partition, failure.stage) == (1, "sharing of seeds")
+    assert (failure.client_id, failure.stage) == (1, "sharing of seeds")
     assert failure.reason.startswith("client 1 (lenet5): ")
     assert failure.reason.endswith(said)
-    assert [one.partition for one in federation.holding(federation.roster, Sharing())] == [0, 2]
-    assert list(federation.roster.seeds) == [0, 2]
+    assert [one.client_id for one in federation.holding(federation.roster, Sharing())] == [0, 2]
+    assert list(federation.roster.public_samples) == [0, 2]
 
 
 def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_config, shared):
     grid = Forging(make_config(clients=3), POOL, None)
     federation, exchange = shared(Sharing(), grid)
-    assert [failure.partition for failure in exchange.failures] == [1]
-    assert [one.partition for one in federation.holding(federation.roster, Sharing())] == [0, 2]
+    assert [failure.client_id for failure in exchange.failures] == [1]
+    assert [one.client_id for one in federation.holding(federation.roster, Sharing())] == [0, 2]
     grid._kind = "nothing"
     assert federation.share(Sharing()).failures == []
     assert len(federation.holding(federation.roster, Sharing())) == 3
@@ -213,23 +213,23 @@ def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_con
         ({"rows.1": np.zeros((3, 2), np.float32)}, "array 'rows.1', expected inputs.K and labels.K"),
     ],
 )
-def test_a_client_refuses_rows_that_do_not_fit_its_own(refusal, seeds, said):
+def test_a_client_refuses_rows_that_do_not_fit_its_own(refusal, public_samples, said):
     node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 1.0]], public=1)
-    assert said in refusal(PayloadError, node.keep_seeds, to_record(seeds))
+    assert said in refusal(PayloadError, node.keep_public_samples, to_record(public_samples))
     assert len(node.pool) == 1
 
 
 def test_blocks_add_up_and_another_run_begins_anew():
     context = Context(1, 1, {}, RecordDict(), {})
     block = {"inputs.2": np.ones((3, 2), np.float32)}
-    store = SeedStore(context)
+    store = PublicSampleStore(context)
     assert store.keep(to_record(block), DataSpec((2,), 2), "float32") == 3
     assert store.keep(to_record({"inputs.1": np.zeros((1, 2), np.float32)}), DataSpec((2,), 2), "float32") == 1
     public = linear_node([[5.0, 5.0]], [1], [[1.0, 0.0], [0.0, 1.0]], public=1).data.public
     assert [len(block) for block in store.pool(0, public).blocks.values()] == [1, 1, 3]
     context.run_id = 2
-    assert list(SeedStore(context).pool(0, public).blocks) == [0]
-    SeedStore(context).keep(to_record(block), DataSpec((2,), 2), "float32")
+    assert list(PublicSampleStore(context).pool(0, public).blocks) == [0]
+    PublicSampleStore(context).keep(to_record(block), DataSpec((2,), 2), "float32")
     assert [key for key in context.state if key.startswith("hetfl-seeds")] == ["hetfl-seeds.2"]
 
 
@@ -250,7 +250,7 @@ def test_sharing_is_refused_by_name_where_it_cannot_be():
 
 
 def test_tokens_of_others_outside_the_vocabulary_are_refused_by_name(refusal):
-    store, spec = SeedStore(Context(1, 1, {}, RecordDict(), {})), DataSpec((2,), 3, vocabulary=7)
+    store, spec = PublicSampleStore(Context(1, 1, {}, RecordDict(), {})), DataSpec((2,), 3, vocabulary=7)
     assert store.keep(to_record({"inputs.1": np.int32([[0, 6]])}), spec, "int32") == 1
     said = refusal(PayloadError, store.keep, to_record({"inputs.2": np.int32([[0, 7]])}), spec, "int32")
     assert said == "server: seeds of client 2: array 'inputs' has values above 6"

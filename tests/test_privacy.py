@@ -182,7 +182,7 @@ def test_the_declared_variances_of_batch_norm_are_0_or_more(make_node, make_conf
     assert [one.minimum < 0 for name, one in declared.items() if name.endswith("running_mean")] == [True]
 
 
-# --- public rows ---------------------------------------------------------------------------------
+# --- public samples ---------------------------------------------------------------------------------
 
 
 def test_pixels_are_clipped_row_by_row_and_stay_pixels():
@@ -322,11 +322,13 @@ def test_a_client_s_numbers_beyond_half_precision_are_refused_the_server_s_are_c
 def test_public_rows_of_tables_travel_in_half_precision_and_are_wide_again(make_config, make_federation, make_node):
     config = make_config(dataset="breast-cancer", models="mlp", algorithm="agg", payload_precision="half")
     federation: Federation = make_federation(config)
-    own = make_node(config, 0).own_seeds(labelled=True)["inputs"]
+    own = make_node(config, 0).own_public_samples(labelled=True)["inputs"]
     assert federation.share(find("agg").strategy.sharing).failures == []
     assert (federation.roster.seeds[0]["inputs"] == own.astype(np.float16)).all()
     other = make_node(config, 1)
-    assert other.keep_seeds(to_record(halved({"inputs.0": own, "labels.0": np.zeros(len(own), "i8")}))) == len(own)
+    assert other.keep_public_samples(to_record(halved({"inputs.0": own, "labels.0": np.zeros(len(own), "i8")}))) == len(
+        own
+    )
     kept, _ = other.pool.blocks[0].stored()
     assert kept.numpy().dtype == np.float32
     assert (kept.numpy() == own.astype(np.float16)).all()
@@ -336,7 +338,7 @@ def test_public_rows_are_shared_with_their_noise(make_config, make_federation, m
     keys = {"public_clipping_norm": 20.0, "public_noise_multiplier": 0.1}
     config = make_config(algorithm="agg", models="mlp", **keys)
     federation: Federation = make_federation(config)
-    own = make_node(config, 0).own_seeds(labelled=True)
+    own = make_node(config, 0).own_public_samples(labelled=True)
     assert federation.share(find("agg").strategy.sharing).failures == []
     seen = federation.roster.seeds[0]
     assert (seen["labels"] == own["labels"]).all()
@@ -382,7 +384,7 @@ class Watched(LocalGrid):
 
 @pytest.fixture
 def small(make_config) -> Callable[..., RunConfig]:
-    """Build a config of two clients with hardly any work; unlike models where the algorithm takes them."""
+    """Build a config of two clients with hardly any work; heterogeneous models where the algorithm takes them."""
 
     def build(name: str, folder: str, **keys: Any) -> RunConfig:
         little = {"local_batches": 1, "public_fraction": 0.05, **LITTLE.get(name, {})}

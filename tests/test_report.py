@@ -56,9 +56,9 @@ def finish(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def client(partition: int, **known: Any) -> dict[str, Any]:
+def client(client_id: int, **known: Any) -> dict[str, Any]:
     """An object of ``clients.json``."""
-    return dict.fromkeys(ClientRecord.__annotations__) | {"partition": partition} | known
+    return dict.fromkeys(ClientRecord.__annotations__) | {"partition": client_id} | known
 
 
 def rows(table: Table) -> list[dict[str, str]]:
@@ -119,7 +119,7 @@ def test_client_table(tmp_path: Path) -> None:
     assert seen[0]["model"] == seen[0]["params"] == seen[0]["up"] == "-"
     known = {"parameters": 55210, "train": 126, "validation": 18, "test": 36}
     known |= {"accuracy": 0.93, "bytes_up": 96000, "bytes_down": 82}
-    told = [client(partition, model="a[b]", **known) for partition in (1, 0)]
+    told = [client(client_id, model="a[b]", **known) for client_id in (1, 0)]
     (folder / "clients.json").write_text(json.dumps(told))
     first, second = rows(client_table(load_run(folder)))
     assert list(first.values()) == [

@@ -196,7 +196,7 @@ def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
 def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe):
     recipe.write_text(
         RECIPE.replace('algorithm = "local"', 'algorithm = "fedh2l", public-fraction = 0.0')
-    )  # nobody has public rows
+    )  # nobody has public samples
     whole, folder, said = run_recipe(seeds=1)
     assert not whole
     assert "Private, seed 0: fedh2l needs public samples" in " ".join(said.split())
@@ -474,7 +474,7 @@ def run_of(rounds, **summary):
 
 
 def scored(*clients):
-    return {"clients": {str(partition): scores for partition, scores in enumerate(clients)}}
+    return {"clients": {str(client_id): scores for client_id, scores in enumerate(clients)}}
 
 
 def test_what_is_measured():

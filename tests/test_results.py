@@ -183,10 +183,10 @@ def test_the_config_in_the_folder_is_enough_to_run_it_again(finished, tmp_path, 
 
 
 def test_the_server_s_knowledge_can_be_read(finished):
-    knowledge = load_file(finished / "knowledge.safetensors")
-    assert sorted(knowledge) == ["sums", "uploads"]
-    assert knowledge["sums"].shape == (10, 10)
-    assert knowledge["uploads"].max() == 4  # two clients, two rounds
+    server_state = load_file(finished / "knowledge.safetensors")
+    assert sorted(server_state) == ["sums", "uploads"]
+    assert server_state["sums"].shape == (10, 10)
+    assert server_state["uploads"].max() == 4  # two clients, two rounds
 
 
 def test_evaluation_takes_place_as_often_as_asked_and_after_the_last_round(make_config, run_federation):
@@ -228,7 +228,7 @@ def test_a_run_without_a_folder_of_its_own_gets_a_new_one(make_config, monkeypat
 # --- clients that fail ---------------------------------------------------------------------------
 
 
-def broken(partition, rounds, kind="train"):
+def broken(client_id, rounds, kind="train"):
     """Replies of one client are errors in some rounds."""
     asked = {}
 
@@ -238,8 +238,8 @@ def broken(partition, rounds, kind="train"):
 
     def pull(reply):
         node = reply.metadata.src_node_id
-        if reply.metadata.message_type == kind and node == 2**62 + partition and asked[node] in rounds:
-            failed = Message(Error(3, f"client {partition}, {kind}, round {asked[node]}: broke"), reply_to=reply)
+        if reply.metadata.message_type == kind and node == 2**62 + client_id and asked[node] in rounds:
+            failed = Message(Error(3, f"client {client_id}, {kind}, round {asked[node]}: broke"), reply_to=reply)
             failed.metadata.__dict__.update(reply.metadata.__dict__)
             return failed
         return reply
@@ -290,7 +290,7 @@ def test_a_client_may_have_metrics_of_its_own_and_lack_those_of_others(make_conf
 def test_too_few_clients_end_the_run_and_what_was_reached_is_kept(refusal, make_config, run_federation):
     config = make_config(rounds=4, min_clients=2)
     said = refusal(TooFewClients, run_federation, config, Meddled(config, **broken(1, {3})))
-    assert said == ("round 3: 1 good replies, fewer than min-clients = 2: client 1, train, round 3: broke")
+    assert said == ("round 3: 1 valid replies, fewer than min-clients = 2: client 1, train, round 3: broke")
     folder = Path(config.output_dir)
     assert [entry["round"] for entry in lines(folder)] == [0, 1, 2, 3]
     assert lines(folder)[-1]["failures"][0]["partition"] == 1

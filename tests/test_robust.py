@@ -26,7 +26,7 @@ from strategies.fedhe import FedHe
 from strategies.fedhenn import FedHeNN
 
 ROBUST = [name for name in names() if "robust" in find(name).defaults]
-"""Algorithms whose server half averages what it can compare."""
+"""Algorithms whose server side averages what it can compare."""
 
 LINEAR = "fixtures.models:linear"
 
@@ -56,8 +56,8 @@ def test_what_is_no_average_is_refused_in_one_line(name, refusal):
 # --- FedHe ---------------------------------------------------------------------------------------
 
 
-def logits(partition: int, rows: Any, counts: list[int]) -> Upload:
-    return Upload(partition, {"logits": np.float32(rows), "counts": np.int64(counts)}, samples=sum(counts))
+def logits(client_id: int, rows: Any, counts: list[int]) -> Upload:
+    return Upload(client_id, {"logits": np.float32(rows), "counts": np.int64(counts)}, samples=sum(counts))
 
 
 @pytest.mark.parametrize("store", ["all", "latest"])
@@ -71,8 +71,8 @@ def test_fedhe_takes_the_median_of_a_class_over_those_that_saw_it(store):
         logits(1, [[3, 1], [7, 9]], [9, 9]),
         logits(2, [[900, -900], [900, 900]], [1, 0]),
     ]
-    knowledge = strategy.absorb(strategy.initial(roster(3, classes=2)), uploads)
-    sent = strategy.download_for(member(0, classes=2), knowledge, 1)
+    server_state = strategy.aggregate(strategy.initial(roster(3, classes=2)), uploads)
+    sent = strategy.download_for(member(0, classes=2), server_state, 1)
     assert (sent["logits"].tolist(), sent["known"].tolist()) == ([[3, 1], [6, 8]], [True, True])
 
 
@@ -87,10 +87,10 @@ def test_fedhe_takes_the_median_of_a_class_over_those_that_saw_it(store):
 )
 def test_fedhe_over_two_rounds(store, expected):
     strategy = FedHe(store=store, robust="median")
-    knowledge = strategy.initial(roster(3, classes=1))
+    server_state = strategy.initial(roster(3, classes=1))
     for uploads in ([logits(k, [[value]], [1]) for k, value in enumerate((1, 3, 900))], [logits(0, [[8]], [1])]):
-        knowledge = strategy.absorb(knowledge, uploads)
-    assert strategy.download_for(member(0, classes=1), knowledge, 1)["logits"].tolist() == [[expected]]
+        server_state = strategy.aggregate(server_state, uploads)
+    assert strategy.download_for(member(0, classes=1), server_state, 1)["logits"].tolist() == [[expected]]
 
 
 def test_fedhe_has_nobody_to_compare_with_where_uploads_come_one_by_one(refusal):
@@ -112,7 +112,7 @@ def test_chfl_sends_as_many_robust_means_as_there_are_heads():
         for k, (weight, bias) in enumerate(values)
     ]
     strategy = CHFL(robust="median")
-    sent = strategy.absorb(strategy.initial(roster(3)), uploads)
+    sent = strategy.aggregate(strategy.initial(roster(3)), uploads)
     assert (sent["weight"].tolist(), sent["bias"].tolist(), int(sent["heads"])) == ([[6, 6]] * 3, [12] * 3, 3)
 
 
@@ -131,7 +131,7 @@ def unit(kernel: np.ndarray) -> np.ndarray:
 def kernel_of(strategy: FedHeNN, uploaded: list[np.ndarray]) -> np.ndarray:
     """The kernel that clients are sent as a factor, scaled to a norm of 1."""
     uploads = [Upload(k, {"representations": np.float32(rows)}, samples=1) for k, rows in enumerate(uploaded)]
-    factor = strategy.absorb(strategy.initial(roster(1)), uploads)["factor"].astype(float)
+    factor = strategy.aggregate(strategy.initial(roster(1)), uploads)["factor"].astype(float)
     return unit(factor @ factor.T)
 
 
@@ -173,7 +173,7 @@ def test_fedhenn_s_median_of_kernels_knows_no_length_and_stays_with_the_majority
 def test_fedhenn_of_representations_that_tell_no_samples_apart(robust):
     uploads = [Upload(k, {"representations": np.full((7, 2), 0.7, np.float32)}, samples=1) for k in range(4)]
     strategy = fedhenn(7, robust=robust)
-    assert not strategy.absorb(strategy.initial(roster(1)), uploads)["factor"].any()
+    assert not strategy.aggregate(strategy.initial(roster(1)), uploads)["factor"].any()
 
 
 # --- weights -------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequen
     strategy = build_strategy(
         RunConfig.from_flat({"algorithm": algorithm, f"{algorithm}.robust": robust, **AVERAGING[algorithm]})
     )
-    strategy.roster, strategy._knowledge = clients, ArrayRecord()  # what `prepare` would set
+    strategy.roster, strategy._server_state = clients, ArrayRecord()  # what `prepare` would set
     replies = [
         Message(
             RecordDict(

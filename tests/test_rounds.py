@@ -33,13 +33,13 @@ class Recording(LocalGrid):
     def __init__(self, config: RunConfig, lost: Iterable[int] = ()) -> None:
         super().__init__(config.to_flat(), config.clients, run=7)
         self.log: list[tuple[float, str, int, Message]] = []
-        self._lost = {FIRST_NODE + partition for partition in lost}
+        self._lost = {FIRST_NODE + client_id for client_id in lost}
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         pushed = list(messages)
         for message in pushed:
-            partition = message.metadata.dst_node_id - FIRST_NODE
-            self.log.append((self.clock, message.metadata.message_type, partition, message))
+            client_id = message.metadata.dst_node_id - FIRST_NODE
+            self.log.append((self.clock, message.metadata.message_type, client_id, message))
         return super().push_messages(pushed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -47,7 +47,7 @@ class Recording(LocalGrid):
 
     def trained(self) -> list[int]:
         """Return who was asked to train, in order."""
-        return [partition for _, kind, partition, _ in self.log if kind == MessageType.TRAIN]
+        return [client_id for _, kind, client_id, _ in self.log if kind == MessageType.TRAIN]
 
     def _is_lost(self, reply: Message) -> bool:
         return reply.metadata.src_node_id in self._lost and reply.metadata.message_type == MessageType.TRAIN
@@ -207,7 +207,7 @@ def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_
     learn = FedHeClient.learn
 
     def broken(self: FedHeClient, download: Any, round: int) -> Any:
-        if self.node.partition == 1:
+        if self.node.client_id == 1:
             raise RuntimeError("the disk is full")
         return learn(self, download, round)
 
@@ -240,7 +240,7 @@ def test_too_few_good_uploads_end_the_run(make_config, run_federation, monkeypat
 
     monkeypatch.setattr(FedHeClient, "learn", broken)
     said = refusal(TooFewClients, run_federation, make_config(**ASYNC, rounds=3))
-    assert said.startswith("round 1: 0 good replies, fewer than min-clients = 1: client ")
+    assert said.startswith("round 1: 0 valid replies, fewer than min-clients = 1: client ")
 
 
 # --- a run that goes on --------------------------------------------------------------------------
@@ -259,8 +259,8 @@ def reached(folder: Path) -> list[Any]:
     """Return all that two equal runs have in common."""
     rounds = [{**entry, "seconds": 0} for entry in entries(folder)]
     told = {**summary(folder), "seconds": 0}
-    knowledge = (folder / "knowledge.safetensors").read_bytes()
-    return [rounds, told, (folder / "clients.json").read_text(), knowledge, states(folder)]
+    server_state = (folder / "knowledge.safetensors").read_bytes()
+    return [rounds, told, (folder / "clients.json").read_text(), server_state, states(folder)]
 
 
 class Dying(LocalGrid):
@@ -383,4 +383,4 @@ def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, ref
         sharing = Sharing()
 
     said = refusal(ConfigError, AsyncRounds, make_config(**ASYNC), Both(mode="async"), None)
-    assert said == "fedhe: public rows cannot be shared in an asynchronous run"
+    assert said == "fedhe: public samples cannot be shared in an asynchronous run"

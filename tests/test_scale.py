@@ -16,7 +16,7 @@ from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node import stores
-from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.wire.codec import from_record, to_record
@@ -55,7 +55,7 @@ def config_for(make_config: Callable[..., RunConfig], tmp_path: Path) -> Callabl
 def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
     """What a run has come to, without its seconds."""
     lines = [json.loads(line) for line in (folder / ROUNDS_FILE).read_text().splitlines()]
-    return (folder / KNOWLEDGE_FILE).read_bytes(), [{**line, "seconds": 0} for line in lines]
+    return (folder / SERVER_STATE_FILE).read_bytes(), [{**line, "seconds": 0} for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
 def test_clients_that_rest_after_each_message_end_with_the_same_bits(
     algorithm, workers, config_for, run_federation, small_grid
 ):
-    """FedH2L's clients keep the public rows of others in their Contexts as well as state."""
+    """FedH2L's clients keep the public samples of others in their Contexts as well as state."""
     awake = run_federation(config_for(algorithm, "awake"))
     config = config_for(algorithm, "resting")
     grid = small_grid(config, workers=workers)
@@ -102,7 +102,7 @@ def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
     monkeypatch.setattr("simulations.engine.workers.share_out", exchanged)
     config = config_for(algorithm, "change", **settings)
     assert result(run_federation(config, small_grid(config, workers=2, memory=2**30))) == expected
-    assert len(shares) >= 1 + 5 + 4  # roll call, rounds and evaluations
+    assert len(shares) >= 1 + 5 + 4  # client registration, rounds and evaluations
 
 
 def test_a_checkpoint_writes_only_the_states_that_have_changed(config_for, make_federation, small_grid, tmp_path):
@@ -119,12 +119,12 @@ def test_a_checkpoint_writes_only_the_states_that_have_changed(config_for, make_
     assert (folders[0] / "client-1").read_bytes() != (folders[1] / "client-1").read_bytes()
 
 
-def train(federation: Federation, partitions: tuple[int, ...]) -> None:
+def train(federation: Federation, client_ids: tuple[int, ...]) -> None:
     strategy = build_strategy(federation.config)
     arrays = strategy.prepare(federation.roster, federation.config)
-    members = [member for member in federation.roster if member.partition in partitions]
+    members = [member for member in federation.roster if member.client_id in client_ids]
     messages = strategy.configure_train(1, arrays, ConfigRecord(), federation.view(members))
-    assert len(federation.exchange(messages, strategy.upload_spec).replies) == len(partitions)
+    assert len(federation.exchange(messages, strategy.upload_spec).replies) == len(client_ids)
 
 
 def test_a_client_that_cannot_be_put_to_rest_ends_the_run(refusal, config_for, run_federation, small_grid, monkeypatch):

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from test_federation import Post, fails, member, never, partitions
+from test_federation import Post, client_ids, fails, member, never
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
@@ -48,7 +48,7 @@ def clock(monkeypatch):
 
 
 def post_of(*members, engine="deployment", answers=None):
-    """Return a Grid of these nodes, of which some answer the roll call in ways of their own, by node id."""
+    """Return a Grid of these nodes, of which some answer client registration in ways of their own, by node id."""
     post = Post(members)
     post.engine = engine
     known = post.roll_call
@@ -57,7 +57,7 @@ def post_of(*members, engine="deployment", answers=None):
 
 
 def honest(clients, **fields):
-    return [member(partition, partitions=clients, **fields) for partition in range(clients)]
+    return [member(client_id, clients=clients, **fields) for client_id in range(clients)]
 
 
 def started(post, check=None, **keys):
@@ -75,7 +75,7 @@ def same_classes(roster):
 
 def test_a_deployment_whose_operator_says_no_number_is_refused_at_once(clock, refusal):
     """Lest a node that is alone at first, and says that there is one client, begins the run by itself."""
-    post = post_of(member(0, partitions=1))
+    post = post_of(member(0, clients=1))
     assert refusal(ConfigError, started, post) == (
         "a deployment does not learn from its nodes how many clients there are: set clients, start-clients or node-keys"
     )
@@ -85,16 +85,16 @@ def test_a_deployment_whose_operator_says_no_number_is_refused_at_once(clock, re
 @pytest.mark.parametrize("engine", ["local", "simulation"])
 def test_where_all_nodes_are_the_users_own_they_say_how_many_there_are(clock, engine):
     federation = started(post_of(*honest(3), engine=engine))
-    assert partitions(federation.roster) == [0, 1, 2]
+    assert client_ids(federation.roster) == [0, 1, 2]
     assert clock.now == 0
 
 
 def test_a_lone_first_liar_begins_no_run(clock):
     """It says that there is one client, and counts for one of those that are waited for."""
-    post = post_of(member(0, partitions=1))
+    post = post_of(member(0, clients=1))
     clock.events[20.0] = lambda: post.members.update({one.node: one for one in honest(3)[1:]})
     federation = started(post, clients=3)
-    assert partitions(federation.roster) == [0, 1, 2]
+    assert client_ids(federation.roster) == [0, 1, 2]
     assert 20 <= clock.now < 21
 
 
@@ -102,38 +102,38 @@ def test_a_lone_first_liar_begins_no_run(clock):
 @pytest.mark.parametrize("who", ["client 0", "a stranger asked first", "a stranger asked last"])
 def test_one_wrong_number_of_clients_is_named_and_costs_no_wait(clock, claim, who):
     """Whether a stranger says it or, by a typing error, one of the clients."""
-    members, wrong = honest(3), member(claim - 1, partitions=claim, node=1 if who.endswith("first") else 999)
+    members, wrong = honest(3), member(claim - 1, clients=claim, node=1 if who.endswith("first") else 999)
     if who == "client 0":
-        members[0] = wrong = member(0, partitions=claim)
+        members[0] = wrong = member(0, clients=claim)
     elif claim > 3:
         members.append(wrong)
     else:
         members[claim - 1] = wrong
     federation = started(post_of(*members), clients=3)
     assert clock.now == 0
-    assert partitions(federation.roster)[:3] == [0, 1, 2]
+    assert client_ids(federation.roster)[:3] == [0, 1, 2]
     [failure] = federation.notes()
-    assert (failure.node, failure.stage) == (wrong.node, "roll call")
+    assert (failure.node, failure.stage) == (wrong.node, "client registration")
     assert failure.reason.endswith(f"says that there are {claim} clients, most say 3")
 
 
 @pytest.mark.parametrize("claim", [1, 10**6])
 def test_who_answers_first_does_not_decide_how_many_there_are(clock, claim):
     """The others are here, and load their data for a minute."""
-    liar, waiting = member(0, node=1, partitions=claim), []
+    liar, waiting = member(0, node=1, clients=claim), []
     post = post_of(liar, *honest(4)[1:], answers=dict.fromkeys((99, 98, 97), waiting.append))
     clock.events[60.0] = lambda: post._replies.extend(Post.roll_call(post, message) for message in waiting)
     federation = started(post, start_timeout=100, clients=4)
-    assert partitions(federation.roster) == [0, 1, 2, 3]
+    assert client_ids(federation.roster) == [0, 1, 2, 3]
     assert 60 <= clock.now < 61
     assert [failure.node for failure in federation.notes()] == [1]
 
 
 def test_without_a_majority_the_start_waits_and_says_what_the_nodes_say(clock, caplog):
     caplog.set_level("INFO")
-    post = post_of(member(0, partitions=2), member(1, partitions=20), engine="simulation")
+    post = post_of(member(0, clients=2), member(1, clients=20), engine="simulation")
     federation = started(post, start_timeout=60)
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
     assert 60 <= clock.now < 62
     said = "the nodes do not agree on how many there are: client 0 (mlp) says 2, client 1 (mlp) says 20"
     assert f"waiting for nodes: {said}; 60 s left" in caplog.messages
@@ -141,10 +141,10 @@ def test_without_a_majority_the_start_waits_and_says_what_the_nodes_say(clock, c
 
 def test_numbers_beyond_the_clients_do_not_make_them_complete(clock):
     """Two nodes with numbers of their own invention are no reason to begin before client 2 is here."""
-    post = post_of(*honest(3)[:2], *(member(number, node=number, partitions=10**6) for number in (7, 8)))
+    post = post_of(*honest(3)[:2], *(member(number, node=number, clients=10**6) for number in (7, 8)))
     clock.events[20.0] = lambda: post.members.update({5: member(2, node=5), 6: member(3, node=6)})
     federation = started(post, start_timeout=60, clients=3)
-    assert {0, 1, 2} <= set(partitions(federation.roster))
+    assert {0, 1, 2} <= set(client_ids(federation.roster))
     assert 20 <= clock.now < 21
 
 
@@ -154,7 +154,7 @@ def test_numbers_beyond_the_clients_do_not_make_them_complete(clock):
 def test_who_is_missing_is_said_at_growing_intervals(clock, caplog):
     caplog.set_level("INFO")
     federation = started(post_of(*honest(9)[:2]), start_timeout=100, clients=9)
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
     missing = "2 of 9 clients are here; missing: client 2, 3, 4, 5, 6 and 2 more"
     lines = [line for line in caplog.messages if "missing" in line]
     left = [int(re.fullmatch(rf"waiting for nodes: {missing}; (\d+) s left", line)[1]) for line in lines[:-1]]
@@ -190,7 +190,7 @@ def test_many_missing_clients_or_unknown_ones_are_said_in_one_short_line(clock, 
 def test_one_device_that_is_off_delays_the_start_so_long(clock, keys, seconds):
     federation = started(post_of(*honest(3)[:2]), clients=3, **keys)
     assert seconds <= clock.now < seconds + 2
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
 
 
 @pytest.mark.parametrize("keys", [{}, {"clients": 3}])
@@ -199,15 +199,17 @@ def test_a_quorum_begins_at_once_and_waits_for_nobody_else(clock, keys):
     post = post_of(*honest(3), answers={98: never})
     federation = started(post, start_clients=2, **keys)
     assert clock.now == 0
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
     assert federation.notes() == []
     assert federation.busy() == {98}
 
 
 def test_a_quorum_that_is_not_reached_in_time_ends_the_start(clock, refusal):
-    post = post_of(*honest(3)[:1], member(1, node=7), answers={7: fails("client 1, roll call: no such model")})
+    post = post_of(
+        *honest(3)[:1], member(1, node=7), answers={7: fails("client 1, client registration: no such model")}
+    )
     said = refusal(FederationError, started, post, start_clients=2, start_timeout=5)
-    assert said == "start-clients = 2, but there are 1 clients; node 7: client 1, roll call: no such model"
+    assert said == "start-clients = 2, but there are 1 clients; node 7: client 1, client registration: no such model"
     assert 5 <= clock.now < 7
 
 
@@ -231,7 +233,7 @@ def test_where_all_nodes_are_here_all_are_heard_whatever_the_quorum(clock, engin
 
     post.pull_messages = one_by_one
     federation = started(post, clients=clients, start_clients=1)
-    assert partitions(federation.roster) == [0, 1, 2]
+    assert client_ids(federation.roster) == [0, 1, 2]
 
 
 # --- who is left out -----------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def nonsense(message):
 
 
 LIARS = {
-    "nonsense": (member(7, node=1), {1: nonsense}, "node 1: not an answer to this roll call"),
+    "nonsense": (member(7, node=1), {1: nonsense}, "node 1: not a registration reply"),
     "an error": (member(7, node=1), {1: fails("no such model")}, "node 1: no such model"),
     "another's number": (member(1, node=999), {}, "partition-id 1 is claimed by two nodes, 99 and 999"),
 }
@@ -256,7 +258,7 @@ def test_a_bad_registration_costs_the_others_nothing_and_is_named(clock, caplog,
     assert clock.now == 0
     assert [each.node for each in federation.roster] == [100, 99, 98]
     [failure] = federation.notes()
-    assert (failure.node, failure.partition) == (one.node, -1)
+    assert (failure.node, failure.client_id) == (one.node, -1)
     assert failure.reason.startswith(reason)
     assert f"not taken in: {failure.reason}" in caplog.messages
 
@@ -272,10 +274,10 @@ def test_where_all_nodes_are_the_users_own_a_bad_registration_is_an_error(clock,
 
 def test_a_client_that_says_that_it_cannot_is_waited_for_where_so_many_are_asked_for(clock):
     """In that time it may be mended and started again."""
-    post = post_of(*honest(3), answers={98: fails("client 2, roll call: no data")})
+    post = post_of(*honest(3), answers={98: fails("client 2, client registration: no data")})
     federation = started(post, start_timeout=60, clients=3)
     assert 60 <= clock.now < 62
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
 
 
 @pytest.mark.parametrize("cause", ["it was restarted", "the number is free"])
@@ -310,7 +312,7 @@ def test_a_node_that_could_not_be_reached_for_a_moment_is_asked_again(clock):
 
     answers = {99: unreachable}
     federation = started(post_of(*honest(2), answers=answers), clients=2)
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
     assert clock.now < 1
 
 
@@ -327,11 +329,11 @@ def test_many_refusals_are_one_line(clock, refusal):
 @pytest.mark.parametrize("keys", [{"start_clients": 3}, {"clients": 4}])
 @pytest.mark.parametrize("odd", [0, 2, 3])
 def test_a_minority_that_does_not_fit_is_left_out_by_name(clock, caplog, keys, odd):
-    members = [member(number, partitions=4, classes=3 if number == odd else 2) for number in range(4)]
+    members = [member(number, clients=4, classes=3 if number == odd else 2) for number in range(4)]
     federation = started(post_of(*members), same_classes, **keys)
-    assert partitions(federation.roster) == [number for number in range(4) if number != odd]
+    assert client_ids(federation.roster) == [number for number in range(4) if number != odd]
     [failure] = federation.notes()
-    assert (failure.partition, failure.stage, failure.node) == (odd, "roll call", 100 - odd)
+    assert (failure.client_id, failure.stage, failure.node) == (odd, "client registration", 100 - odd)
     assert failure.reason.startswith(
         f"client {odd} (mlp): left out, for most clients agree without it: the clients must"
     )
@@ -339,10 +341,10 @@ def test_a_minority_that_does_not_fit_is_left_out_by_name(clock, caplog, keys, o
 
 
 def test_several_who_each_differ_in_their_own_way_are_left_out(clock):
-    members = [member(number, partitions=5, classes=2 if number < 3 else number) for number in range(5)]
+    members = [member(number, clients=5, classes=2 if number < 3 else number) for number in range(5)]
     federation = started(post_of(*members), same_classes, clients=5)
-    assert partitions(federation.roster) == [0, 1, 2]
-    assert [failure.partition for failure in federation.notes()] == [3, 4]
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert [failure.client_id for failure in federation.notes()] == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -359,12 +361,11 @@ def test_who_is_refused_for_a_number_that_a_liar_took_first_takes_part_in_round_
 ):
     """Liars, nodes 1 and 2, are asked first, and say with how many classes they are which client. They cost no wait."""
     liars = [
-        member(number, partitions=5, node=node, classes=classes)
-        for node, (number, classes) in enumerate(claims, start=1)
+        member(number, clients=5, node=node, classes=classes) for node, (number, classes) in enumerate(claims, start=1)
     ]
     post = post_of(*liars, *honest(5))
     federation = started(post, same_classes, **keys)
-    assert {one.partition: one.node for one in federation.roster} == {**holders, 4: 96}
+    assert {one.client_id: one.node for one in federation.roster} == {**holders, 4: 96}
     notes = federation.notes()
     assert [failure.node for failure in notes] == [node for node, _ in left_out]
     assert all(word in failure.reason for failure, (_, word) in zip(notes, left_out, strict=True))
@@ -375,9 +376,9 @@ def test_who_is_refused_for_a_number_that_a_liar_took_first_takes_part_in_round_
 def test_who_gets_a_number_back_must_fit_like_all_others_and_is_named_once(clock):
     """Of client 1's number there are, besides the liar's, an honest and a wrong claim, and one more that comes last."""
     numbered = enumerate((3, 4, 2, 2), start=1)
-    claims = [member(1, partitions=4, node=node, classes=classes) for node, classes in numbered]
+    claims = [member(1, clients=4, node=node, classes=classes) for node, classes in numbered]
     federation = started(post_of(*claims, *honest(4)[::2], honest(4)[3]), same_classes, clients=4)
-    assert {one.partition: one.node for one in federation.roster} == {0: 100, 1: 3, 2: 98, 3: 97}
+    assert {one.client_id: one.node for one in federation.roster} == {0: 100, 1: 3, 2: 98, 3: 97}
     assert sorted((failure.node, "left out" in failure.reason) for failure in federation.notes()) == [
         (1, True),
         (2, True),
@@ -402,7 +403,7 @@ ERROR = "the clients must have the same number of classes: client 0 (mlp) has 2,
 def test_without_a_majority_or_with_too_few_left_or_all_the_users_own_it_is_an_error(
     clock, refusal, engine, classes, keys
 ):
-    members = [member(number, partitions=len(classes), classes=count) for number, count in enumerate(classes)]
+    members = [member(number, clients=len(classes), classes=count) for number, count in enumerate(classes)]
     if engine == "deployment":
         keys = {"clients": len(classes)} | keys
     assert refusal(FederationError, started, post_of(*members, engine=engine), same_classes, **keys) == ERROR
@@ -415,7 +416,7 @@ def test_the_majority_is_of_those_who_get_on_as_a_whole():
         if any(one.train > 5 for one in roster) or sum(one.train for one in roster) > 9:
             raise FederationError("too many")
 
-    assert partitions(Roster(member(k, train=train) for k, train in enumerate((3, 6, 3, 3))).majority(check)) == [
+    assert client_ids(Roster(member(k, train=train) for k, train in enumerate((3, 6, 3, 3))).majority(check)) == [
         0,
         2,
         3,
@@ -459,10 +460,10 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
     """Client 2's node claims client 1's number before client 1 is asked, and a stranger claims client 2's."""
     post, path = keyed(member(1, node=1), member(0, node=5), member(1, node=6), member(2, node=7), keys=[2, 0, 1, 3])
     federation = started(post, node_keys=path)
-    assert [(one.partition, one.node) for one in federation.roster] == [(0, 5), (1, 6)]
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 5), (1, 6)]
     assert clock.now == 0  # client 2 is known to be the one that lies: nobody waits for it
     liar, stranger = federation.notes()
-    assert (liar.partition, liar.node, stranger.partition, stranger.node) == (2, 1, -1, 7)
+    assert (liar.client_id, liar.node, stranger.client_id, stranger.node) == (2, 1, -1, 7)
     assert liar.reason == "node 1: says that it is client 1, but its key is that of client 2 in node-keys"
     assert stranger.reason == "node 7: its key is not in node-keys"
     assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
@@ -470,12 +471,12 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
 
 def test_with_a_list_alone_there_are_as_many_clients_as_it_lists(clock, keyed):
     """Client 0 comes first and says that there is one client; the two others are waited for, and one cannot."""
-    post, path = keyed(member(0, node=5, partitions=1), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
+    post, path = keyed(member(0, node=5, clients=1), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
     late, known = {node: post.members.pop(node) for node in (6, 7)}, post.roll_call
     post.roll_call = lambda message: (fails("no data") if message.metadata.dst_node_id == 7 else known)(message)
     clock.events[20.0] = lambda: post.members.update(late)
     federation = started(post, node_keys=path)
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
     assert 20 <= clock.now < 21
 
 
@@ -497,11 +498,11 @@ def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
     post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
     known, late = post.roll_call, post.members.pop(6)
     post.roll_call = lambda message: (
-        fails("client 1, roll call: no data") if message.metadata.dst_node_id == 7 else known
+        fails("client 1, client registration: no data") if message.metadata.dst_node_id == 7 else known
     )(message)
     clock.events[20.0] = lambda: post.members.update({6: late})
     federation = started(post, node_keys=path, start_timeout=60)
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
     assert 20 <= clock.now < 21
 
 
@@ -513,7 +514,7 @@ def test_who_joins_late_is_held_against_the_list_too(clock, keyed, key):
     post.members[7] = late
     [failure] = federation.welcome() or federation.welcome()
     assert "node-keys" in failure.reason
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
 
 
 def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
@@ -528,7 +529,7 @@ def test_the_start_waits_not_long_where_all_that_are_here_are_refused():
     roster = Roster()
     start = Start(RunConfig(clients=1), roster, fixed=False)
     assert not start.hopeless(0, 0.0)
-    start.refuse(Refusal(Failure(-1, "roll call", "node 5: no data", 5)))
+    start.refuse(Refusal(Failure(-1, "client registration", "node 5: no data", 5)))
     assert [start.hopeless(pending, now) for pending, now in ((0, 10.0), (0, 39.0), (1, 40.0), (0, 45.0))] == [
         False
     ] * 4
@@ -608,17 +609,17 @@ def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(cl
     failures = []
     for _ in range(8):
         failures += federation.welcome()
-        assert partitions(federation.roster) == [0, 1]
+        assert client_ids(federation.roster) == [0, 1]
         assert train(federation).failures == []
         clock.now += 20
     assert clock.now == 160
     assert asked(post, 7) == len(unanswered) == 1
     [failure] = failures
-    assert failure == Failure(-1, "roll call", "node 7: no answer to the roll call within 60 s", 7)
-    assert sum("no answer to the roll call within 60 s from node 7:" in line for line in caplog.messages) == 1
+    assert failure == Failure(-1, "client registration", "node 7: no registration reply within 60 s", 7)
+    assert sum("no registration reply within 60 s from node 7:" in line for line in caplog.messages) == 1
     post._replies.append(Post.roll_call(post, unanswered[0]))
     assert federation.welcome() == []
-    assert partitions(federation.roster) == [0, 1, 2]
+    assert client_ids(federation.roster) == [0, 1, 2]
 
 
 def test_a_newcomer_that_leaves_is_forgotten_and_asked_anew_where_it_returns(clock):
@@ -664,7 +665,7 @@ def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in
     assert len(looks) > 3
     assert asked(post, 7) == asked(post, 8) == 1
     assert [failure.reason for failure in federation.welcome()] == ["partition-id 0 is claimed by two nodes, 100 and 8"]
-    assert partitions(federation.roster) == [0, 1, 2]
+    assert client_ids(federation.roster) == [0, 1, 2]
     assert asked(post, 8) == 2
 
 
@@ -679,7 +680,7 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
         member(2, **here | {"hetfl": "0"}),
     ]
     federation = started(post_of(*members), clients=3)
-    assert partitions(federation.roster) == [0, 1, 2]
+    assert client_ids(federation.roster) == [0, 1, 2]
     assert federation.notes() == []
     assert caplog.messages == [
         f"versions differ, and bits may: the server has hetfl {here['hetfl']}, flwr {here['flwr']}, torch "
@@ -699,11 +700,11 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
 @pytest.mark.parametrize("classes", [2, 7])
 def test_numbers_that_nobody_waits_for_have_no_vote(clock, strangers, classes):
     """Who would not fit is left out; who fits takes part beside the clients, as one that comes later would."""
-    post = post_of(*honest(3), *(member(9 + k, partitions=50, node=900 + k, classes=classes) for k in range(strangers)))
+    post = post_of(*honest(3), *(member(9 + k, clients=50, node=900 + k, classes=classes) for k in range(strangers)))
     federation = started(post, same_classes, clients=3)
     numbers = [9 + k for k in range(strangers)]
-    assert partitions(federation.roster) == [0, 1, 2, *(numbers if classes == 2 else [])]
-    assert [failure.partition for failure in federation.notes()] == numbers
+    assert client_ids(federation.roster) == [0, 1, 2, *(numbers if classes == 2 else [])]
+    assert [failure.client_id for failure in federation.notes()] == numbers
     assert clock.now == 0
 
 
@@ -711,10 +712,10 @@ def test_numbers_that_nobody_waits_for_have_no_vote(clock, strangers, classes):
 def test_state_of_a_round_that_is_far_from_being_reached_is_nobodys(clock, latest):
     """An asynchronous run that goes on numbers its messages beyond all that clients say that they have answered."""
     origin = Origin(5, NEWEST, {0: latest}, sent=latest)
-    post = post_of(*honest(2, round=latest), member(2, partitions=3, round=2**53))
+    post = post_of(*honest(2, round=latest), member(2, clients=3, round=2**53))
     federation = Federation(post, RunConfig(clients=3, start_clients=2), origin)
     federation.assemble()
-    assert partitions(federation.roster) == [0, 1]
+    assert client_ids(federation.roster) == [0, 1]
     assert [failure.reason for failure in federation.notes()] == [
         f"node {member(2).node}: says that its state is of round {2**53}, after round {latest}"
     ]

@@ -20,7 +20,7 @@ from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
 from hetfl_flwr.node.stores import ContextStore, FileStore
 from simulations.engine.resident import MemoryStore
 
-STAMP = Stamp(run="7", algorithm="fedhe", model="mlp", partition=3)
+STAMP = Stamp(run="7", algorithm="fedhe", model="mlp", client_id=3)
 
 
 def some_state():
@@ -168,8 +168,8 @@ def test_a_header_is_read_by_its_name(refusal):
 
 
 def test_a_folder_holds_one_file_a_client_and_no_remains(tmp_path):
-    for partition in (1, 11):
-        FileStore(tmp_path, partition).write(str(partition).encode())
+    for client_id in (1, 11):
+        FileStore(tmp_path, client_id).write(str(client_id).encode())
     assert FileStore(tmp_path, 1).read() == b"1"
     assert FileStore(tmp_path, 11).read() == b"11"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["client-1.safetensors", "client-11.safetensors"]

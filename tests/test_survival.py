@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hetfl_flwr.config import Value
-from hetfl_flwr.runs.checkpoint import KNOWLEDGE_FILE, Checkpoint
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE, Checkpoint
 from hetfl_flwr.runs.results import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli import _run
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
@@ -79,8 +79,8 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_runn
     run, database = tmp_path / "run", ["--database", str(tmp_path / "link.db")]
     with flower(tmp_path / "flower") as started:
         started.superlink(*database)
-        for partition in range(2):
-            started.supernode(partition, 2, **{"state-dir": str(tmp_path / f"state-{partition}")})
+        for client_id in range(2):
+            started.supernode(client_id, 2, **{"state-dir": str(tmp_path / f"state-{client_id}")})
         started.start_run({**settings, "output-dir": str(run)})
         reaches(run, 2, started)
         until(lambda: training(started, "supernode-1"), started)
@@ -101,7 +101,7 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_runn
         assert started.statuses()[0] == "finished:completed", started.logs()
     whole = _run({**settings, "output-dir": str(tmp_path / "whole")}, resume=False, workers=1, verbose=True)
     assert Checkpoint.read(run).round == 3
-    assert (run / KNOWLEDGE_FILE).read_bytes() == (whole / KNOWLEDGE_FILE).read_bytes()
+    assert (run / SERVER_STATE_FILE).read_bytes() == (whole / SERVER_STATE_FILE).read_bytes()
     keys = ("round", "accuracy", "clients", "failures", "bytes_up", "bytes_down")
     assert [[entry[key] for key in keys] for entry in rounds(run)] == [
         [entry[key] for key in keys] for entry in rounds(whole)
@@ -113,8 +113,8 @@ def test_nodes_that_are_killed_come_late_and_leave(tmp_path: Path) -> None:
     trains in its turn, and comes back with its state; the third leaves, and the two go on to the end."""
     run = tmp_path / "run"
 
-    def node(partition: int) -> None:
-        started.supernode(partition, 3, **{"state-dir": str(tmp_path / f"state-{partition}")})
+    def node(client_id: int) -> None:
+        started.supernode(client_id, 3, **{"state-dir": str(tmp_path / f"state-{client_id}")})
 
     def trained(entry: dict[str, Any]) -> list[str]:
         return [client for client, values in entry["clients"].items() if "train-loss" in values]

@@ -174,9 +174,9 @@ def test_other_settings_in_a_run_s_place_are_refused(tmp_path, console, refusal,
 
 
 def test_from_python_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
-    """With less good replies than clients there are, the run of another fraction ends."""
+    """With less valid replies than clients there are, the run of another fraction ends."""
     keys = {"clients": 2, "rounds": 1, "models": "mlp", "min_clients": 2, "progress": False}
-    with pytest.raises(HetflError, match=r"1 of 2 runs have not ended: fraction=0.5: round 1: 1 good replies"):
+    with pytest.raises(HetflError, match=r"1 of 2 runs have not ended: fraction=0.5: round 1: 1 valid replies"):
         sweep("fedhe", grid={"fraction": [0.5, 1.0]}, out=tmp_path, **keys)
     [kept] = sweep("fedhe", grid={"fraction": [1]}, out=tmp_path, **keys)
     assert compare([kept]).accuracy.tolist() == [kept.summary["accuracy"]]

@@ -41,8 +41,8 @@ def test_a_client_of_flower_counts_its_own(make_config, make_context, monkeypatc
     """Of a machine's two cores Ray gives an actor a share; each of its clients tells, but only the first is written."""
     monkeypatch.setenv("OMP_NUM_THREADS", share)
     monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
-    for partition in (0, 1):
-        surroundings(make_context(make_config(threads=own), partition))
+    for client_id in (0, 1):
+        surroundings(make_context(make_config(threads=own), client_id))
     lines = [record.message for record in caplog.records if "threads" in record.message]
     assert len(lines) == said
     assert all(line.startswith(f"threads = {own}, and this client's process has") for line in lines)

@@ -17,8 +17,8 @@ def test_a_client_s_model_measures_what_its_run_has_measured(make_config, run_fe
     )
     folder = run_federation(config)
     accuracies = json.loads((folder / "summary.json").read_text())["accuracy_per_client"]
-    for partition, (accuracy, model) in enumerate(zip(accuracies, ("mlp", "lenet5"), strict=True)):
-        node = load_client(folder, partition)
+    for client_id, (accuracy, model) in enumerate(zip(accuracies, ("mlp", "lenet5"), strict=True)):
+        node = load_client(folder, client_id)
         assert node.model_name == model
         assert evaluate(node.model, node.data.test).accuracy == accuracy
 
@@ -33,9 +33,9 @@ def test_a_client_is_read_from_the_state_folder_of_its_node(make_config, run_fed
         folder = run_federation(config, run_id=run)
         accuracies.append(json.loads((folder / "summary.json").read_text())["accuracy_per_client"])
         rmtree(folder)
-    for partition in (0, 1):
-        node = load_client(state / "run-7" if run_named else state, partition)
-        assert evaluate(node.model, node.data.test).accuracy == accuracies[0 if run_named else 1][partition]
+    for client_id in (0, 1):
+        node = load_client(state / "run-7" if run_named else state, client_id)
+        assert evaluate(node.model, node.data.test).accuracy == accuracies[0 if run_named else 1][client_id]
     assert accuracies[0] != accuracies[1]
 
 

@@ -115,19 +115,19 @@ def test_one_step_of_sgd_by_hand():
         ("pcgrad", [1.0, 0.0], [-2.0, 2.0], [0.5, 2.5]),
     ],
 )
-def test_two_terms_that_conflict_are_stepped_along_as_the_projection_says(projection, own, taught, stepped):
+def test_two_terms_that_conflict_are_stepped_along_as_the_projection_says(projection, own, distillation, stepped):
     """A loss <w, own> + <w, taught> has these gradients everywhere; SGD of rate 1 takes what is left of them."""
     weight = nn.Parameter(torch.tensor([3.0, 4.0]))
 
     def loss(inputs, labels):
-        return Terms(weight @ torch.tensor(own), weight @ torch.tensor(taught))
+        return Terms(weight @ torch.tensor(own), weight @ torch.tensor(distillation))
 
     optimizer = SGD([weight], lr=1.0)
     seen, mean = train(samples([1.0], [0]), [torch.arange(1)], optimizer, loss, projection=projection)
     torch.testing.assert_close(weight.detach(), torch.tensor([3.0, 4.0]) - torch.tensor(stepped))
     assert (seen, mean) == (
         1,
-        pytest.approx(float(torch.tensor([3.0, 4.0]) @ (torch.tensor(own) + torch.tensor(taught)))),
+        pytest.approx(float(torch.tensor([3.0, 4.0]) @ (torch.tensor(own) + torch.tensor(distillation)))),
     )
 
 

@@ -1,4 +1,4 @@
-"""Data sets and their domains, and each client's share of one: its training, validation, test and public rows."""
+"""Data sets and their domains, and each client's share of one: its training, validation, test and public samples."""
 
 from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
 from hetfl_flwr.data.clients import SPLIT_KEYS, Split, load_client_data

@@ -50,19 +50,19 @@ class Split:
     public_fraction : float
         Part of the client's own rows, in [0, 1), that its algorithm may show to others; they are training rows
         all the same, and at most all of these. Above 0, a client of 3 rows or more has at least one.
-    halved_fraction : float
+    half_data_fraction : float
         Part of the clients, in [0, 1], rounded and drawn by the seed, that keep a random half of their training rows,
         rounded up; a larger part has the same clients and more. FedHeNN (Makhija et al., ICML 2022, Fig. 3) shrinks
         "the data on those clients"; here validation and test rows stay, so that scores can be compared.
     shared_split : bool
         Whether all domains share out and cut their rows by the same draw: then an image that one domain of a rotated
         family tests on is a training image in none. By default each domain draws its own split.
-    even_tests : bool
-        Whether validation and test rows are taken from the pool first and dealt out evenly by chance, so that they have
+    iid_evaluation : bool
+        Whether validation and test rows are taken from the pool first and assigned out evenly by chance, so that they have
         all classes in the pool's proportions, and only the rest, for training, by ``partition``.
     normalize : {"mean-image", "imagenet", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
-        together; the numbers of a table with mean 0 and deviation 1 over the client's own training rows.
+        together; the numbers of a table with mean 0 and standard deviation 1 over the client's own training rows.
         "imagenet": images as torchvision's pretrained networks expect them.
         "none": images in [0, 1], tables as they are. Texts are tokens in either case.
 
@@ -82,14 +82,14 @@ class Split:
     validation_fraction: float = 0.1
     test_fraction: float = 0.2
     public_fraction: float = 0.1
-    halved_fraction: float = 0.0
+    half_data_fraction: float = 0.0
     shared_split: bool = False
-    even_tests: bool = False
+    iid_evaluation: bool = False
     normalize: Literal["mean-image", "imagenet", "none"] = "mean-image"
 
     def __post_init__(self) -> None:
         """Check the fractions."""
-        _check_fractions(self.validation_fraction, self.own_test or 0.0, self.public_fraction, self.halved_fraction)
+        _check_fractions(self.validation_fraction, self.own_test or 0.0, self.public_fraction, self.half_data_fraction)
 
     @property
     def own_test(self) -> float | None:
@@ -149,7 +149,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
             draw=(split.seed,) if split.shared_split or other == 0 else (split.seed, other),
             test=split.own_test,
             validation=split.validation_fraction,
-            even_tests=split.even_tests,
+            iid_evaluation=split.iid_evaluation,
         )
         for other, arrays in enumerate(family, first)
         if seats.in_domain(other)
@@ -162,7 +162,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
             f"validation-fraction {split.validation_fraction:g} or test-fraction {split.own_test or 0.0:g}, "
             "use fewer clients, or a more even partition"
         )
-    if client in _halved(split.clients, split.halved_fraction, split.seed):
+    if client in _halved(split.clients, split.half_data_fraction, split.seed):
         train = train[: (len(train) + 1) // 2]
     if family[0].spec.is_table:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
@@ -202,7 +202,7 @@ class _Seats:
         return len(range(domain, self.clients, self.domains))
 
     def check_even(self) -> None:
-        """Domains that are cut into unlike numbers of shares have no split in common."""
+        """Domains that are cut into different numbers of shares have no split in common."""
         if self.clients > self.domains and self.clients % self.domains:
             fewer = self.clients - self.clients % self.domains
             raise ConfigError(
@@ -221,7 +221,7 @@ class _Domain:
     draw: tuple[int, ...]  # seed and scope
     test: float | None  # part of a client's rows; None: all clients have the data set's own test split
     validation: float
-    even_tests: bool
+    iid_evaluation: bool
 
     @property
     def _pool(self) -> int:
@@ -230,7 +230,7 @@ class _Domain:
     @property
     def _even_tests(self) -> int:
         """How many rows are taken from the pool before the rest is partitioned."""
-        return round(self._pool * ((self.test or 0.0) + self.validation)) if self.even_tests else 0
+        return round(self._pool * ((self.test or 0.0) + self.validation)) if self.iid_evaluation else 0
 
     def samples(self, position: int) -> int:
         """Return how many rows one of the domain's clients has in all, those of the data set's own test split aside."""
@@ -244,7 +244,7 @@ class _Domain:
     def _own(self, position: int) -> tuple[Tensor, Tensor, Tensor]:
         even, parts = _split(self.arrays, self._pool, self._even_tests, self.partition, self.clients, self.draw)
         share, tests, validations = torch.from_numpy(parts[position]), self.test or 0.0, self.validation
-        if self.even_tests:
+        if self.iid_evaluation:
             held = torch.from_numpy(even).tensor_split(self.clients)[position]
             first = round(len(held) * tests / ((tests + validations) or 1))
             return held[:first], held[first:], share
@@ -310,7 +310,7 @@ def _check_fractions(validation: float, test: float, public: float, halved: floa
         if not 0 <= fraction < 1:
             raise ConfigError(f"{name} is {fraction:g}: it must be at least 0 and below 1")
     if not 0 <= halved <= 1:
-        raise ConfigError(f"halved-fraction is {halved:g}: it must be in 0..1")
+        raise ConfigError(f"half-data-fraction is {halved:g}: it must be in 0..1")
     if validation + test >= 1:
         raise ConfigError(
             f"validation-fraction {validation:g} and test-fraction {test:g} leave nothing to train on: "
@@ -327,7 +327,7 @@ def _split(
     arrays: Arrays, pool: int, even: int, partition: Partition, clients: int, draw: tuple[int, ...]
 ) -> tuple[IntArray, tuple[IntArray, ...]]:
     """Return so many rows of the pool, drawn by chance, and the clients' shares of the others."""
-    order = generator(draw[0], "even-tests", *draw[1:]).permutation(pool) if even else np.arange(pool)
+    order = generator(draw[0], "iid-evaluation", *draw[1:]).permutation(pool) if even else np.arange(pool)
     rest = np.sort(order[even:])
     owners = None if arrays.owners is None else arrays.owners[:pool].numpy()[rest]
     parts = share_out(arrays.labels[:pool].numpy()[rest], partition, clients, *draw, owners=owners)

@@ -25,7 +25,7 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's red, green and blue, in [0, 1], as torchvision documents them."""
 
 ROTATED_PREFIX = "rotated-"
-"""What stands before the name of images that are to be turned."""
+"""What stands before the name of images that are to be rotated."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
     Raises
     ------
     ConfigError
-        If a name is empty, unknown, or there twice, or is ``rotated-`` of what cannot be turned; or if a key names
+        If a name is empty, unknown, or there twice, or is ``rotated-`` of what cannot be rotated; or if a key names
         more or fewer columns than there are data sets.
 
     Examples
@@ -134,7 +134,7 @@ def _family(name: str, reading: Reading) -> Family:
     family = Family(name, reading)
     base, entry = family.base, CATALOGUE.get(family.base)
     if base.startswith(ROTATED_PREFIX):
-        raise ConfigError(f"dataset '{private(name)}' is turned twice: write {ROTATED_PREFIX} once")
+        raise ConfigError(f"dataset '{private(name)}' is rotated twice: write {ROTATED_PREFIX} once")
     if not entry and "/" not in base:
         raise ConfigError(
             f"{unknown('dataset', private(name), [*CATALOGUE, *ROTATED])}, "
@@ -150,9 +150,11 @@ def _family(name: str, reading: Reading) -> Family:
 def _check_turned(family: Family, spec: DataSpec | None) -> None:
     name, base = family.called, family.base if family.base in CATALOGUE else private(family.base)
     if family.reading.domain_column:
-        raise ConfigError(f"dataset '{name}': '{base}' has domains of its own, and is not turned as well: use '{base}'")
+        raise ConfigError(
+            f"dataset '{name}': '{base}' has domains of its own, and is not rotated as well: use '{base}'"
+        )
     if spec and not spec.is_image:
-        raise ConfigError(f"dataset '{name}': '{base}' is a {spec.kind}, and only images can be turned: use '{base}'")
+        raise ConfigError(f"dataset '{name}': '{base}' is a {spec.kind}, and only images can be rotated: use '{base}'")
 
 
 def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:

@@ -121,7 +121,7 @@ def _is_mostly_other(folder: Path) -> bool:
 
 
 def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
-    """Refuse csv, parquet and json files in which a column stands twice, or that have unlike columns.
+    """Refuse csv, parquet and json files in which a column stands twice, or that have different columns.
 
     The library that reads them would rename the one, so that a second label column were an input, and fill up the
     other with missing values. A json file has the columns of all of its rows: a key that some of them lack is a missing

@@ -69,7 +69,7 @@ def parse_partition(text: str) -> Partition:
           distribution, ALPHA above 0 and at most 1e6 (low: few classes a client; high: near ``iid``);
         - ``classes:N``: N classes a client, the first in turn, the others at random;
         - ``shards:N``: sorted by label and cut into N equal shards a client, given out at random;
-        - ``natural:COLUMN``: each value of the column owns its rows, and the owners, sorted, are dealt round-robin:
+        - ``natural:COLUMN``: each value of the column owns its rows, and the owners, sorted, are assigned round-robin:
           of as many owners as clients each client is one;
         - ``linear``, ``square``, ``exponential``: shuffled, then cut so that client k of 0..K-1 has a share
           proportional to k + 1, its square or its exponential, rounded down (the last client has what is left over);
@@ -133,15 +133,15 @@ def split(
     ConfigError
         If there are fewer rows or owners than clients, or the partition cannot be met.
     """
-    deal, draw = _FORMS[partition.form].deal, generator(seed, "partition", *scope)
-    if deal is None:
+    assign, draw = _FORMS[partition.form].assign, generator(seed, "partition", *scope)
+    if assign is None:
         return (draw.permutation(len(labels)),) * num_partitions
     if num_partitions > len(labels):
         raise ConfigError(
             f"{num_partitions} clients cannot share {len(labels)} samples: use {len(labels)} clients or fewer"
         )
     keys = _dealt(owners, partition, num_partitions) if partition.column else labels
-    parts = deal(keys, partition, num_partitions, draw)
+    parts = assign(keys, partition, num_partitions, draw)
     unused = len(labels) - sum(map(len, parts))
     if unused:
         _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, len(labels))
@@ -282,7 +282,7 @@ Deal = Callable[[IntArray, Partition, int, np.random.Generator], Parts]
 @dataclass(frozen=True)
 class _Form:
     parse: Callable[[str], float | str]
-    deal: Deal | None  # None: nothing is dealt, every client has every row
+    assign: Deal | None  # None: nothing is assigned, every client has every row
 
 
 _FORMS = {

@@ -1,4 +1,4 @@
-"""Rotated families: some images of a data set, turned by several angles; each angle is a domain.
+"""Rotated families: some images of a data set, rotated by several angles; each angle is a domain.
 
 Rotated MNIST as FedH2L uses it: Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity",
 2021, "Evaluation on Rotated MNIST"; after Ghifary et al., ICCV 2015.
@@ -22,7 +22,7 @@ IMAGES_A_CLASS = 100
 
 
 def turned(images: Tensor, degrees: float) -> Tensor:
-    """Return images turned clockwise about their centre, bilinear, with zeros where nothing was.
+    """Return images rotated clockwise about their centre, bilinear, with zeros where nothing was.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def turned(images: Tensor, degrees: float) -> Tensor:
 
 
 def rotated(base: Arrays, seed: int, with_test: bool) -> tuple[Arrays, ...]:
-    """Return the domains of a rotated family: the same rows in each, turned by its angle.
+    """Return the domains of a rotated family: the same rows in each, rotated by its angle.
 
     Parameters
     ----------

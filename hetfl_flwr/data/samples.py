@@ -12,7 +12,7 @@ from torch import Tensor
 from hetfl_flwr.errors import DataError
 
 MOST_DEVIATIONS = 100.0
-"""Standard deviations from the mean within which a public row of another client is taken as it is."""
+"""Standard deviations from the mean within which a public sample of another client is taken as it is."""
 
 
 @dataclass(frozen=True)

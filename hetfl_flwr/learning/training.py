@@ -32,14 +32,14 @@ class Terms(NamedTuple):
     """
 
     own: Tensor
-    taught: Tensor
+    distillation: Tensor
 
 
 Loss = Callable[[Tensor, Tensor], Tensor | Terms]
 """From inputs (B, ...) and labels (B,) to a scalar, or to two."""
 
 PROJECTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "qp": lambda taught, own: own + project(taught, own),
+    "qp": lambda distillation, own: own + project(distillation, own),
     "pcgrad": pcgrad,
 }
 """What the gradients (P,) of two terms become together, by the name of the projection."""
@@ -160,7 +160,7 @@ def train(
         if isinstance(value, Terms) and projection != "none":
             value = _descend_apart(optimizer, value, before_step, projection)
         else:
-            value = value.own + value.taught if isinstance(value, Terms) else value
+            value = value.own + value.distillation if isinstance(value, Terms) else value
             descend(optimizer, value, before_step)
         seen += len(labels)
         total += value.detach().double().cpu() * len(labels)
@@ -176,15 +176,15 @@ def _descend_apart(
     """Take one step by what the gradients of the two terms become together, and return the loss."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = []
-    for term, again in ((terms.own, True), (terms.taught, False)):
+    for term, again in ((terms.own, True), (terms.distillation, False)):
         optimizer.zero_grad(set_to_none=True)
         term.backward(retain_graph=again)  # type: ignore[no-untyped-call]
         gradients.append(flat_gradient(parameters))
-    own, taught = gradients
-    set_gradient(parameters, PROJECTIONS[projection](taught, own))
+    own, distillation = gradients
+    set_gradient(parameters, PROJECTIONS[projection](distillation, own))
     before_step()
     optimizer.step()
-    return terms.own + terms.taught
+    return terms.own + terms.distillation
 
 
 @dataclass(frozen=True)

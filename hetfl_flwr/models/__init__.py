@@ -4,11 +4,11 @@ from hetfl_flwr.models.precision import mixed
 from hetfl_flwr.models.registry import (
     ZOO,
     CatalogueRow,
+    assign,
     build_bounded,
     build_model,
     catalogue_rows,
     check_pretrained,
-    deal,
     parse_models,
 )
 from hetfl_flwr.models.split_model import SplitModel, parameter_count, split, trainable_count
@@ -17,11 +17,11 @@ __all__ = [
     "ZOO",
     "CatalogueRow",
     "SplitModel",
+    "assign",
     "build_bounded",
     "build_model",
     "catalogue_rows",
     "check_pretrained",
-    "deal",
     "mixed",
     "parameter_count",
     "parse_models",

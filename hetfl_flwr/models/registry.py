@@ -145,8 +145,8 @@ def parse_models(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def deal(models: str, partition: int) -> str:
-    """Return the model of a partition: the list is dealt round and round.
+def assign(models: str, client_id: int) -> str:
+    """Return the model of a partition: the list is assigned round and round.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def deal(models: str, partition: int) -> str:
     ['mlp', 'lenet5', 'mlp']
     """
     names = parse_models(models)
-    return names[partition % len(names)]
+    return names[client_id % len(names)]
 
 
 def check_pretrained(models: str) -> None:

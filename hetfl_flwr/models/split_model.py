@@ -136,7 +136,7 @@ def channels_last(model: SplitModel) -> SplitModel:
 
     A training step of the zoo's larger networks gains a fifth to a half, one of LeNet-5 nothing (``python -m
     simulations.benchmarks.step``, figures in simulations/benchmarks/README.md). Parameters and shapes stay as they
-    are; the first convolution lays its input out anew, and all behind it follow. A module that calls ``view`` on such
+    are; the first convolution lays its input out again, and all behind it follow. A module that calls ``view`` on such
     images would fail, so it is for the zoo's own.
     """
     for layer in model.modules():

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process, so that the arrays of one training step are not fetched anew for the next.
+"""Freed memory stays with the process, so that the arrays of one training step are not fetched again for the next.
 
 The GNU C library gives large freed arrays back to the system at once, and the next step takes them again, page by page.
 With networks whose layers are of some megabytes a step is up to a third longer for it (``python -m

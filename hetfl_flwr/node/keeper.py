@@ -8,7 +8,7 @@ from flwr.app import Context
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node.pool import SeedStore
+from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.node.state import Stamp, StateStore
 from hetfl_flwr.node.stores import ContextStore
 
@@ -17,13 +17,13 @@ class Surroundings(TypedDict):
     """What a `Node` has besides its model."""
 
     config: RunConfig
-    partition: int
-    partitions: int
+    client_id: int
+    clients: int
     model_name: str
     data: ClientData
     store: StateStore
     stamp: Stamp
-    seeds: SeedStore
+    public_samples: PublicSampleStore
 
 
 @runtime_checkable
@@ -42,7 +42,7 @@ class Keeper(Protocol):
 
 
 class _Nothing:
-    """Keeps nothing: a ClientApp of Flower's engines is built anew for each message."""
+    """Keeps nothing: a ClientApp of Flower's engines is rebuilt for each message."""
 
     def __init__(self, context: Context) -> None:
         self.store = ContextStore(context, str(context.run_id))

@@ -1,4 +1,4 @@
-"""What a client half works with on its node: run config, data, model and state store."""
+"""What a client side works with on its node: run config, data, model and state store."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError, DamagedError, plain
 from hetfl_flwr.files import replace_file
 from hetfl_flwr.flower import log
-from hetfl_flwr.models import SplitModel, build_model, check_pretrained, deal, mixed
+from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, mixed
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.inputs import pack_inputs
 from hetfl_flwr.node.keeper import Surroundings, keeper_of
-from hetfl_flwr.node.pool import Pool, SeedStore
+from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
 from hetfl_flwr.node.stores import kept_config, kept_inputs, prune, run_folder, run_store
 from hetfl_flwr.wire.privacy import simulated
@@ -29,7 +29,7 @@ from hetfl_flwr.wire.spec import Arrays
 
 @dataclass(frozen=True)
 class Node:
-    """One client's surroundings, made anew for each message.
+    """One client's surroundings, created afresh for each message.
 
     Parameters
     ----------
@@ -45,20 +45,20 @@ class Node:
     data : ClientData
         Training, validation and test samples; which of the training samples are public.
     seeds : SeedStore
-        Where the public rows of others lie.
+        Where the public samples of others lie.
     restored : bool
         Whether the model has the weights that were saved after the last round, not the initial ones.
     """
 
     config: RunConfig
-    partition: int
-    partitions: int
+    client_id: int
+    clients: int
     model_name: str
     model: SplitModel
     data: ClientData
     store: StateStore
     stamp: Stamp
-    seeds: SeedStore
+    public_samples: PublicSampleStore
     restored: bool = False
 
     @classmethod
@@ -94,24 +94,24 @@ class Node:
 
     @cached_property
     def pool(self) -> Pool:
-        """The public rows of all clients that have shared theirs, this one's among them."""
-        return self.seeds.pool(self.partition, self.data.public)
+        """The public samples of all clients that have shared theirs, this one's among them."""
+        return self.public_samples.pool(self.client_id, self.data.public)
 
-    def own_seeds(self, *, labelled: bool) -> Arrays:
-        """Return this client's public rows as they are stored, to be shared."""
+    def own_public_samples(self, *, labelled: bool) -> Arrays:
+        """Return this client's public samples as they are stored, to be shared."""
         inputs, labels = self.data.public.stored()
         arrays = {"inputs": inputs.numpy()}
         return {**arrays, "labels": labels.numpy()} if labelled else arrays
 
-    def keep_seeds(self, record: ArrayRecord) -> int:
-        """Check and keep public rows of others; return how many came.
+    def keep_public_samples(self, record: ArrayRecord) -> int:
+        """Check and keep public samples of others; return how many came.
 
         Raises
         ------
         PayloadError
             They do not fit this client's own.
         """
-        return self.seeds.keep(record, self.data.spec, self.dtype, half=self.config.half)
+        return self.public_samples.keep(record, self.data.spec, self.dtype, half=self.config.half)
 
     def read_state(self) -> ClientState | None:
         """Return what was saved after the last round, or None before the first."""
@@ -121,9 +121,9 @@ class Node:
         """Save what must survive until the next round; in a state folder, with what it takes to read it back."""
         if self.config.state_dir:
             folder = run_folder(self.config, self.stamp.run)
-            path, inputs = kept_config(folder, self.partition), kept_inputs(folder, self.partition)
+            path, inputs = kept_config(folder, self.client_id), kept_inputs(folder, self.client_id)
             if not path.exists():
-                replace_file(path, to_toml(self.config.with_values({"clients": self.partitions}).to_flat()).encode())
+                replace_file(path, to_toml(self.config.with_values({"clients": self.clients}).to_flat()).encode())
             if not inputs.exists():
                 replace_file(inputs, pack_inputs(self.data))
         self.store.save(state, self.stamp)
@@ -147,7 +147,7 @@ class Node:
         """
         if not self.config.state_dir or self.store.read() is not None:
             return
-        before, stamp = run_store(self.config, run, self.partition), replace(self.stamp, run=run)
+        before, stamp = run_store(self.config, run, self.client_id), replace(self.stamp, run=run)
         for blob in (before.read(), before.kept()):
             state = self._intact(blob, stamp, before.where)
             if state is not None and state.round <= round:
@@ -186,56 +186,56 @@ class Node:
         """Remove this client's state of old runs from its state folder, as ``state-keep`` says, but not of `origin`."""
         if self.config.state_dir:
             needed = {self.stamp.run, origin} - {""}
-            removed = prune(Path(self.config.state_dir), self.partition, self.config.state_keep, needed)
+            removed = prune(Path(self.config.state_dir), self.client_id, self.config.state_keep, needed)
             if removed:
                 log(INFO, "state of old runs removed, as state-keep says: %s", ", ".join(removed))
 
     def __str__(self) -> str:
         """Return how messages call it."""
-        return f"client {self.partition} ({self.model_name})"
+        return f"client {self.client_id} ({self.model_name})"
 
 
 def _surroundings(context: Context, data: ClientData | None = None) -> Surroundings:
-    partition, partitions = _identity(context.node_config)
+    client_id, clients = _identity(context.node_config)
     config = resolve_models(_with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config)))
     torch.set_num_threads(config.threads)
-    data = (data or load_client_data(config.split(partitions), partition)).to(find_device(config.device))
+    data = (data or load_client_data(config.split(clients), client_id)).to(find_device(config.device))
     if config.pretrained and "model" not in context.node_config:
         check_pretrained(config.models)
-    name, run = deal(config.models, partition), str(context.run_id)
+    name, run = assign(config.models, client_id), str(context.run_id)
     return {
         "config": config,
-        "partition": partition,
-        "partitions": partitions,
+        "client_id": client_id,
+        "clients": clients,
         "model_name": name,
         "data": data,
-        "store": run_store(config, run, partition) if config.state_dir else keeper_of(context).store,
-        "stamp": Stamp(run=run, algorithm=config.algorithm, model=name, partition=partition),
-        "seeds": SeedStore(context),
+        "store": run_store(config, run, client_id) if config.state_dir else keeper_of(context).store,
+        "stamp": Stamp(run=run, algorithm=config.algorithm, model=name, client_id=client_id),
+        "public_samples": PublicSampleStore(context),
     }
 
 
 def _new_model(around: Surroundings) -> SplitModel:
     """Build a client's model with its initial weights."""
-    config, name, data, partition = around["config"], around["model_name"], around["data"], around["partition"]
+    config, name, data, client_id = around["config"], around["model_name"], around["data"], around["client_id"]
     model = build_model(
         name,
         data.spec,
         seed=config.seed,
-        scope=(partition,),
+        scope=(client_id,),
         width=config.width,
         pretrained=config.pretrained,
     ).to(find_device(config.device))
     mixed(model, config.mixed_precision)
-    _check_trainable(model, name, len(data.train), partition)
+    _check_trainable(model, name, len(data.train), client_id)
     return model
 
 
-def _check_trainable(model: nn.Module, name: str, samples: int, partition: int) -> None:
-    """Refuse one training sample where batch norm would have to take its deviation."""
+def _check_trainable(model: nn.Module, name: str, samples: int, client_id: int) -> None:
+    """Refuse one training sample where batch norm would have to take its standard deviation."""
     if samples == 1 and any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
         raise ConfigError(
-            f"client {partition} has one training sample, and batch norm in its model '{name}' needs two: use fewer "
+            f"client {client_id} has one training sample, and batch norm in its model '{name}' needs two: use fewer "
             "clients, a more even partition or a model without batch norm"
         )
 
@@ -258,9 +258,7 @@ def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:
                 f"this node has no {key}: start it with --node-config 'partition-id=0 num-partitions=4', "
                 "each node with an id of its own"
             )
-    partition, partitions = int(values[0] or 0), int(values[1] or 0)
-    if not 0 <= partition < partitions:
-        raise ConfigError(
-            f"partition-id = {partition} is outside 0 .. {partitions - 1} (num-partitions = {partitions})"
-        )
-    return partition, partitions
+    client_id, clients = int(values[0] or 0), int(values[1] or 0)
+    if not 0 <= client_id < clients:
+        raise ConfigError(f"partition-id = {client_id} is outside 0 .. {clients - 1} (num-partitions = {clients})")
+    return client_id, clients

@@ -1,4 +1,4 @@
-"""The pool: public rows ("seeds") that clients have shared, the same for all who hold it.
+"""The pool: public samples that clients have shared, the same for all who hold it.
 
 Rows travel as they are stored (bytes of pixels, columns of a table); whoever receives them prepares them as it
 prepares its own. A client keeps what it was sent in Flower's ``Context.state``, under the run's id.
@@ -20,12 +20,12 @@ from hetfl_flwr.wire.samples import PublicIndex, public_samples
 from hetfl_flwr.wire.spec import Dim
 
 MOST_ROWS = 2**24
-"""More public rows than one client shares."""
+"""More public samples than one client shares."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """All public rows that a client knows: its own and those it was sent.
+    """All public samples that a client knows: its own and those it was sent.
 
     Rows are numbered as `index` says; so a number means the same row to everyone who holds all blocks.
 
@@ -48,20 +48,20 @@ class Pool:
     @property
     def others(self) -> tuple[Samples, ...]:
         """The rows of each other client."""
-        return tuple(block for partition, block in self.blocks.items() if partition != self.own)
+        return tuple(block for client_id, block in self.blocks.items() if client_id != self.own)
 
     @cached_property
     def index(self) -> PublicIndex:
         """How the rows are numbered, and whose they are."""
-        return PublicIndex({partition: len(block) for partition, block in self.blocks.items()})
+        return PublicIndex({client_id: len(block) for client_id, block in self.blocks.items()})
 
     def __len__(self) -> int:
         """Count the rows."""
         return len(self.index)
 
 
-class SeedStore:
-    """Where a client keeps the public rows of others.
+class PublicSampleStore:
+    """Where a client keeps the public samples of others.
 
     Parameters
     ----------
@@ -88,11 +88,11 @@ class SeedStore:
             Names the array, what was expected and what came.
         """
         rows, came = 0, dict[str, NDArray[Any]]()
-        for partition, block in _blocks(record).items():
+        for client_id, block in _blocks(record).items():
             payload = public_samples(Dim("N", MOST_ROWS), spec, dtype, labelled="labels" in block)
-            arrays = decode(payload, block, f"server: seeds of client {partition}", half=half)
+            arrays = decode(payload, block, f"server: public samples of client {client_id}", half=half)
             rows += len(arrays["inputs"])
-            came |= {f"{name}.{partition}": array for name, array in arrays.items()}
+            came |= {f"{name}.{client_id}": array for name, array in arrays.items()}
         self._pool = None
         kept = self._context.state.array_records.get(self._key, ArrayRecord())
         for key in [key for key in self._context.state if key.startswith("hetfl-seeds.")]:
@@ -100,7 +100,7 @@ class SeedStore:
         self._context.state[self._key] = ArrayRecord({**kept, **to_record(came)})
         return rows
 
-    def partitions(self) -> list[int]:
+    def client_ids(self) -> list[int]:
         """Return the clients whose rows are kept here."""
         return sorted(_blocks(self._context.state.array_records.get(self._key, ArrayRecord())))
 
@@ -109,10 +109,10 @@ class SeedStore:
         if self._pool is not None:
             return self._pool
         blocks = {own: public}
-        for partition, block in _blocks(self._context.state.array_records.get(self._key, ArrayRecord())).items():
+        for client_id, block in _blocks(self._context.state.array_records.get(self._key, ArrayRecord())).items():
             arrays = {name: torch.from_numpy(array) for name, array in from_record(block).items()}
             labels = arrays.get("labels", torch.zeros(len(arrays["inputs"]), dtype=torch.int64))
-            blocks[partition] = public.like(arrays["inputs"], labels)
+            blocks[client_id] = public.like(arrays["inputs"], labels)
         self._pool = Pool(own, dict(sorted(blocks.items())))
         return self._pool
 
@@ -120,8 +120,8 @@ class SeedStore:
 def _blocks(record: ArrayRecord) -> dict[int, ArrayRecord]:
     blocks: dict[int, ArrayRecord] = {}
     for key, array in record.items():
-        name, _, partition = key.rpartition(".")
-        if name not in ("inputs", "labels") or not partition.isdecimal():
+        name, _, client_id = key.rpartition(".")
+        if name not in ("inputs", "labels") or not client_id.isdecimal():
             raise PayloadError(f"server: array '{key}', expected inputs.K and labels.K of a client K")
-        blocks.setdefault(int(partition), ArrayRecord())[name] = array
+        blocks.setdefault(int(client_id), ArrayRecord())[name] = array
     return blocks

@@ -87,7 +87,7 @@ class Session:
         self.restore(client)
         others = {name: model for name, model in vars(client).items() if isinstance(model, SplitModel)}
         models = {f"model {node.model_name}": node.model, **others}
-        with seeded(node.config.seed, node.partition, round, "train"), stepper.get().training(models):
+        with seeded(node.config.seed, node.client_id, round, "train"), stepper.get().training(models):
             node.model.train()
             upload, metrics = client.learn(download, round)
         checked = client.upload_spec().check_named(upload, str(node))

@@ -1,6 +1,6 @@
 """What a client keeps between rounds, as one blob under a stamp that says whose it is.
 
-A ClientApp is built anew for every message, so whatever must survive is written as one safetensors blob. A stamp that
+A ClientApp is rebuilt for every message, so whatever must survive is written as one safetensors blob. A stamp that
 does not fit raises: state never leaks between runs, algorithms, models or clients.
 """
 
@@ -26,7 +26,7 @@ class Stamp:
     run: str
     algorithm: str
     model: str
-    partition: int
+    client_id: int
     schema: int = SCHEMA
 
 

@@ -92,10 +92,10 @@ class FileStore(BlobStore):
         disk.
     """
 
-    def __init__(self, folder: Path, partition: int, *, lasting: bool = True) -> None:
+    def __init__(self, folder: Path, client_id: int, *, lasting: bool = True) -> None:
         self._lasting = lasting
-        self._path = state_file(folder, partition)
-        self._kept = folder / f"client-{partition}.checkpoint.safetensors"
+        self._path = state_file(folder, client_id)
+        self._kept = folder / f"client-{client_id}.checkpoint.safetensors"
         self.where = _called(self._path)
 
     def read(self) -> bytes | None:
@@ -179,9 +179,9 @@ class FileStore(BlobStore):
             raise StateError(f"{_called(path)}: cannot be read: {error.strerror}") from None
 
 
-def run_store(config: RunConfig, run: str, partition: int) -> FileStore:
+def run_store(config: RunConfig, run: str, client_id: int) -> FileStore:
     """Return where a client's state of some run lies on disk."""
-    return FileStore(run_folder(config, run), partition)
+    return FileStore(run_folder(config, run), client_id)
 
 
 def run_folder(config: RunConfig, run: str) -> Path:
@@ -189,22 +189,22 @@ def run_folder(config: RunConfig, run: str) -> Path:
     return Path(config.state_dir) / f"run-{run}"
 
 
-def state_file(folder: Path, partition: int) -> Path:
+def state_file(folder: Path, client_id: int) -> Path:
     """Return the file of a client's state in a run's part of a state folder."""
-    return folder / f"client-{partition}.safetensors"
+    return folder / f"client-{client_id}.safetensors"
 
 
-def kept_config(folder: Path, partition: int) -> Path:
+def kept_config(folder: Path, client_id: int) -> Path:
     """Return the file beside a client's state that holds its config, ``clients`` being how many there are."""
-    return folder / f"client-{partition}.toml"
+    return folder / f"client-{client_id}.toml"
 
 
-def kept_inputs(folder: Path, partition: int) -> Path:
+def kept_inputs(folder: Path, client_id: int) -> Path:
     """Return the file beside a client's state that says what its model takes, which its data need not be there for."""
-    return folder / f"inputs-{partition}.safetensors"
+    return folder / f"inputs-{client_id}.safetensors"
 
 
-def prune(state_dir: Path, partition: int, keep: int, needed: Collection[str]) -> list[str]:
+def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -> list[str]:
     """Remove a client's files of old runs from a state folder, and return which runs these were.
 
     Parameters
@@ -218,7 +218,7 @@ def prune(state_dir: Path, partition: int, keep: int, needed: Collection[str]) -
     needed : collection of str
         Ids of runs that stay in any case; they count among these.
     """
-    own = re.compile(rf"client-{partition}\.(checkpoint\.safetensors|safetensors|toml)|inputs-{partition}\.safetensors")
+    own = re.compile(rf"client-{client_id}\.(checkpoint\.safetensors|safetensors|toml)|inputs-{client_id}\.safetensors")
     found: dict[str, list[Path]] = {}
     for folder in state_dir.glob("run-*"):
         if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:

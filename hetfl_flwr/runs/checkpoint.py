@@ -1,4 +1,4 @@
-"""What ``--resume`` needs: the server's knowledge and, where the engine keeps them, the clients' states.
+"""What ``--resume`` needs: the server state and, where the engine keeps them, the clients' states.
 
 A checkpoint is a folder of its own, written beside the older ones and renamed; a reader finds all of it or nothing.
 Its ``knowledge.safetensors`` names the run, the config, and each other file with its digest, so that a file that is
@@ -24,7 +24,7 @@ from safetensors.numpy import load, save
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.files import check_seal, header, read_file, read_header, replace_file, seal
-from hetfl_flwr.runs.schema import CHECKPOINTS, KNOWLEDGE_FILE
+from hetfl_flwr.runs.schema import CHECKPOINTS, SERVER_STATE_FILE
 from hetfl_flwr.server.under_way import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
@@ -62,7 +62,7 @@ class Checkpoint:
     trained : mapping of int to int
         The round in which each client has trained last, by partition.
     arrays : mapping of str to array
-        The server's knowledge.
+        The the server state.
     under_way : UnderWay
         Messages between server and clients.
     clients : mapping of int to str
@@ -100,33 +100,33 @@ class Checkpoint:
             "messages": check_seal(messages) if self.under_way.messages else None,
             "clients": clients,
         }
-        replace_file(unfinished / KNOWLEDGE_FILE, pack(self.arrays, metadata))
+        replace_file(unfinished / SERVER_STATE_FILE, pack(self.arrays, metadata))
         unfinished.replace(target)
         for older in (*checkpoints(run_folder)[KEPT:], *parent.glob("unfinished-*")):
             with suppress(OSError):
                 remove(older)
 
     def load_clients(self, run_folder: Path, grid: object, lost: Set[int] = frozenset()) -> None:
-        """Let the Grid, if it keeps clients, take up their states; those that are lost begin anew."""
+        """Let the Grid, if it keeps clients, take up their states; those that are lost starts over."""
         if isinstance(grid, KeepsClients):
             grid.load_clients(run_folder / CHECKPOINTS / f"round-{self.round}", self.clients.keys() - lost)
 
     def lost_clients(self, run_folder: Path) -> dict[int, str]:
         """Return the clients whose states are not as they were written, and what is wrong with each."""
         lost = {}
-        for partition, digest in self.clients.items():
+        for client_id, digest in self.clients.items():
             try:
-                if check_seal(read_file(self.client_file(run_folder, partition))) != digest:
+                if check_seal(read_file(self.client_file(run_folder, client_id))) != digest:
                     raise DamagedError("it is of another checkpoint")
             except FileNotFoundError:
-                lost[partition] = "missing"
+                lost[client_id] = "missing"
             except (OSError, DamagedError) as error:
-                lost[partition] = f"damaged ({getattr(error, 'strerror', None) or error})"
+                lost[client_id] = f"damaged ({getattr(error, 'strerror', None) or error})"
         return lost
 
-    def client_file(self, run_folder: Path, partition: int) -> Path:
+    def client_file(self, run_folder: Path, client_id: int) -> Path:
         """Return where a Grid that keeps clients has written a client's state, if it has."""
-        return run_folder / CHECKPOINTS / f"round-{self.round}" / f"client-{partition}"
+        return run_folder / CHECKPOINTS / f"round-{self.round}" / f"client-{client_id}"
 
     @classmethod
     def read(cls, run_folder: Path) -> Self:
@@ -154,7 +154,7 @@ class Checkpoint:
             Its knowledge, or what was under way, is damaged.
         """
         try:
-            arrays, metadata = unpack(folder / KNOWLEDGE_FILE)
+            arrays, metadata = unpack(folder / SERVER_STATE_FILE)
             if folder.name != f"round-{metadata['round']}":
                 raise DamagedError(f"it is of round {metadata['round']}")
             messages: dict[str, bytes] = {}
@@ -201,7 +201,7 @@ def choose(run_folder: Path, config: RunConfig) -> Choice:
     """Choose the checkpoint that a run goes on from: the newest.
 
     If that is damaged, ``accept-loss`` takes the newest that is whole, for the rounds since can be run again; where
-    none is, the newest whose knowledge can be read, and clients whose state is lost begin anew.
+    none is, the newest whose knowledge can be read, and clients whose state is lost starts over.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""One run on disk: config, rounds, summary, clients and the server's knowledge."""
+"""One run on disk: config, rounds, summary, clients and the server state."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -23,9 +23,9 @@ from hetfl_flwr.runs.schema import (
     CHECKPOINTS,
     CLIENTS_FILE,
     CONFIG_FILE,
-    KNOWLEDGE_FILE,
     RESUME_FILE,
     ROUNDS_FILE,
+    SERVER_STATE_FILE,
     SUMMARY_FILE,
     UPLOADS_FILE,
     ClientRecord,
@@ -114,7 +114,7 @@ class Results:
         elif found := checkpoints(folder):
             raise RunFolderError(
                 f"{found[0]} is of an earlier run, whose {ROUNDS_FILE} is gone: delete {folder / CHECKPOINTS} to begin "
-                "anew, or name another folder"
+                "again, or name another folder"
             )
 
     def _begin(self) -> None:
@@ -136,23 +136,23 @@ class Results:
     def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
         """Write a round down."""
         roster, trained, evaluated = federation.roster, played.trained, played.evaluated
-        self._members |= {member.partition: member for member in roster}
+        self._members |= {member.client_id: member for member in roster}
         entry = Round.blank(round, round_seconds(seconds))
         if self.config.client_seconds:
             entry.clock = getattr(federation.grid, "clock", None)
-        measured = {roster.of(reply.metadata.src_node_id).partition: _metrics(reply) for reply in evaluated.replies}
+        measured = {roster.of(reply.metadata.src_node_id).client_id: _metrics(reply) for reply in evaluated.replies}
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         entry.clients = {str(client): dict(values) for client, values in measured.items()}
         if measured:
             self._latest = {**self._latest, **measured} if played.carry else measured
             self._average(entry)
         for reply in trained.replies:
-            client = str(roster.of(reply.metadata.src_node_id).partition)
+            client = str(roster.of(reply.metadata.src_node_id).client_id)
             entry.clients.setdefault(client, {}).update(
                 {key: value for key, value in _metrics(reply).items() if key != EXAMPLES}
             )
-        for partition, traffic in trained.traffic.items():
-            self._traffic.setdefault(partition, Traffic()).add(traffic)
+        for client_id, traffic in trained.traffic.items():
+            self._traffic.setdefault(client_id, Traffic()).add(traffic)
         total = _total(trained.traffic.values())
         entry.numbers_up, entry.numbers_down = total.numbers_up, total.numbers_down
         entry.bytes_up, entry.bytes_down = total.bytes_up, total.bytes_down
@@ -182,7 +182,7 @@ class Results:
     def checkpoint(
         self, round: int, arrays: ArrayRecord, run: int, federation: Federation, under_way: UnderWay
     ) -> None:
-        """Write what ``resume`` needs, and summary, clients and knowledge so far."""
+        """Write what ``resume`` needs, and summary, clients and current server state."""
         counts = {
             "traffic": {client: asdict(traffic) for client, traffic in self._traffic.items()},
             "latest": self._latest,
@@ -207,7 +207,7 @@ class Results:
         checkpoint.load_clients(self.folder, federation.grid, choice.lost)
         federation.trained = {k: round for k, round in checkpoint.trained.items() if k not in choice.lost}
         federation.note(choice.losses)
-        self._members = {member.partition: member for member in federation.roster}
+        self._members = {member.client_id: member for member in federation.roster}
         counts: dict[str, dict[int, Any]] = {
             name: {int(client): value for client, value in counted.items()}
             for name, counted in checkpoint.counts.items()
@@ -255,9 +255,9 @@ class Results:
         return [known[round] for round in sorted(known)]
 
     def finish(self, arrays: ArrayRecord) -> None:
-        """Write summary, clients and the server's knowledge."""
+        """Write summary, clients and the server state."""
         with self._writing():
-            replace_file(self.folder / KNOWLEDGE_FILE, pack(from_record(arrays), {"round": self._reached}))
+            replace_file(self.folder / SERVER_STATE_FILE, pack(from_record(arrays), {"round": self._reached}))
             replace_file(self.folder / CLIENTS_FILE, clients_file(self.clients()))
             replace_file(self.folder / SUMMARY_FILE, summary_file(self.summary()))
 

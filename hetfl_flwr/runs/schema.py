@@ -42,7 +42,7 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
 UPLOADS_FILE = "uploads.log"
 """Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
 alike: their noise was drawn from entropy."""
-CHECKPOINTS, KNOWLEDGE_FILE = "checkpoint", "knowledge.safetensors"
+CHECKPOINTS, SERVER_STATE_FILE = "checkpoint", "knowledge.safetensors"
 
 
 def _whole(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
@@ -66,7 +66,7 @@ _Key = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 
 @dataclass
 class Round:
-    """One line of ``rounds.jsonl``. Round 0 is the sharing of seeds, if any, and the evaluation before any training.
+    """One line of ``rounds.jsonl``. Round 0 is the sharing of public samples, if any, and the evaluation before any training.
 
     Accuracies are means over the clients: on their own test and validation samples; of the model all share
     (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others

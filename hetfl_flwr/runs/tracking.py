@@ -63,7 +63,7 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the folder ``tensorboard`` of the run folder; one that goes on is written anew."""
+    """Event files in the folder ``tensorboard`` of the run folder; one that goes on is rewritten."""
 
     id = ""
     reached = -1
@@ -207,7 +207,7 @@ class Tracking(AbstractContextManager["Tracking"]):
         self._trackers: dict[str, Tracker] = {}
         path = results.folder / IDS_FILE
         ids: dict[str, str] = {}
-        with suppress(OSError, ValueError):  # none yet, or broken: trackers begin anew
+        with suppress(OSError, ValueError):  # none yet, or broken: trackers starts over
             ids = json.loads(path.read_text())
         for name in parse_trackers(results.config.track):
             try:
@@ -265,8 +265,8 @@ def scalars(entry: Round) -> Scalars:
     clients = [{key.replace("-", "_"): value for key, value in own.items()} for own in entry.clients.values()]
     for loss in sorted({key for own in clients for key in own if key.endswith("loss")}):
         numbers[loss] = mean(own[loss] for own in clients if loss in own) or 0.0
-    for partition, own in zip(entry.clients, clients, strict=True):
-        numbers |= {f"client/{partition}/{key}": value for key, value in own.items()}
+    for client_id, own in zip(entry.clients, clients, strict=True):
+        numbers |= {f"client/{client_id}/{key}": value for key, value in own.items()}
     return numbers
 
 

@@ -18,7 +18,7 @@ from hetfl_flwr.runs.schema import CONFIG_FILE
 from hetfl_flwr.wire.weights import load_model_arrays, weights
 
 
-def load_client(folder: Path | str, partition: int, *, data: bool = True) -> Node:
+def load_client(folder: Path | str, client_id: int, *, data: bool = True) -> Node:
     """Return a client with its trained model and its data.
 
     Parameters
@@ -46,40 +46,40 @@ def load_client(folder: Path | str, partition: int, *, data: bool = True) -> Nod
     """
     folder = Path(folder)
     if not (folder / CONFIG_FILE).exists():
-        return _from_state(folder, partition, data=data)
+        return _from_state(folder, client_id, data=data)
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
-    if not 0 <= partition < config.clients:
-        raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {partition}")
-    node = _node(config, partition, checkpoint.run)
-    path = checkpoint.client_file(folder, partition)
+    if not 0 <= client_id < config.clients:
+        raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
+    node = _node(config, client_id, checkpoint.run)
+    path = checkpoint.client_file(folder, client_id)
     if path.exists() and _load(node, path):
         return node
     if set(checkpoint.arrays) != set(weights(node.model).names):
         raise RunFolderError(
-            f"{folder}: no model of client {partition} in its last checkpoint: it has not trained, or its node keeps "
+            f"{folder}: no model of client {client_id} in its last checkpoint: it has not trained, or its node keeps "
             "it: name that node's state-dir"
         )
     load_model_arrays(node.model, checkpoint.arrays)
     return node
 
 
-def _from_state(folder: Path, partition: int, *, data: bool) -> Node:
-    states = [state_file(path, partition) for path in (folder, *folder.glob("run-*"))]
-    found = [path for path in states if path.exists() and kept_config(path.parent, partition).exists()]
+def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
+    states = [state_file(path, client_id) for path in (folder, *folder.glob("run-*"))]
+    found = [path for path in states if path.exists() and kept_config(path.parent, client_id).exists()]
     if not found:
-        raise RunFolderError(f"{folder} is no run folder (no {CONFIG_FILE}) and no state-dir with client {partition}")
+        raise RunFolderError(f"{folder} is no run folder (no {CONFIG_FILE}) and no state-dir with client {client_id}")
     path = max(found, key=lambda path: path.stat().st_mtime)
-    config = RunConfig.from_flat(read_toml(kept_config(path.parent, partition)))
-    inputs, run = kept_inputs(path.parent, partition), int(path.resolve().parent.name.removeprefix("run-"))
-    node = _node(config, partition, run, unpack_inputs(inputs) if inputs.exists() and not data else None)
+    config = RunConfig.from_flat(read_toml(kept_config(path.parent, client_id)))
+    inputs, run = kept_inputs(path.parent, client_id), int(path.resolve().parent.name.removeprefix("run-"))
+    node = _node(config, client_id, run, unpack_inputs(inputs) if inputs.exists() and not data else None)
     if not _load(node, path):
-        raise RunFolderError(f"{path}: client {partition} keeps no model of its own under {config.algorithm}")
+        raise RunFolderError(f"{path}: client {client_id} keeps no model of its own under {config.algorithm}")
     return node
 
 
-def _node(config: RunConfig, partition: int, run: int, data: ClientData | None = None) -> Node:
+def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None = None) -> Node:
     """Return a client with the initial weights."""
-    own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
+    own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
     if data is None:
         context = Context(run, 0, own, RecordDict(), config.with_values({"state-dir": ""}).to_flat())
         node = Node.from_context(context)

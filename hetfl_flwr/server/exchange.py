@@ -68,15 +68,15 @@ class Exchange:
 
     def ordered(self, roster: Roster) -> "Exchange":
         """Return it with everything in the order of the clients, whoever's reply came first."""
-        replies = sorted(self.replies, key=lambda reply: roster.of(reply.metadata.src_node_id).partition)
-        failures = sorted(self.failures, key=lambda failure: failure.partition)
+        replies = sorted(self.replies, key=lambda reply: roster.of(reply.metadata.src_node_id).client_id)
+        failures = sorted(self.failures, key=lambda failure: failure.client_id)
         return Exchange(replies, failures, dict(sorted(self.traffic.items())))
 
     def add(self, other: "Exchange") -> None:
         """Count failures and cost of another exchange in; its replies have been used."""
         self.failures += other.failures
-        for partition, traffic in other.traffic.items():
-            self.traffic.setdefault(partition, Traffic()).add(traffic)
+        for client_id, traffic in other.traffic.items():
+            self.traffic.setdefault(client_id, Traffic()).add(traffic)
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def reason(error: Error, who: object) -> str:
     """
     said = error.reason or f"error {error.code} without a reason"
     line = printable(" ".join(said.split()), LONGEST_REASON)
-    known = isinstance(who, Member) and line.startswith(f"client {who.partition}, ")
+    known = isinstance(who, Member) and line.startswith(f"client {who.client_id}, ")
     return line if known else f"{who}: {line}"
 
 

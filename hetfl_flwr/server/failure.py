@@ -10,7 +10,7 @@ from pydantic import Field
 class Failure:
     """What went wrong with one client in one round. Its partition is -1 where it has not said which it is."""
 
-    partition: Annotated[int, Field(ge=-1, lt=10**9)]
+    client_id: Annotated[int, Field(ge=-1, lt=10**9)]
     stage: str
     reason: str
     node: Annotated[int, Field(ge=0, lt=2**64)]

@@ -43,7 +43,7 @@ from hetfl_flwr.server.uploads import Uploads
 from hetfl_flwr.text import printable
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.codec import from_record, halved, to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SEEDS, STAGES
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, LABELLED, METRICS, POOL, ROUND, RUN, SHARE, STAGES
 from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import PayloadSpec
 
@@ -57,7 +57,7 @@ UNLISTED = "its key is not in node-keys"
 """Why a node was not asked who it is."""
 
 SILENCE = 60.0
-"""Seconds after which nodes of a deployment that have not answered the roll call are named."""
+"""Seconds after which nodes of a deployment that have not registered are named."""
 
 NEWCOMERS = 5.0
 """Seconds between two looks for nodes that have come while a round of a deployment is running."""
@@ -88,11 +88,11 @@ class Presence:
     """
 
     since: str
-    partition: int
+    client_id: int
 
 
 class Call(NamedTuple):
-    """A roll call that has not been answered.
+    """A registration request that has not been answered.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Origin:
 
 
 class Federation:
-    """A Grid with a roll call, ordered replies, checked uploads and measured bytes.
+    """A Grid with a client registration, ordered replies, checked uploads and measured bytes.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Federation:
     trained : dict of int to int
         The round in which each client has trained last, by partition.
     guard, rows_guard, claims_guard, tests_guard : Guard
-        What the sizes of uploads, of public rows, and of ``num-examples`` of training and of evaluations are held
+        What the sizes of uploads, of public samples, and of ``num-examples`` of training and of evaluations are held
         against.
 
     Raises
@@ -188,7 +188,7 @@ class Federation:
         return engine_of(self.grid) != "deployment"
 
     def assemble(self, check: Check | None = None) -> None:
-        """Wait for the nodes and call the roll.
+        """Wait for the nodes and register the clients.
 
         In the local engine and the simulation all clients are the user's, and one that cannot take part is an error,
         unless there is no ``clients`` and others can. In a deployment such a one is left out by name.
@@ -214,7 +214,7 @@ class Federation:
             self._settle(check, start)
         self._noted += start.failures
         for member, announced in start.disagreeing():
-            self._note(member, f"says that there are {member.partitions} clients, most say {announced}")
+            self._note(member, f"says that there are {member.clients} clients, most say {announced}")
         self._name_versions(self.roster)
         self._check_origin()
 
@@ -241,7 +241,7 @@ class Federation:
             log(WARNING, "waited %.0f s for nodes: %s", now - began, start.missing())
             for node in self._asked():
                 line = f"node {node}: no reply within {start.seconds:g} s"
-                start.refused[node] = Refusal(Failure(present[node].partition, "roll call", line, node))
+                start.refused[node] = Refusal(Failure(present[node].client_id, "client registration", line, node))
         if self._own:
             self._late |= {message: call.node for message, call in self._calls.items()}
             self._calls.clear()
@@ -283,23 +283,23 @@ class Federation:
         patience = time.monotonic() + SILENCE
         self._calls |= {one.metadata.message_id: Call(one.metadata.dst_node_id, patience) for one in messages}
         return [
-            Refusal(Failure(-1, "roll call", f"node {node}: {UNLISTED}", node))
+            Refusal(Failure(-1, "client registration", f"node {node}: {UNLISTED}", node))
             for node in new
             if not self._is_listed(present[node])
         ]
 
     def _asked(self) -> set[int]:
-        """Return the nodes that have not answered the roll call yet."""
+        """Return the nodes that have not registered yet."""
         return {call.node for call in self._calls.values()}
 
     def _answered(self) -> dict[int, Message]:
-        """Return the answers to the roll call that have come, by node."""
+        """Return the registration replies that have come, by node."""
         replies = list(self.grid.pull_messages(self._calls.keys())) if self._calls else []
         came = {self._calls.pop(reply.metadata.reply_to_message_id, None): reply for reply in replies}
         return {call.node: reply for call, reply in came.items() if call is not None}
 
     def _name_silent(self) -> list[int]:
-        """Name nodes that have not answered the roll call for `SILENCE` seconds, each once; return them."""
+        """Name nodes that have not registered for `SILENCE` seconds, each once; return them."""
         now = time.monotonic()
         silent = {message: call.node for message, call in self._calls.items() if now > call.patience}
         self._calls |= {message: Call(node, inf) for message, node in silent.items()}
@@ -307,7 +307,7 @@ class Federation:
         if nodes:
             log(
                 WARNING,
-                "no answer to the roll call within %g s from node %s: it is loading its data, or is to be started "
+                "no registration reply within %g s from node %s: it is loading its data, or is to be started "
                 "again if its log says nothing new",
                 SILENCE,
                 ", ".join(map(str, nodes)),
@@ -344,14 +344,14 @@ class Federation:
         self, members: Iterable[Member], check: Check, start: Start, take_in: Callable[[Member, Check], object]
     ) -> None:
         """Take in those whose number is free and with whom the algorithm can work, too; the others are left out."""
-        taken = {member.partition for member in self.roster}
+        taken = {member.client_id for member in self.roster}
         for member in members:
-            if member.partition in taken:
+            if member.client_id in taken:
                 continue
             start.refused.pop(member.node, None)
             try:
                 take_in(member, check)
-                taken.add(member.partition)
+                taken.add(member.client_id)
             except FederationError as error:
                 self._note(member, f"left out, for most clients agree without it: {error}")
                 log(WARNING, "not taken in: %s", self._noted[-1].reason)
@@ -363,8 +363,8 @@ class Federation:
 
     def note(self, losses: Iterable[tuple[int, str]]) -> None:
         """Have it among the notes what was lost when the run went on, and whose it was; -1: not one client's."""
-        nodes = {member.partition: member.node for member in self.roster}
-        self._noted += [Failure(partition, "resume", told, nodes.get(partition, 0)) for partition, told in losses]
+        nodes = {member.client_id: member.node for member in self.roster}
+        self._noted += [Failure(client_id, "resume", told, nodes.get(client_id, 0)) for client_id, told in losses]
 
     @property
     def stop_requested(self) -> bool:
@@ -372,7 +372,7 @@ class Federation:
         return bool(getattr(self.grid, "stop_requested", False))
 
     def welcome(self, check: Check | None = None) -> list[Failure]:
-        """Forget nodes that left, call the roll of new and restarted ones, and return what was noticed.
+        """Forget nodes that left, register the clients of new and restarted ones, and return what was noticed.
 
         Parameters
         ----------
@@ -408,15 +408,16 @@ class Federation:
         return [refusal.failure for refusal in self._registered_all(answers, present, check)]
 
     def _call_on(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
-        """Take in those who have answered the roll call since, and ask others; nobody waits for their answers.
+        """Take in those who have registered since, and ask others; nobody waits for their answers.
 
         Who was refused is asked once more in each round.
         """
         self._left(present)
         refused = self._registered_all(self._answered(), present, check)
-        line = f"no answer to the roll call within {SILENCE:g} s"
+        line = f"no registration reply within {SILENCE:g} s"
         silent = [
-            Failure(present[node].partition, "roll call", f"node {node}: {line}", node) for node in self._name_silent()
+            Failure(present[node].client_id, "client registration", f"node {node}: {line}", node)
+            for node in self._name_silent()
         ]
         asked = self._asked()
         self._since = {node: since for node, since in self._since.items() if node in self.roster or node in asked}
@@ -425,17 +426,17 @@ class Federation:
 
     def _is_listed(self, presence: Presence) -> bool:
         """Say whether a node may be asked who it is: its key is in ``node-keys``, or there is no such list."""
-        return self._keys is None or presence.partition >= 0
+        return self._keys is None or presence.client_id >= 0
 
     def _registered_all(
         self, answers: Mapping[int, Message | str], present: Mapping[int, Presence], check: Check | None = None
     ) -> list[Refusal]:
-        """Take in the nodes that have answered the roll call, by node; return those that are refused."""
+        """Take in the nodes that have registered, by node; return those that are refused."""
         refusals = (self._registered(node, answers[node], present[node], check) for node in sorted(answers))
         return [refusal for refusal in refusals if refusal is not None]
 
     def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Refusal | None:
-        """Take in a node that has answered the roll call, or return why not."""
+        """Take in a node that has registered, or return why not."""
         if reply == BUSY and node in self.roster:
             return None  # restarted, and what it was sent before is not given up yet
         if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
@@ -448,12 +449,12 @@ class Federation:
             member = self._identified(node, reply, presence)
             self._take_in(member, check)
         except FederationError as error:
-            return Refusal(Failure(presence.partition, "roll call", str(error), node), member)
+            return Refusal(Failure(presence.client_id, "client registration", str(error), node), member)
         self._since[node] = presence.since
         return None
 
     def _identified(self, node: int, reply: Message | str, presence: Presence) -> Member:
-        """Read a node's answer to the roll call and hold it against its key.
+        """Read a node's registration reply and hold it against its key.
 
         Raises
         ------
@@ -464,10 +465,10 @@ class Federation:
         latest = max([self._origin.sent if self._origin else 0, *self.trained.values()])
         if member.round > latest + MOST_AHEAD:
             raise FederationError(f"node {node}: says that its state is of round {member.round}, after round {latest}")
-        if self._keys and member.partition != presence.partition:
+        if self._keys and member.client_id != presence.client_id:
             raise FederationError(
-                f"node {node}: says that it is client {member.partition}, "
-                f"but its key is that of client {presence.partition} in node-keys"
+                f"node {node}: says that it is client {member.client_id}, "
+                f"but its key is that of client {presence.client_id} in node-keys"
             )
         return member
 
@@ -485,7 +486,7 @@ class Federation:
         if self._is_behind(member):
             has = f"with its state of round {member.round}" if member.round else "without its state"
             self._note(
-                member, f"comes {has}, but it has trained until round {self.trained[member.partition]}: see state-dir"
+                member, f"comes {has}, but it has trained until round {self.trained[member.client_id]}: see state-dir"
             )
 
     def _fit(self, member: Member, check: Check | None) -> None:
@@ -499,7 +500,7 @@ class Federation:
             raise
 
     def _is_behind(self, member: Member) -> bool:
-        return 0 <= member.round < self.trained.get(member.partition, 0)
+        return 0 <= member.round < self.trained.get(member.client_id, 0)
 
     def _forget(self, node: int) -> None:
         """Take a node that is not there any more off the roster, where it is on it, and note that it has left."""
@@ -521,10 +522,10 @@ class Federation:
             log(WARNING, "versions differ, and bits may: the server has %s; %s%s", ours, "; ".join(others[:5]), more)
 
     def _note(self, member: Member, what: str) -> None:
-        self._noted.append(Failure(member.partition, "roll call", f"{member}: {what}", member.node))
+        self._noted.append(Failure(member.client_id, "client registration", f"{member}: {what}", member.node))
 
     def _check_origin(self) -> None:
-        before = [member for member in self.roster if self.trained.get(member.partition)]
+        before = [member for member in self.roster if self.trained.get(member.client_id)]
         if self._origin is not None and before and all(map(self._is_behind, before)):
             raise FederationError(
                 f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
@@ -532,7 +533,7 @@ class Federation:
             )
 
     def share(self, sharing: Sharing | None) -> Exchange:
-        """Collect public rows of clients that have not shared theirs yet, and bring each client those it lacks.
+        """Collect public samples of clients that have not shared theirs yet, and bring each client those it lacks.
 
         After the first call this costs nothing, until a client joins. Clients that `sharing` could not be done with
         are failures of the exchange; `holding` leaves them out.
@@ -546,20 +547,20 @@ class Federation:
         return result
 
     def holding(self, members: Iterable[Member], sharing: Sharing | None) -> list[Member]:
-        """Return those members that have shared their public rows, and hold those of all others where they should."""
+        """Return those members that have shared their public samples, and hold those of all others where they should."""
         if sharing is None:
             return list(members)
         return [
             member
             for member in members
-            if member.partition in self.roster.seeds and not (sharing.to_clients and self._lacks(member))
+            if member.client_id in self.roster.public_samples and not (sharing.to_clients and self._lacks(member))
         ]
 
     def _collect(self, sharing: Sharing, result: Exchange) -> None:
         calls = [
-            Message(RecordDict({CONFIG: ConfigRecord({LABELLED: sharing.labelled})}), member.node, SEEDS)
+            Message(RecordDict({CONFIG: ConfigRecord({LABELLED: sharing.labelled})}), member.node, SHARE)
             for member in self.roster
-            if member.partition not in self.roster.seeds
+            if member.client_id not in self.roster.public_samples
         ]
 
         def declared(member: Member) -> PayloadSpec:
@@ -567,34 +568,34 @@ class Federation:
 
         collected = self.exchange(calls, declared)
         came = {self.roster.of(reply.metadata.src_node_id): arrays_of(reply) for reply in collected.replies}
-        far = self.rows_guard.set_aside({one.partition: measure_rows(rows["inputs"]) for one, rows in came.items()})
+        far = self.rows_guard.set_aside({one.client_id: measure_rows(rows["inputs"]) for one, rows in came.items()})
         for member, arrays in came.items():
-            if why := far.get(member.partition):
-                collected.failures.append(Failure(member.partition, STAGES[SEEDS], f"{member}: {why}", member.node))
+            if why := far.get(member.client_id):
+                collected.failures.append(Failure(member.client_id, STAGES[SHARE], f"{member}: {why}", member.node))
             else:
-                self.roster.seeds[member.partition] = arrays
-        self.roster.seeds = dict(sorted(self.roster.seeds.items()))
+                self.roster.public_samples[member.client_id] = arrays
+        self.roster.public_samples = dict(sorted(self.roster.public_samples.items()))
         result.add(collected)
 
     def _distribute(self, result: Exchange) -> None:
         lacking = {member.node: self._lacks(member) for member in self.roster}
         records: dict[frozenset[int], ArrayRecord] = {}
 
-        def record(partitions: frozenset[int]) -> ArrayRecord:
-            if partitions not in records:
-                records[partitions] = to_record(
+        def record(client_ids: frozenset[int]) -> ArrayRecord:
+            if client_ids not in records:
+                records[client_ids] = to_record(
                     {
-                        f"{name}.{partition}": array
-                        for partition in sorted(partitions)
-                        for name, array in self.roster.seeds[partition].items()
+                        f"{name}.{client_id}": array
+                        for client_id in sorted(client_ids)
+                        for name, array in self.roster.public_samples[client_id].items()
                     }
                 )
-            return records[partitions]
+            return records[client_ids]
 
         calls = [
-            Message(RecordDict({ARRAYS: record(frozenset(partitions))}), node, POOL)
-            for node, partitions in lacking.items()
-            if partitions
+            Message(RecordDict({ARRAYS: record(frozenset(client_ids))}), node, POOL)
+            for node, client_ids in lacking.items()
+            if client_ids
         ]
         brought = self.exchange(calls)
         for reply in brought.replies:
@@ -603,7 +604,7 @@ class Federation:
         result.add(brought)
 
     def _lacks(self, member: Member) -> set[int]:
-        return set(self.roster.seeds) - {member.partition} - self._holds.get(member.node, set())
+        return set(self.roster.public_samples) - {member.client_id} - self._holds.get(member.node, set())
 
     def draw(self, round: int) -> list[Member]:
         """Draw the clients of a round: ``fraction`` of those that may train, rounded up, by the run's own generator."""
@@ -615,13 +616,15 @@ class Federation:
         return [members[index] for index in sorted(chosen)]
 
     def _trainable(self) -> list[Member]:
-        """Return those that may train: all but ``absent-fraction``, rounded, of the partitions that there are."""
+        """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the partitions that there are."""
         members, config = list(self.roster), self.config
-        if not config.absent_fraction:
+        if not config.nonparticipating_fraction:
             return members
         clients = config.clients or len(members)
-        absent = generator(config.seed, "absent").permutation(clients)[: round(config.absent_fraction * clients)]
-        return [member for member in members if member.partition not in absent.tolist()]
+        absent = generator(config.seed, "absent").permutation(clients)[
+            : round(config.nonparticipating_fraction * clients)
+        ]
+        return [member for member in members if member.client_id not in absent.tolist()]
 
     def view(self, members: Sequence[Member]) -> Grid:
         """Return the Grid as it looks to a strategy that asks it for nodes: just these."""
@@ -648,7 +651,7 @@ class Federation:
         sent = {
             message.metadata.dst_node_id: Sent.of(message)
             for message in sorted(
-                self.as_sent(messages), key=lambda message: self.roster.of(message.metadata.dst_node_id).partition
+                self.as_sent(messages), key=lambda message: self.roster.of(message.metadata.dst_node_id).client_id
             )
         }
         for node, reply in self._answers([one.message for one in sent.values()]):
@@ -677,11 +680,11 @@ class Federation:
             member, asked = self.roster.of(reply.metadata.src_node_id), sent[reply.metadata.src_node_id]
             samples = int(reply.content.metric_records[METRICS][EXAMPLES])  # type: ignore[arg-type]
             if asked.is_training and uploads is not None:
-                came[member.partition] = measure(arrays_of(reply), uploads(member), asked.arrays, samples)
-                claims[member.partition] = {EXAMPLES: Size(samples)}
+                came[member.client_id] = measure(arrays_of(reply), uploads(member), asked.arrays, samples)
+                claims[member.client_id] = {EXAMPLES: Size(samples)}
             elif asked.is_evaluation:
-                tests[member.partition] = {EXAMPLES: Size(samples)}
-        here = {member.partition for member in self.roster}
+                tests[member.client_id] = {EXAMPLES: Size(samples)}
+        here = {member.client_id for member in self.roster}
         for guard in (self.guard, self.claims_guard, self.tests_guard):
             guard.keep(here)
         far = self.claims_guard.set_aside(claims) | self.tests_guard.set_aside(tests)
@@ -689,10 +692,10 @@ class Federation:
         far |= self.guard.set_aside(near, others_follow=len(self.roster) >= FEWEST)
         for reply in list(result.replies):
             member = self.roster.of(reply.metadata.src_node_id)
-            if why := far.get(member.partition):
+            if why := far.get(member.client_id):
                 result.replies.remove(reply)
                 line = f"{member}: {why}: set aside (outlier-factor = {self.guard.factor:g})"
-                result.failures.append(Failure(member.partition, sent[member.node].stage, line, member.node))
+                result.failures.append(Failure(member.client_id, sent[member.node].stage, line, member.node))
 
     def as_sent(self, messages: Iterable[Message]) -> list[Message]:
         """Return messages as they travel: in half precision, if so configured; what many share is halved once."""
@@ -726,29 +729,29 @@ class Federation:
         member = self.roster.of(sent.node)
         self._count_back(reply, sent, member)
         if reply != BUSY:
-            result.traffic.setdefault(member.partition, Traffic()).add(sent.traffic)
+            result.traffic.setdefault(member.client_id, Traffic()).add(sent.traffic)
         if isinstance(reply, str):
-            result.failures.append(Failure(member.partition, sent.stage, f"{member}: {reply}", member.node))
+            result.failures.append(Failure(member.client_id, sent.stage, f"{member}: {reply}", member.node))
             return False
         try:
-            result.traffic[member.partition].add(cost(reply, member))
+            result.traffic[member.client_id].add(cost(reply, member))
             if sent.is_evaluation:
                 samples = attrgetter("rows")
             most = samples(member) if samples else MOST_SAMPLES
             reply = checked(reply, sent.message, member, uploads, most, half=self.config.half)
         except PayloadError as error:
             why = printable(str(error), LONGEST_REASON)
-            result.failures.append(Failure(member.partition, sent.stage, why, member.node))
+            result.failures.append(Failure(member.client_id, sent.stage, why, member.node))
             return False
         if sent.is_training:
-            self.trained[member.partition] = sent.round
+            self.trained[member.client_id] = sent.round
         result.replies.append(reply)
         return True
 
     def push(self, messages: Sequence[Message]) -> None:
         """Send messages; each that asks a client to train is answered by an upload."""
         asked = [one.metadata.dst_node_id for one in messages if one.metadata.message_type == MessageType.TRAIN]
-        self.uploads.asked(self.roster.of(node).partition for node in asked)
+        self.uploads.asked(self.roster.of(node).client_id for node in asked)
         self.grid.push_messages(messages)
 
     def _count_back(self, reply: Message | str, sent: Sent, member: Member) -> None:
@@ -756,7 +759,7 @@ class Federation:
         if isinstance(reply, str) or not (sent.is_training and reply.has_error()):
             return
         if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
-            self.uploads.refused(member.partition)
+            self.uploads.refused(member.client_id)
 
     def give_up(self, sent: Sent, result: Exchange) -> None:
         """Count a message as not answered in time; its node is busy until the late reply is in."""
@@ -857,7 +860,7 @@ class GridView(Grid):
 
 
 def _member(reply: Message | str, node: int, *, own: bool) -> Member:
-    """Read a node's answer to the roll call, or raise a FederationError that says why there is none.
+    """Read a node's registration reply, or raise a FederationError that says why there is none.
 
     Where all nodes are the user's `own`, what a client calls itself is enough.
     """

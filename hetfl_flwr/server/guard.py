@@ -19,7 +19,7 @@ FEWEST = 3
 """With fewer sizes than this, none of them is the odd one."""
 
 ROWS_FACTOR = 1000.0
-"""The factor for public rows, where a column of few rows may differ a lot, such as capital gains, and for numbers of
+"""The factor for public samples, where a column of few rows may differ a lot, such as capital gains, and for numbers of
 samples."""
 
 UNHEARD_OF = 100.0
@@ -194,7 +194,7 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
 
 
 def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
-    """Return the sizes of public rows (N, *shape): of each column of a table, of other numbers as a whole.
+    """Return the sizes of public samples (N, *shape): of each column of a table, of other numbers as a whole.
 
     Bytes of pixels and tokens have none: they are bounded.
     """

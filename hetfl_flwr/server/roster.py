@@ -49,7 +49,7 @@ Rows = Annotated[int, Field(strict=True, ge=0, le=MOST_ROWS)]
 
 @dataclass(frozen=True)
 class Member:
-    """A client as it answered the roll call. What it says is checked by `from_reply`, which says the ranges.
+    """A client as it registered. What it says is checked by `from_reply`, which says the ranges.
 
     Parameters
     ----------
@@ -69,13 +69,13 @@ class Member:
         Fingerprint of the names, shapes and dtypes of the model's weights, and of its body's alone: equal for clients
         whose weights, or whose bodies', can be averaged.
     dtype : str
-        What its inputs are stored as, such as ``"uint8"``: the form in which public rows travel.
+        What its inputs are stored as, such as ``"uint8"``: the form in which public samples travel.
     train, public, validation, test : int
         Numbers of samples; the public ones are among those it trains on.
     round : int
         The round that its saved state is of. 0: it has none; -1: its algorithm keeps nothing.
     holds : tuple of int
-        Partitions whose public rows it has been brought.
+        Partitions whose public samples it has been brought.
     dataset : str
         What it calls its data: as the run config does, a name of the catalogue, or ``own``.
     class_digests, input_digests : tuple of str
@@ -91,8 +91,8 @@ class Member:
     """
 
     node: int
-    partition: Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)]
-    partitions: Annotated[int, Field(strict=True, ge=1, le=MOST_CLIENTS)]
+    client_id: Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)]
+    clients: Annotated[int, Field(strict=True, ge=1, le=MOST_CLIENTS)]
     model: Annotated[Text, Field(min_length=1)]
     parameters: Annotated[int, Field(strict=True, ge=0, le=2**40)]
     width: Annotated[int, Field(strict=True, ge=1, le=2**20)]
@@ -140,7 +140,7 @@ class Member:
         return DataSpec(self.shape, self.classes, self.vocabulary)
 
     def to_record(self) -> ConfigRecord:
-        """Write the answer to the roll call."""
+        """Write the registration reply."""
         return ConfigRecord(
             {
                 name: list(value) if isinstance(value, tuple) else value
@@ -151,7 +151,7 @@ class Member:
 
     @classmethod
     def from_reply(cls, reply: Message) -> "Member":
-        """Read the answer to the roll call.
+        """Read the registration reply.
 
         Raises
         ------
@@ -165,24 +165,24 @@ class Member:
             raise FederationError(f"node {node}: {_STRANGE}") from None
         except ValidationError as error:
             raise FederationError(f"node {node}: {_wrong(error)}") from None
-        if member.partition >= member.partitions:
-            raise FederationError(f"node {node}: partition = {member.partition} of {member.partitions} partitions")
+        if member.client_id >= member.clients:
+            raise FederationError(f"node {node}: partition = {member.client_id} of {member.clients} partitions")
         if member.public > member.train:
             raise FederationError(f"node {node}: public = {member.public} of train = {member.train} samples")
         return member
 
     def __str__(self) -> str:
         """Return how messages call it."""
-        return f"client {self.partition} ({self.model})"
+        return f"client {self.client_id} ({self.model})"
 
 
 _MEMBERS = TypeAdapter(Member)
 
-_STRANGE = "not an answer to this roll call; does it run another version of this app?"
+_STRANGE = "not a registration reply; does it run another version of this app?"
 
 
 def _wrong(error: ValidationError) -> str:
-    """Return what is wrong with an answer to the roll call, without what it says itself."""
+    """Return what is wrong with registration reply, without what it says itself."""
     first = error.errors(include_input=False, include_url=False)[0]
     field = str(first["loc"][0])
     if first["type"] == "missing":
@@ -192,7 +192,7 @@ def _wrong(error: ValidationError) -> str:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What an algorithm needs of the clients' public rows ("seeds"); exchanged once, before the first round.
+    """What an algorithm needs of the clients' public samples; exchanged once, before the first round.
 
     Parameters
     ----------
@@ -212,20 +212,20 @@ class Roster:
     Attributes
     ----------
     seeds : dict
-        The public rows that clients have shared, by partition, as `hetfl_flwr.wire.samples.public_samples` declares
+        The public samples that clients have shared, by partition, as `hetfl_flwr.wire.samples.public_samples` declares
         them. Those of a client that leaves stay: everybody knows them.
     """
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
         self._by_node = {member.node: member for member in members}
-        self._nodes = {member.partition: member.node for member in self._by_node.values()}
+        self._nodes = {member.client_id: member.node for member in self._by_node.values()}
         self._ordered: list[Member] | None = None
-        self.seeds: dict[int, Arrays] = {}
+        self.public_samples: dict[int, Arrays] = {}
 
     def __iter__(self) -> Iterator[Member]:
         """Go through the members by partition."""
         if self._ordered is None:
-            self._ordered = sorted(self._by_node.values(), key=lambda member: member.partition)
+            self._ordered = sorted(self._by_node.values(), key=lambda member: member.client_id)
         return iter(self._ordered)
 
     def __len__(self) -> int:
@@ -242,9 +242,9 @@ class Roster:
 
     def add(self, member: Member) -> None:
         """Take in a client, unless its partition is taken."""
-        other = self._nodes.setdefault(member.partition, member.node)
+        other = self._nodes.setdefault(member.client_id, member.node)
         if other != member.node:
-            raise FederationError(f"partition-id {member.partition} is claimed by two nodes, {other} and {member.node}")
+            raise FederationError(f"partition-id {member.client_id} is claimed by two nodes, {other} and {member.node}")
         self._by_node[member.node] = member
         self._ordered = None
 
@@ -252,7 +252,7 @@ class Roster:
         """Forget a client, if its node is a member."""
         member = self._by_node.pop(node, None)
         if member is not None:
-            del self._nodes[member.partition]
+            del self._nodes[member.client_id]
             self._ordered = None
 
     def majority(self, check: Callable[["Roster"], object]) -> list[Member]:
@@ -328,7 +328,7 @@ class Roster:
         return first
 
     def check_sharing(self, algorithm: str, *, labelled: bool = True) -> None:
-        """Refuse clients whose public rows cannot be shared: none there, or inputs of another shape or class count.
+        """Refuse clients whose public samples cannot be shared: none there, or inputs of another shape or class count.
 
         Parameters
         ----------
@@ -343,7 +343,7 @@ class Roster:
             Names the clients.
         """
         _ = (self.classes if labelled else None), self.shape
-        without = [member.partition for member in self if member.public == 0]
+        without = [member.client_id for member in self if member.public == 0]
         if without:
             raise FederationError(
                 f"{algorithm} needs public samples of each client, but client {_listed(without)} has none: "
@@ -351,7 +351,7 @@ class Roster:
             )
 
     def check_same_width(self, algorithm: str, suggested: int) -> None:
-        """Refuse unlike embedding widths, for an algorithm that averages what depends on them.
+        """Refuse different embedding widths, for an algorithm that averages what depends on them.
 
         Parameters
         ----------
@@ -374,14 +374,14 @@ class Roster:
             )
 
     def check_same_weights(self, algorithm: str, instead: Sequence[str], *, bodies: bool = False) -> None:
-        """Refuse unlike models, columns or classes, for an algorithm that averages weights.
+        """Refuse heterogeneous models, columns or classes, for an algorithm that averages weights.
 
         Parameters
         ----------
         algorithm : str
             Its name.
         instead : sequence of str
-            Names of algorithms for unlike models.
+            Names of algorithms for heterogeneous models.
         bodies : bool
             Whether it averages the bodies alone: then the heads, and the classes, may differ.
 
@@ -397,20 +397,20 @@ class Roster:
         if len(kinds) > 1:
             self._explain(what, algorithm, bodies=bodies)
             said = "; ".join(
-                f"{group[0].model} on client {_listed([member.partition for member in group])}"
+                f"{group[0].model} on client {_listed([member.client_id for member in group])}"
                 for group in kinds.values()
             )
             raise FederationError(
                 f"{algorithm} averages {what}, so all clients need the same {same}, but there are {said}. "
                 f"Set one, such as models = '{next(iter(self)).model}', "
-                f"or take an algorithm for unlike models: {', '.join(instead)}"
+                f"or take an algorithm for heterogeneous models: {', '.join(instead)}"
             )
         self._check_same_names("column")
         if not bodies:
             self._check_same_names("class")
 
     def _explain(self, what: str, algorithm: str, *, bodies: bool) -> None:
-        """Refuse what makes equal architectures unlike models: inputs of unlike shapes, unlike numbers of classes."""
+        """Refuse what makes equal architectures heterogeneous models: inputs of different shapes, different numbers of classes."""
         if len(self._first_with(lambda member: member.model)) > 1:
             return
         try:
@@ -427,9 +427,9 @@ def _names(member: Member, kind: Literal["class", "column"]) -> tuple[tuple[str,
 
 
 def _unlike_names(kind: Literal["class", "column"], first: Member, other: Member) -> str:
-    """Return in a line what two clients call by unlike names, and the way out."""
+    """Return in a line what two clients call by different names, and the way out."""
     (digests, names), (their_digests, their_names) = _names(first, kind), _names(other, kind)
-    here, there = f"client {first.partition}", f"client {other.partition}"
+    here, there = f"client {first.client_id}", f"client {other.client_id}"
     if kind == "column" and first.vocabulary:
         return (
             f"{here} and {there} have other words for the same tokens, for vocabulary = 'shared:{first.vocabulary}' "
@@ -438,7 +438,7 @@ def _unlike_names(kind: Literal["class", "column"], first: Member, other: Member
     unlike = [number for number, pair in enumerate(zip(digests, their_digests, strict=False)) if pair[0] != pair[1]]
     number = unlike[0] if unlike and len(digests) == len(their_digests) else None
     if number is None or len(digests) == 1:
-        said = f"{here} and {there} have unlike names of {_PLURAL[kind]}"
+        said = f"{here} and {there} have different names of {_PLURAL[kind]}"
     elif number < min(len(names), len(their_names)):
         said = f"{here}'s {kind} {number} is '{names[number]}', {there}'s is '{their_names[number]}'"
     else:

@@ -28,7 +28,7 @@ class Played:
     arrays : ArrayRecord
         What the server knows after it.
     trained, evaluated : Exchange
-        Replies, failures and cost of training (with the sharing of seeds) and of evaluation.
+        Replies, failures and cost of training (with the sharing of public samples) and of evaluation.
     left_out : list of Failure
         Clients that have left, could not take part, or came back without what they had learned.
     carry : bool
@@ -46,16 +46,16 @@ class Rounds(Protocol):
     """A way to run rounds."""
 
     def start(self, arrays: ArrayRecord) -> Played:
-        """Share seeds if the algorithm needs them, and evaluate everyone before any training: round 0."""
+        """Share public samples if the algorithm needs them, and evaluate everyone before any training: round 0."""
 
     def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
         """Bring everyone back to where they were at a checkpoint, at no cost to the run's bytes."""
 
     def under_way(self) -> UnderWay:
-        """Return what `resume` needs besides the server's knowledge and the clients' states."""
+        """Return what `resume` needs besides the server state and the clients' states."""
 
     def play(self, number: int, arrays: ArrayRecord) -> Played:
-        """Run one round. With too few good replies the knowledge stays as it was.
+        """Run one round. With too few valid replies the knowledge stays as it was.
 
         Raises
         ------
@@ -74,12 +74,12 @@ class SyncRounds:
         self._sharing = getattr(strategy, "sharing", None)
 
     def start(self, arrays: ArrayRecord) -> Played:
-        """Share seeds if the algorithm needs them, and evaluate everyone before any training."""
+        """Share public samples if the algorithm needs them, and evaluate everyone before any training."""
         noted, shared = self._federation.notes(), self._federation.share(self._sharing)
         return Played(arrays, shared, evaluate(self._strategy, self._federation, 0, arrays), noted)
 
     def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
-        """Share seeds again: they were counted when the run began."""
+        """Share public samples again: they were counted when the run began."""
         self._federation.share(self._sharing)
         if isinstance(self._federation.grid, KeepsClients):
             self._federation.grid.take_up(Held(under_way.numbers["engine"], {}))
@@ -131,9 +131,11 @@ class AsyncRounds:
     def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
         self._config = config
         if strategy.sharing is not None:
-            raise ConfigError(f"{config.algorithm}: public rows cannot be shared in an asynchronous run")
-        if config.absent_fraction:
-            raise ConfigError("absent-fraction: an asynchronous run asks all clients; set it to 0, or the mode to sync")
+            raise ConfigError(f"{config.algorithm}: public samples cannot be shared in an asynchronous run")
+        if config.nonparticipating_fraction:
+            raise ConfigError(
+                "nonparticipating-fraction: an asynchronous run asks all clients; set it to 0, or the mode to sync"
+            )
         if config.fraction < 1:
             raise ConfigError("fraction: an asynchronous run asks all clients; set it to 1, or the mode to sync")
         self._strategy = strategy
@@ -151,10 +153,10 @@ class AsyncRounds:
 
     def under_way(self) -> UnderWay:
         """Return the messages that clients have been sent, the replies that have come, and where the engine stands."""
-        partition = {member.node: member.partition for member in self._federation.roster}
+        client_id = {member.node: member.client_id for member in self._federation.roster}
         numbers: dict[str, Any] = {
             "sent": self._sent,
-            "to evaluate": sorted(partition[node] for node in self._to_evaluate if node in partition),
+            "to evaluate": sorted(client_id[node] for node in self._to_evaluate if node in client_id),
         }
         grid = self._federation.grid
         if not isinstance(grid, KeepsClients):
@@ -185,7 +187,7 @@ class AsyncRounds:
         replies = {
             name.removeprefix("reply."): message for name, message in messages.items() if name.startswith("reply.")
         }
-        self._to_evaluate = {member.node for member in federation.roster if member.partition in numbers["to evaluate"]}
+        self._to_evaluate = {member.node for member in federation.roster if member.client_id in numbers["to evaluate"]}
         deadline = time.monotonic() + self._config.round_timeout
         self._waiting = {
             message: (Sent(messages[f"message.{message}"], Traffic(**traffic)), deadline)

@@ -104,13 +104,13 @@ class Start:
             Nodes that have not said anything yet.
         """
         voters = self.voters
-        votes = Counter(member.partitions for member in voters).most_common(1)
+        votes = Counter(member.clients for member in voters).most_common(1)
         return next((number for number, count in votes if 2 * count > len(voters) + pending), None)
 
     @property
     def voters(self) -> list[Member]:
         """Those who are here, less those with numbers that nobody waits for: strangers, or who has come early."""
-        return [member for member in self.roster if not self._numbers or member.partition in self._numbers]
+        return [member for member in self.roster if not self._numbers or member.client_id in self._numbers]
 
     def may_begin(self, pending: int) -> bool:
         """Say whether there is nobody left to wait for."""
@@ -185,7 +185,7 @@ class Start:
         if not numbers:
             said = _said(self.roster)
             return f"the nodes do not agree on how many there are: {said}" if said else "no client is here"
-        here = {member.partition for member in self.roster}.intersection(numbers)
+        here = {member.client_id for member in self.roster}.intersection(numbers)
         count = len(numbers) - len(here)
         missing = ", ".join(map(str, islice((number for number in numbers if number not in here), 5)))
         more = f" and {count - 5} more" if count > 5 else ""
@@ -195,19 +195,19 @@ class Start:
         """Go through the clients that say another number than most, with the number that most say."""
         announced = self.announced()
         if announced is not None:
-            yield from ((member, announced) for member in self.roster if member.partitions != announced)
+            yield from ((member, announced) for member in self.roster if member.clients != announced)
 
     def _here(self) -> set[int]:
         """Return the clients that are here, less those with numbers that no client has."""
-        return {member.partition for member in self.voters}
+        return {member.client_id for member in self.voters}
 
     def _failed(self) -> set[int]:
         """Return the clients that, by their keys, have said that they cannot take part."""
-        return {refusal.failure.partition for refusal in self.refused.values()} - {-1}
+        return {refusal.failure.client_id for refusal in self.refused.values()} - {-1}
 
 
 def _said(roster: Roster) -> str:
     first: dict[int, Member] = {}
     for member in roster:
-        first.setdefault(member.partitions, member)
+        first.setdefault(member.clients, member)
     return ", ".join(f"{member} says {number}" for number, member in islice(first.items(), 3))

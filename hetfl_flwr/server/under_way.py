@@ -22,7 +22,7 @@ class KeepsClients(Protocol):
     def save_clients(self, folder: Path) -> dict[int, str]:
         """Write every client's state; return the digest of each, by partition."""
 
-    def load_clients(self, folder: Path, partitions: Set[int]) -> None:
+    def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
         """Take up the state of each of these clients, and forget that of all others."""
 
     def hold(self) -> Held:

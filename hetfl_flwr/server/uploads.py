@@ -28,13 +28,13 @@ class Uploads:
         self.counts: dict[int, int] = {}
         self._path = path
 
-    def asked(self, partitions: Iterable[int]) -> None:
+    def asked(self, client_ids: Iterable[int]) -> None:
         """Count an upload of each of these clients: they are about to be asked for it."""
-        self._add([(partition, 1) for partition in partitions])
+        self._add([(client_id, 1) for client_id in client_ids])
 
-    def refused(self, partition: int) -> None:
+    def refused(self, client_id: int) -> None:
         """Take an upload of a client back: an error came instead."""
-        self._add([(partition, -1)])
+        self._add([(client_id, -1)])
 
     def go_on(self, before: Mapping[int, int]) -> None:
         """Take up the counts of a checkpoint; or, where there is a file, its counts, which may be higher."""
@@ -48,11 +48,11 @@ class Uploads:
             self.counts = {client: max(before.get(client, 0), written[client]) for client in clients}
 
     def _add(self, changes: list[tuple[int, int]]) -> None:
-        for partition, number in changes:
-            self.counts[partition] = self.counts.get(partition, 0) + number
+        for client_id, number in changes:
+            self.counts[client_id] = self.counts.get(client_id, 0) + number
         if self._path is not None and changes:
             try:
                 with self._path.open("a") as file:
-                    file.write("".join(f"{number * (partition + 1)}\n" for partition, number in changes))
+                    file.write("".join(f"{number * (client_id + 1)}\n" for client_id, number in changes))
             except OSError as error:
                 raise RunFolderError(f"{self._path} cannot be written: {error.strerror}") from None

@@ -11,18 +11,22 @@ EXAMPLES = "num-examples"
 """Key of a client's metrics that says how many samples it has trained on, or been measured on; as in Flower's own."""
 
 MEMBER = "member"
-"""Name of the record in which a client answers the roll call."""
+"""Name of the record in which a client answers client registration."""
 
 RUN = "run"
-"""Key, beside `ROUND`, under which a roll call names the run that this one goes on with."""
+"""Key, beside `ROUND`, under which a client registration names the run that this one goes on with."""
 
 NEWEST = 2**62
 """A round later than all: clients go on with the newest state that they have."""
 
-SEEDS, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
-"""Messages that ask a client for its public rows and that bring it those of others; whether labels are asked for."""
+SHARE, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
+"""Messages that ask a client for its public samples and that bring it those of others; whether labels are asked for."""
 
-STAGES = {MessageType.QUERY: "roll call", SEEDS: "sharing of seeds", POOL: "sharing of seeds"}
+STAGES = {
+    MessageType.QUERY: "client registration",
+    SHARE: "sharing of public samples",
+    POOL: "sharing of public samples",
+}
 """How errors call what a message asks for, where its type says too little."""
 
 

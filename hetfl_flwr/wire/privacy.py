@@ -1,14 +1,14 @@
 """Local differential privacy: what leaves a client is clipped and gets Gaussian noise before it is sent.
 
 One mechanism for payloads of every kind. All of an upload that is computed from private data, taken together as one
-vector, is cut to the L2 norm ``C = clipping-norm``; each entry then gets noise of deviation ``noise-multiplier * C``.
+vector, is cut to the L2 norm ``C = clipping-norm``; each entry then gets noise of standard deviation ``noise-multiplier * C``.
 Of an array that the server has sent in the same declaration, such as weights, the vector holds the change. What is
 done to the result after that (rounding, bounds, the simplex) sees nothing else and costs no privacy.
 
 The L2 sensitivity of a clipped upload is 2 C where a client's data are replaced by any others, C where the client is
 left out. Hence the guarantee is a client's, for its data as a whole, towards everyone, the server too: see `epsilon`.
 An upload that is made again after a run was resumed counts again. The guarantee covers no metrics (accuracies, losses,
-``num-examples``), no sizes and row numbers, and public rows only by keys of their own. Noise is floating-point, of a
+``num-examples``), no sizes and row numbers, and public samples only by keys of their own. Noise is floating-point, of a
 statistical generator, and not hardened against attacks on its lowest bits (Mironov, CCS 2012).
 
 Flower's ``LocalDpMod`` clips weights alike. It wants the same arrays up as down, draws from NumPy's global generator
@@ -51,7 +51,7 @@ class GaussianMechanism:
     clipping_norm : float
         C, above 0, in the units of the rows.
     noise_multiplier : float
-        Deviation of the noise on each entry, in C; 0 or more. 0: clipping alone, which bounds what one client can do
+        Standard deviation of the noise on each entry, in C; 0 or more. 0: clipping alone, which bounds what one client can do
         to the others, and hides nothing.
     """
 
@@ -85,7 +85,7 @@ def private_upload(
     -------
     mapping of str to array
         Arrays that fit the declaration: floating-point ones and `ArraySpec.sensitive` counts clipped and noised,
-        others as they are. A count is 1 if what was clipped and noised is above the noise's deviation, else 0: so
+        others as they are. A count is 1 if what was clipped and noised is above the noise's standard deviation, else 0: so
         clipping alone changes no 1 or 0, and much noise drops more than it makes up.
     """
     released = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
@@ -107,7 +107,7 @@ def private_upload(
 
 
 def private_rows(rows: Arrays, spec: PayloadSpec, config: RunConfig, *scope: int | str) -> Arrays:
-    """Clip each public row and add noise, if the run config says so: (N, *shape), on the scale of what is stored.
+    """Clip each public sample and add noise, if the run config says so: (N, *shape), on the scale of what is stored.
 
     A row's L2 sensitivity is 2 C where it is replaced by any other, so the guarantee is a row's, for each time that it
     is shared. Labels are shown as they are.
@@ -123,7 +123,7 @@ def private_rows(rows: Arrays, spec: PayloadSpec, config: RunConfig, *scope: int
     if declared.maximum is not None:
         raise ConfigError(
             "public-clipping-norm: texts are tokens, which cannot be clipped; set it to 0, or take an algorithm that "
-            "shares no public rows"
+            "shares no public samples"
         )
     mechanism = GaussianMechanism(config.public_clipping_norm, config.public_noise_multiplier)
     flat = inputs.reshape(len(inputs), prod(inputs.shape[1:])).astype(np.float64)
@@ -178,7 +178,7 @@ def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sens
     Parameters
     ----------
     noise_multiplier : float
-        Deviation of the noise in clipping norms, 0 or more. 0, or next to nothing: no guarantee, infinite.
+        Standard deviation of the noise in clipping norms, 0 or more. 0, or next to nothing: no guarantee, infinite.
     uploads : int
         R, 0 or more.
     delta : float

@@ -78,7 +78,7 @@ class PublicIndex:
 
 
 def public_samples(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: bool) -> PayloadSpec:
-    """Declare public rows as they are stored, (N, *shape), and with `labelled` their labels (N,)."""
+    """Declare public samples as they are stored, (N, *shape), and with `labelled` their labels (N,)."""
     inputs = stored("inputs", rows, spec, dtype)
     labels = ArraySpec("labels", (rows,), "int64", minimum=0, maximum=spec.classes - 1)
     return PayloadSpec((inputs, labels) if labelled else (inputs,))

@@ -1,10 +1,10 @@
 """Accuracy against bytes, all algorithms on one scenario: ``python -m simulations.benchmarks.accuracy --out DIR``.
 
 Every algorithm of the catalogue, over three seeds, on equal terms: LeNet-5 at every client, which the methods for
-unlike models do not need and those that average weights do; ten clients whose mixes of classes are drawn from a
+heterogeneous models do not need and those that average weights do; ten clients whose mixes of classes are drawn from a
 Dirichlet distribution (0.5); Adam at 1e-3; ten mini-batches of 50 rows a client and round (FedH2L's word for that is
 ``exchange-every``); everything else as by default. What stays unequal belongs to the methods: FedMD's pre-training in
-round 1 and its digesting, FedRep's passes over the head, FML's second model, FedH2L's steps on public rows. CHFL is
+round 1 and its digesting, FedRep's passes over the head, FML's second model, FedH2L's steps on public samples. CHFL is
 there twice: its default, the sum of heads as printed, does harm with ten clients.
 
 The data are every tenth image of MNIST, written to ``DIR/data``, or without HETFL_DATA_DIR the bundled digits. Half of
@@ -12,7 +12,7 @@ a client's rows are its test set, and a tenth of the others is public. So traini
 its bytes; and each client is scored on the mix of classes that it has, which is what its model is for.
 
 Each run has a folder in DIR, and one that is there already is not run again. The table, ``DIR/accuracy.md``, has means
-and standard deviations over the seeds. Payload is that of all clients, up and down, public rows included:
+and standard deviations over the seeds. Payload is that of all clients, up and down, public samples included:
 
 - *best accuracy*: the highest mean accuracy over clients of any evaluated round (every second one);
 - *95 % of its best*: the first evaluated round that reached that share of the run's own best accuracy, and the payload

@@ -77,8 +77,8 @@ def overhead(clients: int, repeats: int) -> list[Row]:
         nobody = Member(
             0, 0, clients, "none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, (), "", (), (), (), (), 0, *[""] * 3
         )
-        for partition, node in enumerate(grid.get_node_ids()):
-            federation.roster.add(replace(nobody, node=node, partition=partition))
+        for client_id, node in enumerate(grid.get_node_ids()):
+            federation.roster.add(replace(nobody, node=node, client_id=client_id))
         return [
             Row(f"overhead, {name}, {clients} clients", "ms a message", _timed(act, repeats, clients), "<= 0.5 ms")
             for name, act in (("bare", bare), ("exchange", exchange))

@@ -136,14 +136,14 @@ def _engine(settings: Settings, folder: Path, workers: int = 1) -> float:
 
 def _loop(settings: Settings, start: Start) -> float:
     config = resolve(RunConfig.from_flat(settings))
-    loop = start(config, [_node(config, partition) for partition in range(config.clients)])
+    loop = start(config, [_node(config, client_id) for client_id in range(config.clients)])
     loop(1)  # the engine's first round does not count either, nor its last
     rounds = config.rounds - 2
     return rounds / seconds(lambda: loop(rounds))
 
 
-def _node(config: RunConfig, partition: int) -> Node:
-    own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
+def _node(config: RunConfig, client_id: int) -> Node:
+    own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
     return Node.from_context(Context(1, 1, own, RecordDict(), config.to_flat()))
 
 

@@ -5,7 +5,7 @@ ratio is of neighbours of one turn:
 
 - *import torch*: ``python -c "import torch"`` from start to end, the unit of the others;
 - *hetfl run*: ``hetfl run fedhe``, bundled digits, ten clients, one worker, from its start until round 1 is written
-  down: roll call, evaluation before training, ten clients' training and evaluation;
+  down: client registration, evaluation before training, ten clients' training and evaluation;
 - *hetfl --help*: from start to end;
 - *ClientApp*: from the start of a process that imports the ClientApp to the end of a train message of one mini-batch
   (`message`). Flower's deployment starts such a process for every message. "in Flower's process" also imports what

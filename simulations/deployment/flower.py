@@ -67,10 +67,10 @@ class Flower:
                 raise RuntimeError(f"the SuperLink does not answer:\n{self.logs()}")
             time.sleep(0.1)
 
-    def supernode(self, partition: int, partitions: int, /, **settings: Value) -> None:
+    def supernode(self, client_id: int, clients: int, /, **settings: Value) -> None:
         """Start the SuperNode of one client with its own settings, and do not wait for it."""
-        settings = {"partition-id": partition, "num-partitions": partitions, **settings}
-        self.node(f"supernode-{partition}", *self._as_node(partition), "--node-config", _toml(settings))
+        settings = {"partition-id": client_id, "num-partitions": clients, **settings}
+        self.node(f"supernode-{client_id}", *self._as_node(client_id), "--node-config", _toml(settings))
 
     def node(self, name: str, *options: str) -> None:
         """Start a SuperNode that is secured by these options alone, and do not wait for it."""

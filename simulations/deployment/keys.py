@@ -179,15 +179,15 @@ def _read_public(path: Path) -> str:
 def _check_server(keys: Keys, names: list[x509.GeneralName]) -> None:
     """Refuse a server certificate that clients of these hosts would not trust."""
     certificate, authority = _read_certificate(keys.server), _read_certificate(keys.ca)
-    anew = f"move {keys.server} and {keys.server_key.name} away to have new ones made"
+    remedy = f"move {keys.server} and {keys.server_key.name} away to have new ones made"
     held = {name for each in certificate.extensions if isinstance(each.value, _Names) for name in each.value}
     lacking = [str(name.value) for name in names if name not in held]
     if lacking:
-        raise ConfigError(f"the certificate of the server is not for {', '.join(lacking)}: {anew}")
+        raise ConfigError(f"the certificate of the server is not for {', '.join(lacking)}: {remedy}")
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, InvalidSignature):
-        raise ConfigError(f"the certificate of the server is not signed by {keys.ca}: {anew}") from None
+        raise ConfigError(f"the certificate of the server is not signed by {keys.ca}: {remedy}") from None
 
 
 def _builder(

@@ -24,7 +24,7 @@ from simulations.deployment.keys import Keys, make_keys
 SETTLED = ("clients", "data-dir", "dataset", "node-keys", "output-dir", "partition", "resume", "state-dir")
 """Run-config keys that a rehearsal sets itself."""
 
-OURS = ("clients", "start-clients", "start-timeout", "node-keys", "own-keys")
+OURS = ("clients", "start-clients", "start-timeout", "node-keys", "algorithm-options")
 """Run-config keys that it gives to the run besides the user's."""
 
 PATIENCE = 120.0
@@ -45,7 +45,7 @@ def rehearsal(
     Parameters
     ----------
     settings : mapping
-        Run-config keys, none of `SETTLED`. ``models`` is dealt over the nodes.
+        Run-config keys, none of `SETTLED`. ``models`` is assigned over the nodes.
     nodes : int
         K, how many SuperNodes, 1 or more; each has a part of the bundled digits as images.
     out : Path, optional
@@ -136,7 +136,7 @@ def _new_folder(config: RunConfig, out: Path | None) -> Path:
 
 def _start(federation: Flower, config: RunConfig, folder: Path, say: Callable[[str], object]) -> None:
     """Start the SuperLink, register the nodes' keys, start the SuperNodes."""
-    from hetfl_flwr.models import deal
+    from hetfl_flwr.models import assign
 
     try:
         federation.superlink("--database", str(federation.home / "superlink.db"))
@@ -146,7 +146,7 @@ def _start(federation: Flower, config: RunConfig, folder: Path, say: Callable[[s
         raise _failure(federation, str(error).partition(":\n")[0]) from None
     say(f"superlink   process {federation.processes['superlink'].pid}, {federation.address}, TLS, known nodes only")
     for number in range(config.clients):
-        own, model = folder / f"node-{number}", deal(config.models, number)
+        own, model = folder / f"node-{number}", assign(config.models, number)
         folders: dict[str, Value] = {"dataset": str(own / "data"), "state-dir": str(own / "state")}
         federation.supernode(number, config.clients, model=model, partition="all", **folders)
         images, process = len(list(own.glob("data/*/*.png"))), federation.processes[f"supernode-{number}"]

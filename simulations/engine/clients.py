@@ -120,11 +120,11 @@ class Clients:
             self.rest([next(iter(self._bytes))])
 
     def _wake(self, node: int) -> None:
-        partition, records = node - FIRST_NODE, RecordDict()
+        client_id, records = node - FIRST_NODE, RecordDict()
         if self._records(node).exists():
             records = recorddict_from_proto(ProtoRecordDict.FromString(self._records(node).read_bytes()))
-        own: dict[str, Value] = {"partition-id": partition, "num-partitions": self._count}
-        file = FileStore(self._scratch, partition, lasting=False)
+        own: dict[str, Value] = {"partition-id": client_id, "num-partitions": self._count}
+        file = FileStore(self._scratch, client_id, lasting=False)
         context = ResidentContext(self._run, node, own, records, self._run_config, file=file)
         self._contexts[node], self._bytes[node] = context, 0
 

@@ -74,7 +74,7 @@ class LocalGrid(Grid):
         memory: int = MEMORY,
     ) -> None:
         self.stop_requested = False
-        self._nodes = [FIRST_NODE + partition for partition in range(clients)]
+        self._nodes = [FIRST_NODE + client_id for client_id in range(clients)]
         self._run = run
         self._sent = 0
         self._replies: dict[str, Message] = {}
@@ -158,9 +158,9 @@ class LocalGrid(Grid):
     def _duration(self, message: Message) -> float:
         if message.metadata.message_type != MessageType.TRAIN:
             return 0.0
-        partition = message.metadata.dst_node_id - FIRST_NODE
-        jitter = generator(self._config.seed, partition, self._sent, "seconds").uniform(0.9, 1.1)
-        return self._seconds[partition % len(self._seconds)] * jitter
+        client_id = message.metadata.dst_node_id - FIRST_NODE
+        jitter = generator(self._config.seed, client_id, self._sent, "seconds").uniform(0.9, 1.1)
+        return self._seconds[client_id % len(self._seconds)] * jitter
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages and return all replies. There is no timeout: clients here answer or raise."""
@@ -176,14 +176,14 @@ class LocalGrid(Grid):
         self._settle()
         self._host.tell("flush")
         digests = {k: self._store(k).give(folder / f"client-{k}") for k in range(len(self._nodes))}
-        return {partition: digest for partition, digest in digests.items() if digest is not None}
+        return {client_id: digest for client_id, digest in digests.items() if digest is not None}
 
-    def load_clients(self, folder: Path, partitions: Set[int]) -> None:
+    def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
         """Take up the state of each of these clients; what the others have saved since is forgotten."""
-        for partition in range(len(self._nodes)):
-            store = self._store(partition)
-            if partition in partitions:
-                store.write((folder / f"client-{partition}").read_bytes())
+        for client_id in range(len(self._nodes)):
+            store = self._store(client_id)
+            if client_id in client_ids:
+                store.write((folder / f"client-{client_id}").read_bytes())
             else:
                 store.forget()
         self._host.tell("drop")
@@ -210,7 +210,7 @@ class LocalGrid(Grid):
         while (reply := self._host.receive()) is not None:
             self._replies[reply.metadata.reply_to_message_id] = reply
 
-    def _store(self, partition: int) -> FileStore:
+    def _store(self, client_id: int) -> FileStore:
         if self._config.state_dir:
-            return run_store(self._config, str(self._run), partition)
-        return FileStore(self._scratch, partition, lasting=False)
+            return run_store(self._config, str(self._run), client_id)
+        return FileStore(self._scratch, client_id, lasting=False)

@@ -128,12 +128,12 @@ class ResidentContext(Context):
         """Return a model that this process has already, with the client's saved weights; None where it has saved none.
 
         All clients of one architecture take turns with it, but for those that run together. Models of the user's own,
-        which may keep what no state holds, are built anew.
+        which may keep what no state holds, are rebuilt.
         """
         config, name, stamp = around["config"], around["model_name"], around["stamp"]
         if around["store"] is not self.store or name not in ZOO:
             return None
-        state = self.store.load(stamp, f"client {stamp.partition} ({name})")
+        state = self.store.load(stamp, f"client {stamp.client_id} ({name})")
         saved = state.tensors if state else {}
         weights = {key.removeprefix("model."): saved[key] for key in saved if key.startswith("model.")}
         if not weights:

@@ -262,7 +262,7 @@ def small_charts(run: Run) -> list[SmallChart]:
 
     charts = []
     for client in run.clients:
-        own = [(at, accuracy) for at, partition, accuracy in scores if partition == client["partition"]]
+        own = [(at, accuracy) for at, client_id, accuracy in scores if client_id == client["partition"]]
         if own:
             name = " ".join(filter(None, (f"client {client['partition']}", client["model"])))
             told = f"{percent(own[0][1])} to {percent(own[-1][1])}"

@@ -251,12 +251,12 @@ def _traffic(run: Run) -> Sheet:
 def _clients(run: Run, split: Split | str) -> Sheet:
     """Return a row a client: its first, best and last accuracy are on its own test samples."""
     scores = client_scores(run.rounds)
-    failed = [failure.partition for record in run.rounds for failure in record.failures]
+    failed = [failure.client_id for record in run.rounds for failure in record.failures]
     shares = {} if isinstance(split, str) else {share.client: share for share in split.shares}
     classes = {client: str(share.classes) for client, share in shares.items()}
     own: dict[int, list[float]] = {client["partition"]: [] for client in run.clients}
-    for _, partition, accuracy in scores:
-        own.setdefault(partition, []).append(accuracy)
+    for _, client_id, accuracy in scores:
+        own.setdefault(client_id, []).append(accuracy)
     columns: list[tuple[str, bool, Callable[[ClientRecord], str]]] = [
         ("client", True, lambda client: str(client["partition"])),
         ("model", False, lambda client: client["model"] or NOTHING),
@@ -287,7 +287,7 @@ def _failures(run: Run) -> Sheet | None:
     for record in run.rounds:
         for failure in record.failures:
             reason = " ".join(failure.reason.split())
-            found.setdefault((failure.partition, failure.stage, reason), []).append(record.round)
+            found.setdefault((failure.client_id, failure.stage, reason), []).append(record.round)
     if not found:
         return None
     rows = [

@@ -231,7 +231,7 @@ def _client_name(client: ClientRecord) -> str:
 def _draw_clients(axes: Axes, run: Run, marker: str) -> None:
     scores = client_scores(run.rounds)
     for number, client in enumerate(run.clients):
-        points = [(at, accuracy) for at, partition, accuracy in scores if partition == client["partition"]]
+        points = [(at, accuracy) for at, client_id, accuracy in scores if client_id == client["partition"]]
         axes.plot(
             *np.array(points, dtype=np.float64).reshape(-1, 2).T,
             color=COLOURS[number % CLIENT_COLOURS],

@@ -178,11 +178,11 @@ def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
 
 def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
     scores = client_scores(rounds)
-    before = {partition: accuracy for number, partition, accuracy in scores if number == 0}
-    after = {partition: accuracy for number, partition, accuracy in scores if number}
+    before = {client_id: accuracy for number, client_id, accuracy in scores if number == 0}
+    after = {client_id: accuracy for number, client_id, accuracy in scores if number}
     return [
         ClientRecord(
-            partition=partition,
+            partition=client_id,
             model=None,
             dataset=None,
             owners=None,
@@ -190,15 +190,15 @@ def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
             train=None,
             validation=None,
             test=None,
-            accuracy_before=before.get(partition),
-            accuracy=after.get(partition),
+            accuracy_before=before.get(client_id),
+            accuracy=after.get(client_id),
             bytes_up=None,
             bytes_down=None,
             versions=None,
             uploads=None,
             epsilon=None,
         )
-        for partition in {partition for _, partition, _ in scores}
+        for client_id in {client_id for _, client_id, _ in scores}
     ]
 
 
@@ -208,7 +208,7 @@ def figures(run: Run) -> Summary:
         return run.summary
     evaluated = [record for record in run.rounds if record.accuracy is not None]
     last = evaluated[-1] if evaluated else None
-    scores = {partition: accuracy for _, partition, accuracy in client_scores(evaluated[-1:])}
+    scores = {client_id: accuracy for _, client_id, accuracy in client_scores(evaluated[-1:])}
     validated = [record.validation_accuracy for record in run.rounds if record.validation_accuracy is not None]
     clients = int(run.config.get("clients", 0)) or len(run.clients)
     return Summary(
@@ -219,7 +219,7 @@ def figures(run: Run) -> Summary:
         seed=int(run.config["seed"]),
         engine=None,
         accuracy=last.accuracy if last else None,
-        accuracy_per_client=[scores.get(partition) for partition in range(clients)],
+        accuracy_per_client=[scores.get(client_id) for client_id in range(clients)],
         acc=last.acc if last else None,
         bwt=last.bwt if last else None,
         fwt=last.fwt if last else None,

@@ -1,4 +1,4 @@
-"""Skeleton, client half: what a client learns, and what it tells."""
+"""Skeleton, client side: what a client learns, and what it tells."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from .strategy import downloaded, uploaded
 class SkeletonClient(KnowledgeClient):
     """Trains on its own samples, with logits drawn to the average ones of their class.
 
-    Wire   as of the server half.
+    Wire   as of the server side.
     State  the model, the optimizer's moments.
 
     Parameters
@@ -23,7 +23,7 @@ class SkeletonClient(KnowledgeClient):
     node : Node
         The client's model, data and run config.
     weight : float
-        Weight of what others teach, 0 or more. 0 is local training.
+        Weight of the distillation term, 0 or more. 0 is local training.
     """
 
     def __init__(self, node: Node, *, weight: Annotated[float, Field(ge=0)] = 1.0) -> None:
@@ -31,11 +31,11 @@ class SkeletonClient(KnowledgeClient):
         self.weight = weight
 
     def download_spec(self) -> PayloadSpec:
-        """Expect what the server half declares."""
+        """Expect what the server side declares."""
         return downloaded(self.node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send what the server half declares."""
+        """Send what the server side declares."""
         return uploaded(self.node.data.spec.classes)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
@@ -44,16 +44,16 @@ class SkeletonClient(KnowledgeClient):
         ``self.node`` has model and data; of what is set in here, the model, the optimizer of `optimizer` and
         ``self.numbers`` survive until the next round.
         """
-        taught = torch.from_numpy(download["logits"]).to(self.node.device)
+        averages = torch.from_numpy(download["logits"]).to(self.node.device)
         known = torch.from_numpy(download["known"]).to(self.node.device)
-        sums, counts = torch.zeros_like(taught), torch.zeros(len(known), dtype=torch.int64, device=self.node.device)
+        sums, counts = torch.zeros_like(averages), torch.zeros(len(known), dtype=torch.int64, device=self.node.device)
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             """Return the loss of a batch. The paper's loss goes here."""
             logits: Tensor = self.node.model(inputs)
             sums.index_add_(0, labels, logits.detach())
             counts.add_(torch.bincount(labels, minlength=len(counts)))
-            distances = (logits - taught[labels]).square().mean(1) * known[labels]
+            distances = (logits - averages[labels]).square().mean(1) * known[labels]
             return functional.cross_entropy(logits, labels) + self.weight * distances.mean()
 
         samples, mean_loss = self.train(self.batches(round), loss)

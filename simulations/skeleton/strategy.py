@@ -1,4 +1,4 @@
-"""Skeleton, server half: what the server knows, sends and makes of uploads.
+"""Skeleton, server side: what the server knows, sends and makes of uploads.
 
 Here goes the citation: authors, title, where and when.
 """
@@ -43,15 +43,15 @@ class Skeleton(KnowledgeStrategy):
         classes = roster.classes
         return {"logits": np.zeros((classes, classes), np.float32), "known": np.zeros(classes, bool)}
 
-    def download_for(self, member: Member, knowledge: Arrays, round: int) -> Arrays:
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Return what one client is sent: here all that is known."""
-        return knowledge
+        return server_state
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect logits and counts."""
         return uploaded(member.classes)
 
-    def absorb(self, knowledge: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Return what the server knows after a round.
 
         The paper's server goes here. This one takes the mean over all samples of a class, whoever has them.
@@ -61,5 +61,5 @@ class Skeleton(KnowledgeStrategy):
         total = counts.sum(0)
         mean = (counts[:, :, None] * logits).sum(0) / np.maximum(total, 1)[:, None]
         seen = total > 0
-        learnt = np.where(seen[:, None], mean, knowledge["logits"]).astype(np.float32)
-        return {"logits": learnt, "known": knowledge["known"] | seen}
+        learnt = np.where(seen[:, None], mean, server_state["logits"]).astype(np.float32)
+        return {"logits": learnt, "known": server_state["known"] | seen}

@@ -46,7 +46,7 @@ class AlgorithmContract:
 
     @pytest.fixture
     def lab(self, name: str, tmp_path: Path) -> Iterator[Lab]:
-        """Build federations of the algorithm: unlike models if it takes them, one with dropout and batch norm.
+        """Build federations of the algorithm: heterogeneous models if it takes them, one with dropout and batch norm.
 
         No client has all classes.
         """
@@ -71,12 +71,12 @@ class AlgorithmContract:
         assert [entry["failures"] for entry in rounds] == [[], [], [], []]
 
     def test_an_embedding_width_for_all_is_the_width_of_models_on_both_sides(self, lab: Lab) -> None:
-        """With ``width = 6`` both halves declare payloads of that width."""
+        """With ``width = 6`` both sides declare payloads of that width."""
         rounds = entries(lab.run(lab.config(width=6, rounds=1)))
         assert [entry["failures"] for entry in rounds] == [[], []]
 
     def test_a_client_built_anew_for_each_message_equals_one_kept_alive(self, lab: Lab) -> None:
-        """Built anew it has nothing but its state store; uploads, metrics and models are the same bits.
+        """Built again it has nothing but its state store; uploads, metrics and models are the same bits.
 
         What a client keeps belongs in `modules`, ``self.numbers`` and the optimizers of ``self.optimizer()``.
         """
@@ -97,7 +97,7 @@ class AlgorithmContract:
         settings = dict(message.content.config_records[CONFIG])
         kept = deepcopy((download, settings))
         node = lab.node(config)
-        give_seeds(node, federation, strategy)
+        give_public_samples(node, federation, strategy)
         build_client(config, node).fit(download, settings)
         assert settings == kept[1]
         for array, copy in zip(download, kept[0], strict=True):
@@ -106,12 +106,12 @@ class AlgorithmContract:
     def test_a_client_that_raises_is_named_and_the_round_goes_on(
         self, name: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """`absorb` gets the uploads of the others."""
+        """`aggregate` gets the uploads of the others."""
         client = chosen(lab.config()).client
         learn = client.learn
 
         def broken(self: Any, download: Any, round: int) -> Any:
-            if self.node.partition == 1:
+            if self.node.client_id == 1:
                 raise RuntimeError("the disk\nis full")
             return learn(self, download, round)
 
@@ -124,7 +124,7 @@ class AlgorithmContract:
             ]
 
     def test_the_order_of_replies_changes_no_bit(self, lab: Lab) -> None:
-        """`absorb` gets its uploads ordered by partition, whoever was first."""
+        """`aggregate` gets its uploads ordered by partition, whoever was first."""
         config = lab.config(clients=3)
         learnt = []
         for grid in (None, Reversing(config)):
@@ -135,7 +135,7 @@ class AlgorithmContract:
     def test_a_strategy_keeps_nothing_in_itself_between_two_rounds(self, lab: Lab) -> None:
         """Given round 1 again after a round 2, it comes to the same as the first time: all it knows is in its arrays.
 
-        What the server is to remember belongs into what `initial` and `absorb` return.
+        What the server is to remember belongs into what `initial` and `aggregate` return.
         """
         federation = lab.federation(lab.config())
         strategy, arrays, exchange = first_round(federation)
@@ -149,13 +149,13 @@ class AlgorithmContract:
         assert bits(again) == bits(once)
 
     def test_the_payload_measured_is_the_payload_declared(self, lab: Lab) -> None:
-        """Up to the limit, where a size is known to the sender alone. Round 0 has those of public rows alone."""
+        """Up to the limit, where a size is known to the sender alone. Round 0 has those of public samples alone."""
         config = lab.config()
         federation = lab.federation(config)
         strategy, _ = prepared(federation)
-        nodes = [lab.node(config, partition) for partition in range(config.clients)]
+        nodes = [lab.node(config, client_id) for client_id in range(config.clients)]
         for node in nodes:
-            give_seeds(node, federation, strategy)
+            give_public_samples(node, federation, strategy)
         clients = [build_client(config, node) for node in nodes]
         specs = {"up": [client.upload_spec() for client in clients], "down": [one.download_spec() for one in clients]}
         rounds = entries(lab.run(config))
@@ -167,7 +167,7 @@ class AlgorithmContract:
             assert (rounds[0][f"bytes_{way}"] == 0) == (getattr(strategy, "sharing", None) is None)
 
     def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was(self, lab: Lab, tmp_path: Path) -> None:
-        """In its bits and its bytes: public rows are told the clients anew, and are counted once, in round 0.
+        """In its bits and its bytes: public samples are told the clients again, and are counted once, in round 0.
 
         This also sees that two runs with the same seed are the same bits.
         """
@@ -220,20 +220,20 @@ def train(federation: Federation, strategy: Any, arrays: ArrayRecord, round: int
 
 
 def prepared(federation: Federation) -> tuple[Any, ArrayRecord]:
-    """Return the strategy and what it knows before round 1; public rows are shared where it needs them."""
+    """Return the strategy and what it knows before round 1; public samples are shared where it needs them."""
     strategy = build_strategy(federation.config)
     arrays = strategy.prepare(federation.roster, federation.config)
     assert federation.share(getattr(strategy, "sharing", None)).failures == []
     return strategy, arrays
 
 
-def give_seeds(node: Node, federation: Federation, strategy: Any) -> None:
+def give_public_samples(node: Node, federation: Federation, strategy: Any) -> None:
     """Bring a node that is not the federation's own what the others have shared."""
     sharing = getattr(strategy, "sharing", None)
     if sharing is not None and sharing.to_clients:
-        for partition, block in federation.roster.seeds.items():
-            if partition != node.partition:
-                node.keep_seeds(to_record({f"{name}.{partition}": array for name, array in block.items()}))
+        for client_id, block in federation.roster.public_samples.items():
+            if client_id != node.client_id:
+                node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
 
 
 def first_round(federation: Federation) -> tuple[Any, ArrayRecord, Exchange]:
@@ -255,21 +255,21 @@ def _played(lab: Lab, *, rebuild: bool) -> tuple[list[Any], list[dict[str, bytes
     """Play two rounds, and return what was said in them and the models at the end."""
     config = lab.config()
     federation = lab.federation(config)
-    contexts = [lab.context(config, partition) for partition in range(config.clients)]
+    contexts = [lab.context(config, client_id) for client_id in range(config.clients)]
     nodes = [Node.from_context(context) for context in contexts]
     clients = [build_client(config, node) for node in nodes]
     strategy, arrays = prepared(federation)
     for node in nodes:
-        give_seeds(node, federation, strategy)
+        give_public_samples(node, federation, strategy)
     said = []
     for round in (1, 2):
         view = federation.view(list(federation.roster))
         replies = []
-        for partition, message in enumerate(strategy.configure_train(round, arrays, ConfigRecord(), view)):
+        for client_id, message in enumerate(strategy.configure_train(round, arrays, ConfigRecord(), view)):
             if rebuild:
-                nodes[partition] = Node.from_context(contexts[partition])
-                clients[partition] = build_client(config, nodes[partition])
-            replies.append(answered(clients[partition], message))
+                nodes[client_id] = Node.from_context(contexts[client_id])
+                clients[client_id] = build_client(config, nodes[client_id])
+            replies.append(answered(clients[client_id], message))
             content = replies[-1].content
             said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))
         arrays, _ = strategy.aggregate_train(round, replies)
@@ -277,7 +277,7 @@ def _played(lab: Lab, *, rebuild: bool) -> tuple[list[Any], list[dict[str, bytes
 
 
 def _kept(client: Any) -> dict[str, bytes]:
-    """Return a client's model in bits; without state, its counters begin anew in each round."""
+    """Return a client's model in bits; without state, its counters starts over in each round."""
     return {
         key: tensor.numpy().tobytes()
         for key, tensor in client.node.model.state_dict().items()

@@ -33,7 +33,7 @@ SMALL: Mapping[str, Value] = {
     "rounds": 2,
     "batch-size": 20,
 }
-"""Config keys of all that is built here unless others are given: digits, two clients with unlike models, two rounds."""
+"""Config keys of all that is built here unless others are given: digits, two clients with heterogeneous models, two rounds."""
 
 NORMED = f"{__name__}:normed"
 """The model of `normed`, as a config names it."""
@@ -72,14 +72,14 @@ class Lab:
         """Build the local engine with the clients of a config."""
         return self._grids.enter_context(LocalGrid(config.to_flat(), config.clients, run, workers, app))
 
-    def context(self, config: RunConfig, partition: int = 0, *, run: int = RUN, **node_config: Value) -> Context:
+    def context(self, config: RunConfig, client_id: int = 0, *, run: int = RUN, **node_config: Value) -> Context:
         """Build the Context of one client, as Flower hands it over; more node-config keys may follow."""
-        own: dict[str, Value] = {"partition-id": partition, "num-partitions": config.clients}
-        return Context(run, 2**62 + partition, own | _with_dashes(node_config), RecordDict(), config.to_flat())
+        own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
+        return Context(run, 2**62 + client_id, own | _with_dashes(node_config), RecordDict(), config.to_flat())
 
-    def node(self, config: RunConfig, partition: int = 0, **node_config: Value) -> Node:
+    def node(self, config: RunConfig, client_id: int = 0, **node_config: Value) -> Node:
         """Build the Node of one client: its data, its model with initial weights, an empty state store."""
-        return Node.from_context(self.context(config, partition, run=RUN, **node_config))
+        return Node.from_context(self.context(config, client_id, run=RUN, **node_config))
 
     def federation(self, config: RunConfig, grid: Grid | None = None) -> Federation:
         """Build an assembled Federation over the local engine, or over a Grid of your own."""

@@ -26,7 +26,7 @@ Rows = tuple[Tensor, Tensor]
 class Learner:
     """A client: its model, and the rows that it trains on."""
 
-    partition: int
+    client_id: int
     model: nn.Module
     optimizer: torch.optim.Optimizer
     training: Rows
@@ -35,13 +35,13 @@ class Learner:
     def of(cls, config: RunConfig, node: Node) -> "Learner":
         """Give the loop the model and the rows of one of the engine's clients."""
         optimizer = make_optimizer(config, node.model.parameters())
-        return cls(node.partition, node.model, optimizer, ready(node.data.train))
+        return cls(node.client_id, node.model, optimizer, ready(node.data.train))
 
     def batches(self, config: RunConfig, round: int) -> Iterator[Rows]:
         """Draw the mini-batches of a round."""
         inputs, labels = self.training
         for rows in draw_batches(
-            generator(config.seed, self.partition, round, "batches"),
+            generator(config.seed, self.client_id, round, "batches"),
             len(labels),
             config.batch_size,
             epochs=config.local_epochs,

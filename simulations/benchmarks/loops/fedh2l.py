@@ -15,12 +15,12 @@ from hetfl_flwr.seeding import generator
 from simulations.benchmarks.loops import Learner, Rows, ready
 
 Signal = tuple[Tensor, Tensor, Tensor]
-"""Numbers (B,) of a teacher's public rows, its posteriors (B, C) on them, and its accuracy."""
+"""Numbers (B,) of a teacher's public samples, its posteriors (B, C) on them, and its accuracy."""
 
 
 @dataclass
 class Student(Learner):
-    """A client, the public rows of all, and the gradient of its last local step."""
+    """A client, the public samples of all, and the gradient of its last local step."""
 
     public: dict[int, Rows]
     local: Tensor
@@ -33,14 +33,14 @@ def start(config: RunConfig, nodes: Sequence[Node]) -> Callable[[int], dict[int,
 
 def _students(config: RunConfig, nodes: Sequence[Node]) -> list[Student]:
     """Give each its own rows first, then the public ones of others."""
-    public = {node.partition: ready(node.data.public) for node in nodes}
+    public = {node.client_id: ready(node.data.public) for node in nodes}
     made = []
     for node in nodes:
         own = Learner.of(config, node)
-        blocks = [own.training, *(rows for owner, rows in public.items() if owner != node.partition)]
+        blocks = [own.training, *(rows for owner, rows in public.items() if owner != node.client_id)]
         inputs, labels = (torch.cat(parts) for parts in zip(*blocks, strict=True))
         local = torch.zeros_like(flat_gradient(node.model.parameters()))
-        made.append(Student(node.partition, node.model, own.optimizer, (inputs, labels), public, local))
+        made.append(Student(node.client_id, node.model, own.optimizer, (inputs, labels), public, local))
     return made
 
 
@@ -48,13 +48,13 @@ def _run(config: RunConfig, clients: Sequence[Student], rounds: int) -> dict[int
     """Return the last signals by client."""
     signals: dict[int, Signal] = {}
     for round in range(1, rounds + 1):
-        signals = {client.partition: _turn(config, client, signals, round) for client in clients}
+        signals = {client.client_id: _turn(config, client, signals, round) for client in clients}
     return signals
 
 
 def _turn(config: RunConfig, client: Student, signals: dict[int, Signal], round: int) -> Signal:
     client.model.train()
-    teachers = {owner: signal for owner, signal in signals.items() if owner != client.partition}
+    teachers = {owner: signal for owner, signal in signals.items() if owner != client.client_id}
     if teachers:
         _global_step(client, teachers)
     _local_step(config, client, round)
@@ -89,8 +89,8 @@ def _local_step(config: RunConfig, client: Student, round: int) -> None:
 
 @torch.no_grad()
 def _signal(config: RunConfig, client: Student, round: int) -> Signal:
-    inputs, labels = client.public[client.partition]
-    draw = generator(config.seed, client.partition, round, "seeds")
+    inputs, labels = client.public[client.client_id]
+    draw = generator(config.seed, client.client_id, round, "seeds")
     rows = torch.from_numpy(draw.choice(len(labels), min(config.batch_size, len(labels)), replace=False))
     posteriors = functional.softmax(client.model.eval()(inputs[rows]), 1)
     return rows, posteriors, (posteriors.argmax(1) == labels[rows]).float().mean()

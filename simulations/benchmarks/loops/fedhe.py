@@ -34,7 +34,7 @@ def _run(config: RunConfig, clients: Sequence[Learner], classes: int, rounds: in
 def _turn(config: RunConfig, client: Learner, mean: Tensor, known: Tensor, round: int) -> tuple[Tensor, Tensor]:
     client.model.train()
     sums, counts = torch.zeros_like(mean), torch.zeros(len(known), dtype=torch.int64)
-    with seeded(config.seed, client.partition, round, "train"):
+    with seeded(config.seed, client.client_id, round, "train"):
         for inputs, labels in client.batches(config, round):
             logits = client.model(inputs)
             sums.index_add_(0, labels, logits.detach())

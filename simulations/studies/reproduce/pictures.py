@@ -48,7 +48,7 @@ def _figure(width: float, height: float) -> "Figure":
 
 
 def _bars(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
-    """Draw a panel a measure: for each row the paper's figure, and the mean and deviation of ours."""
+    """Draw a panel a measure: for each row the paper's figure, and the mean and standard deviation of ours."""
     measures = recipe.figure.measures or list(recipe.measures)
     rows = list(dict.fromkeys(outcome.cell.name for outcome in found))
     figure = _figure(4 * len(measures) + 2, 0.4 * len(rows) + 1.6)
@@ -107,7 +107,7 @@ def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "
 
 
 def _lines(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
-    """Draw a panel a measure: for each row the mean and deviation over the columns."""
+    """Draw a panel a measure: for each row the mean and standard deviation over the columns."""
     measures = recipe.figure.measures or list(recipe.measures)
     figure = _figure(5.2 * len(measures), 4)
     for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
