@@ -78,7 +78,7 @@ def for_heterogeneous_models() -> list[str]:
 
 
 def for_flower(config: RunConfig) -> dict[str, Value]:
-    """Return all keys as ``flwr run -c`` takes them: the own ones of an algorithm of somebody else in ``algorithm-options``."""
+    """Return all keys as ``flwr run -c`` takes them: options of an outside algorithm in ``algorithm-options``."""
     flat, prefix = config.to_flat(), f"{config.algorithm}."
     if config.algorithm in names():
         return flat

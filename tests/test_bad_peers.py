@@ -40,7 +40,7 @@ LITTLE = {
 
 
 def small(name: str, **keys: Any) -> RunConfig:
-    """Return a config of three clients, with heterogeneous models where the algorithm takes them, and hardly any work."""
+    """Return a config of three clients, with heterogeneous models where that is allowed, and hardly any work."""
     flat = {
         "algorithm": name,
         "models": f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED,

@@ -1,7 +1,7 @@
 """Run folders of two or three rounds, whose figures are derived by hand."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.schema import ClientRecord, Round, summary_file
-from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.runs.schema import ClientRecord, Round, round_line, summary_file
 from simulations.cli import main
 from simulations.reports.plots import compare_figure, plot_compare, plot_run, run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
@@ -34,7 +33,7 @@ def line(number: int, scores: list[float], sent: int = 100, **changes: Any) -> d
         evaluation_wire=7,
         clients={str(client): {"accuracy": score, "loss": 1.0} for client, score in enumerate(scores)},
     )
-    return asdict(entry) | changes
+    return json.loads(round_line(entry)) | changes
 
 
 LINES = [line(0, [0.0, 0.2], sent=0), line(1, [0.4, 0.6]), line(2, []), line(3, [0.7, 0.9])]
@@ -95,7 +94,7 @@ def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
 
 
 def test_many_failures_are_cut_short(tmp_path: Path) -> None:
-    failures = [asdict(Failure(1, "train", f"client 1: {number}", 1)) for number in range(12)]
+    failures = [{"partition": 1, "stage": "train", "reason": f"client 1: {number}", "node": 1} for number in range(12)]
     run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=failures), LINES[3]]))
     cells = list(summary_table(run).columns[1].cells)
     assert [str(cell) for cell in cells[-2:]] == ["round 2: client 1: 9", "and 2 more in rounds.jsonl"]
