@@ -150,11 +150,11 @@ def check_options(config: RunConfig) -> None:
             raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
     for half in (find(config.algorithm).strategy, find(config.algorithm).client):
         _typed(config, half)
-    if config.projection != "none" and not getattr(find(config.algorithm).client, "two_terms", False):
+    if config.projection != "none" and not getattr(find(config.algorithm).client, "has_distillation_term", False):
         able = [name for name in names() if find(name).client.has_distillation_term]
         raise ConfigError(
-            f"projection = {config.projection}: the loss of {config.algorithm} has no term of its own for what others "
-            f"teach; these have: {', '.join(able)}"
+            f"projection = {config.projection}: the loss of {config.algorithm} has no distillation term; these have one: "
+            f"{', '.join(able)}"
         )
 
 

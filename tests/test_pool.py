@@ -160,7 +160,7 @@ class Forging(LocalGrid):
 def test_a_client_whose_seeds_are_wrong_is_named_and_left_out(make_config, shared, arrays, said):
     federation, exchange = shared(Sharing(), Forging(make_config(clients=3), SHARE, arrays))
     [failure] = exchange.failures
-    assert (failure.client_id, failure.stage) == (1, "sharing of seeds")
+    assert (failure.client_id, failure.stage) == (1, "sharing of public samples")
     assert failure.reason.startswith("client 1 (lenet5): ")
     assert failure.reason.endswith(said)
     assert [one.client_id for one in federation.holding(federation.roster, Sharing())] == [0, 2]
