@@ -242,7 +242,7 @@ def test_owners_are_not_divided():
 
 
 def halved(fraction, client, **changes):
-    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "halved_fraction": fraction, "partition_id": client}
+    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "half_data_fraction": fraction, "partition_id": client}
     return load_client(**(keys | changes))
 
 

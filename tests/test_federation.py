@@ -326,7 +326,7 @@ def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_u
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if "client registration" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "registration reply" in record.getMessage()]
     assert "no registration reply within 0.01 s from node 99:" in said
     assert "started again" in said
 
