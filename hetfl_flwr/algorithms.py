@@ -194,8 +194,8 @@ def check_options(config: RunConfig) -> None:
     if config.projection != "none" and not getattr(client, "two_terms", False):
         able = [name for name in names() if find(name).client.has_distillation_term]
         raise ConfigError(
-            f"projection = {config.projection}: the loss of {config.algorithm} has no term of its own for what others "
-            f"teach; these have: {', '.join(able)}"
+            f"projection = {config.projection}: the loss of {config.algorithm} has no distillation term; these have one: "
+            f"{', '.join(able)}"
         )
 
 

@@ -179,9 +179,7 @@ def test_what_cannot_be_a_name_is_an_unknown_algorithm(name, refusal):
 @pytest.mark.parametrize("name", ["fedavg", "fedh2l", "local"])
 def test_a_projection_where_there_are_no_two_terms_is_refused(name, refusal):
     said = refusal(ConfigError, resolve, RunConfig(algorithm=name, projection="qp"))
-    assert said.startswith(
-        f"projection = qp: the loss of {name} has no term of its own for what others teach; these have"
-    )
+    assert said.startswith(f"projection = qp: the loss of {name} has no distillation term; these have one: ")
     assert "fedhe" in said
 
 

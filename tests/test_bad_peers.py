@@ -298,7 +298,7 @@ def test_a_client_whose_public_rows_are_bad_is_left_out_until_it_has_sent_good_o
     config = small(name, rounds=2, output_dir=str(tmp_path))
     rounds = entries(run_federation(config, Tampering(config, 1, each_round([cut]), SHARE)))
     [failure] = rounds[0]["failures"]
-    assert (failure["partition"], failure["stage"]) == (1, "sharing of seeds")
+    assert (failure["partition"], failure["stage"]) == (1, "sharing of public samples")
     assert "array 'inputs' has shape" in failure["reason"]
     assert ["train-loss" in entry["clients"]["1"] for entry in rounds] == [False, False, True]
     assert all("train-loss" in entry["clients"][other] for entry in rounds[1:] for other in "02")

@@ -23,8 +23,8 @@ GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.
 def member(client_id, node=None, **fields):
     defaults = {
         "node": 100 - client_id if node is None else node,  # node ids run against the partitions
-        "partition": client_id,
-        "partitions": max(3, client_id + 1),
+        "client_id": client_id,
+        "clients": max(3, client_id + 1),
         "model": "mlp",
         "parameters": 10,
         "width": 4,
@@ -148,7 +148,7 @@ def test_the_answer_to_the_roll_call_comes_back_as_it_was():
     "content",
     [
         RecordDict(),
-        RecordDict({"member": ConfigRecord({"partition": 1})}),
+        RecordDict({"member": ConfigRecord({"client_id": 1})}),
     ],
     ids=["no record", "fields missing"],
 )
@@ -162,12 +162,12 @@ def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"partition": "first"}, "partition is no valid partition of a client: input should be a valid integer"),
-        ({"partition": -1}, "partition is no valid partition of a client: input should be greater than or equal to 0"),
-        ({"partition": 2**31}, "partition is no valid partition of a client: input should be less than 1000000"),
-        ({"partition": 3}, "partition = 3 of 3 partitions"),
-        ({"partitions": 2**40}, "partitions is no valid partitions of a client: input should be less than"),
-        ({"partitions": 0}, "partitions is no valid partitions of a client: input should be greater than"),
+        ({"client_id": "first"}, "client_id is no valid client_id of a client: input should be a valid integer"),
+        ({"client_id": -1}, "client_id is no valid client_id of a client: input should be greater than or equal to 0"),
+        ({"client_id": 2**31}, "client_id is no valid client_id of a client: input should be less than 1000000"),
+        ({"client_id": 3}, "client_id = 3 of 3 clients"),
+        ({"clients": 2**40}, "clients is no valid clients of a client: input should be less than"),
+        ({"clients": 0}, "clients is no valid clients of a client: input should be greater than"),
         ({"model": "mlp\nclient 0 (mlp): broke"}, "model is no valid model of a client: expected printable characters"),
         ({"model": "\x1b[31m"}, "model is no valid model of a client: expected printable characters"),
         ({"model": "m" * 201}, "model is no valid model of a client: string should have at most 200 characters"),
@@ -326,7 +326,7 @@ def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_u
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if "client registration" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "registration reply" in record.getMessage()]
     assert "no registration reply within 0.01 s from node 99:" in said
     assert "started again" in said
 

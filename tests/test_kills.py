@@ -390,7 +390,7 @@ OTHER = {
     "algorithm": ({"algorithm": "local"}, "another algorithm: found 'fedhe', expected 'local'"),
     "model": ({"models": f"{NORMED},lenet5"}, "another model: found 'mlp', expected 'lenet5'"),
     "run": ({}, "another run: found '7', expected '8'"),
-    "partition": ({"models": "mlp"}, "another partition: found 0, expected 1"),
+    "client_id": ({"models": "mlp"}, "another client_id: found 0, expected 1"),
 }
 """What a run changes in relation to the one before it, and what is said to the client with the older state."""
 
@@ -398,11 +398,11 @@ OTHER = {
 @pytest.mark.parametrize("other", OTHER)
 def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, run_federation, refusal, tmp_path):
     keys, said = OTHER[other]
-    models = keys.get("models", SMALL["models"]) if other == "partition" else SMALL["models"]
+    models = keys.get("models", SMALL["models"]) if other == "client_id" else SMALL["models"]
     before = make_config(**{**SMALL, "algorithm": "fedhe", "models": models}, rounds=1, state_dir=str(tmp_path / "s"))
     run_federation(before)
     run_id, mine = (8 if other == "run" else 7), tmp_path / "s" / "run-7"
-    if other == "partition":
+    if other == "client_id":
         shutil.copy(mine / "client-0.safetensors", mine / "client-1.safetensors")
     for path in mine.iterdir():
         if path.name != "client-1.safetensors":

@@ -181,7 +181,7 @@ class Forging(LocalGrid):
 def test_a_client_whose_seeds_are_wrong_is_named_and_left_out(make_config, shared, arrays, said):
     federation, exchange = shared(Sharing(), Forging(make_config(clients=3), SHARE, arrays))
     [failure] = exchange.failures
-    assert (failure.client_id, failure.stage) == (1, "sharing of seeds")
+    assert (failure.client_id, failure.stage) == (1, "sharing of public samples")
     assert failure.reason.startswith("client 1 (lenet5): ")
     assert failure.reason.endswith(said)
     assert [one.client_id for one in federation.holding(federation.roster, Sharing())] == [0, 2]
@@ -199,7 +199,7 @@ def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_con
 
 
 @pytest.mark.parametrize(
-    ("seeds", "said"),
+    ("public_samples", "said"),
     [
         (
             {"inputs.1": np.zeros((3, 5), np.float32)},
@@ -253,4 +253,4 @@ def test_tokens_of_others_outside_the_vocabulary_are_refused_by_name(refusal):
     store, spec = PublicSampleStore(Context(1, 1, {}, RecordDict(), {})), DataSpec((2,), 3, vocabulary=7)
     assert store.keep(to_record({"inputs.1": np.int32([[0, 6]])}), spec, "int32") == 1
     said = refusal(PayloadError, store.keep, to_record({"inputs.2": np.int32([[0, 7]])}), spec, "int32")
-    assert said == "server: seeds of client 2: array 'inputs' has values above 6"
+    assert said == "server: public samples of client 2: array 'inputs' has values above 6"
