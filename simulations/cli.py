@@ -96,8 +96,8 @@ def run(
         bool,
         typer.Option(
             "--accept-loss",
-            help="With --resume: continue although the newest checkpoint or a client's state in it is damaged, from the "
-            "previous one or, if that is damaged too, without what is lost.",
+            help="With --resume: continue although the newest checkpoint or a client's state is damaged, from the "
+            "previous checkpoint or, if that is damaged too, without what is lost.",
         ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and the clients' tracebacks.")] = False,

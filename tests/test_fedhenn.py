@@ -693,7 +693,7 @@ def test_the_number_of_workers_changes_no_bit(run):
 @pytest.mark.parametrize(("own", "columns"), [({}, 19), ({"rank": 3}, 3)])
 def test_bytes_of_a_heterogeneous_round(run, rad, row, own, columns):
     """R = 20 samples of 64 bytes, or numbers of 4. Down: 20 rows in round 1; 2 * 20 rows and 20 r numbers afterwards.
-    Up: 20 (200 + 84) numbers: mlp and lenet5. Before: 64 bytes a public sample up, and by index those of the other down.
+    Up: 20 (200 + 84) numbers: mlp and lenet5. Before: 64 bytes a public sample up, and by index the other's down.
     """
     folder = run({"rad": rad, **own}, rounds=3)
     rounds = rounds_of(folder)

@@ -205,7 +205,10 @@ def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_con
             {"inputs.1": np.zeros((3, 5), np.float32)},
             "public samples of client 1: array 'inputs' has shape (3, 5), expected (N <=",
         ),
-        ({"inputs.1": np.zeros((3, 2))}, "public samples of client 1: array 'inputs' has dtype float64, expected float32"),
+        (
+            {"inputs.1": np.zeros((3, 2))},
+            "public samples of client 1: array 'inputs' has dtype float64, expected float32",
+        ),
         ({"inputs.1": np.zeros((3, 2), np.float32), "labels.1": np.zeros(2, np.int64)}, "array 'inputs' has N = 3"),
         ({"inputs.1": np.full((3, 2), np.nan, np.float32)}, "has values that are not finite"),
         ({"labels.1": np.zeros(2, np.int64)}, "expected inputs, labels"),
