@@ -191,11 +191,11 @@ def check_options(config: RunConfig) -> None:
     client = chosen(config).client
     for half in find(config.algorithm).halves:
         _typed(config, half)
-    if config.projection != "none" and not getattr(client, "two_terms", False):
+    if config.projection != "none" and not getattr(client, "has_distillation_term", False):
         able = [name for name in names() if find(name).client.has_distillation_term]
         raise ConfigError(
-            f"projection = {config.projection}: the loss of {config.algorithm} has no distillation term; these have one: "
-            f"{', '.join(able)}"
+            f"projection = {config.projection}: the loss of {config.algorithm} has no distillation term; "
+            f"these have one: {', '.join(able)}"
         )
 
 

@@ -408,8 +408,8 @@ class RunConfig(BaseModel):
         str,
         AfterValidator(_models),
         Field(
-            description="Models, assigned round-robin to the clients: names from `hetfl list models`, or module:function. "
-            f"auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for "
+            description="Models, assigned round-robin to the clients: names from `hetfl list models`, or "
+            f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for "
             "texts, or the first alone for an algorithm that needs one model."
         ),
     ] = AUTO

@@ -402,7 +402,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     """At R = A = 7, C = 10 a client sends 4 A C = 280 in each round and receives 4 A = 28 in round 1, then
-    4 R (C + 1) + 4 A = 336. Before that, the 60 public samples of each of the three clients are 64 pixels and a label of
+    4 R (C + 1) + 4 A = 336. Before that, the 60 public samples of the three clients are each 64 pixels and a label of
     8 bytes, up once and down twice.
     """
     keys = {"fedmd.public-samples": 7, "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 0}
