@@ -248,6 +248,7 @@ def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, mon
     assert json.loads((here / "run" / "summary.json").read_text())["accuracy"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_finishes_the_round_and_the_resumed_run_equals_the_uninterrupted_one(workers, hetfl, here, tmp_path):
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"

@@ -489,6 +489,7 @@ def elsewhere(config, run, push=None):
     return Elsewhere(grid, grid.get_node_ids())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "keys"),
     [

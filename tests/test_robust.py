@@ -320,6 +320,7 @@ def scaled(factor: float) -> Callable[[Message], Message]:
     return tamper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "keys"),
     [
