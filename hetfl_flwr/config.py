@@ -854,7 +854,7 @@ def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:
 
     Examples
     --------
-    >>> parse_own_keys("weight=0.5 kind='two words'", "my_pkg.fedproto")
+    >>> parse_algorithm_options("weight=0.5 kind='two words'", "my_pkg.fedproto")
     {'my_pkg.fedproto.weight': 0.5, 'my_pkg.fedproto.kind': 'two words'}
     """
     try:
@@ -874,7 +874,7 @@ def write_algorithm_options(values: Mapping[str, Value]) -> str:
 
     Examples
     --------
-    >>> print(write_own_keys({"weight": 0.5, "kind": "cosine"}))
+    >>> print(write_algorithm_options({"weight": 0.5, "kind": "cosine"}))
     weight=0.5 'kind="cosine"'
     """
     pairs = (tomli_w.dumps({key: value}).strip().replace(" = ", "=", 1) for key, value in values.items())

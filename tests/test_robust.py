@@ -120,7 +120,7 @@ def fedhenn(rows: int, **options: Any) -> FedHeNN:
     strategy = FedHeNN(**options)
     members = roster(1, public=rows, shape=(1,))
     strategy.prepare(members, RunConfig())
-    members.seeds = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
+    members.public_samples = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
     return strategy
 
 
