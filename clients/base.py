@@ -41,7 +41,7 @@ class KnowledgeClient(NumPyClient, ABC):
     """Whether anything survives between rounds. False where each download brings all that is needed."""
 
     has_distillation_term = False
-    """Whether the loss has a term of the own data and one of the distillation term: then ``projection`` has a meaning."""
+    """Whether the loss has a distillation term beside the term of the client's own data: ``projection`` needs both."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

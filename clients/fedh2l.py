@@ -21,6 +21,7 @@ from hetfl_flwr.learning.training import draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.samples import Numbers
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from strategies.fedh2l import relayed_signals, teaching_signal
 
@@ -116,7 +117,7 @@ class FedH2LClient(KnowledgeClient):
         teachers, sizes = len(download["teachers"]), download["sizes"]
         if teachers == 0:
             return {"peers": 0, "projected": 0.0, "public-loss": 0.0}
-        public, rows = self._taught(download)
+        rows = torch.from_numpy(self._taught(download))
         device, parameters = self.node.device, list(self.node.model.parameters())
         share = torch.from_numpy(np.repeat(1 / (teachers * sizes), sizes)).float().to(device)
         trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
@@ -138,7 +139,7 @@ class FedH2LClient(KnowledgeClient):
             conflicts.append(not torch.equal(project(gradient, local), gradient))
             set_gradient(parameters, UPDATES[self.projection](gradient, local))
 
-        _, public_loss = train(public, [rows], optimizer, loss, before_step=resolve)
+        _, public_loss = train(self.node.pool.samples, [rows], optimizer, loss, before_step=resolve)
         projected = any(conflicts) and self.projection != "none"
         return {"peers": teachers, "projected": float(projected), "public-loss": public_loss}
 
@@ -172,28 +173,25 @@ class FedH2LClient(KnowledgeClient):
             "accuracy": to_numpy(accuracy),
         }
 
-    def _taught(self, download: Arrays) -> tuple[Joined, Tensor]:
-        """Return the public samples of all teachers, and the positions (M,) of those that their signals are about.
+    def _taught(self, download: Arrays) -> Numbers:
+        """Return the numbers (M,), among all public samples, of those that the teachers' signals are about.
 
         Raises
         ------
         PayloadError
             Names the teacher that is no peer, or has no such row.
         """
-        blocks, teachers, indices = self.node.pool.blocks, download["teachers"].tolist(), download["indices"]
-        peers = [peer for peer in blocks if peer != self.node.client_id]
-        for teacher in teachers:
+        index, sizes, indices = self.node.pool.index, download["sizes"], download["indices"]
+        peers = [peer for peer in index.sizes if peer != self.node.client_id]
+        for teacher in download["teachers"].tolist():
             if teacher not in peers:
                 known = ", ".join(map(str, peers)) or "none"
                 raise PayloadError(f"server: teacher {teacher} is no peer of this client, expected one of: {known}")
-        lengths = np.array([len(blocks[teacher]) for teacher in teachers])
-        owners = np.repeat(np.arange(len(teachers)), download["sizes"])
-        if len(owners) != len(indices):
-            raise PayloadError(f"server: array 'sizes' adds up to {len(owners)}, expected {len(indices)}, all indices")
-        for row in np.flatnonzero(indices >= lengths[owners]):
+        if sizes.sum() != len(indices):
+            raise PayloadError(f"server: array 'sizes' adds up to {sizes.sum()}, expected {len(indices)}, all indices")
+        places = np.stack([np.repeat(download["teachers"], sizes), indices], axis=1)
+        for teacher, row in places[~index.held(places)].tolist():
             raise PayloadError(
-                f"server: array 'indices' has row {indices[row]} of teacher {teachers[owners[row]]}, "
-                f"expected 0 to {lengths[owners[row]] - 1}"
+                f"server: array 'indices' has row {row} of teacher {teacher}, expected 0 to {index.sizes[teacher] - 1}"
             )
-        starts = np.cumsum(lengths) - lengths
-        return Joined(tuple(blocks[teacher] for teacher in teachers)), torch.from_numpy(starts[owners] + indices)
+        return index.numbers(places)

@@ -6,6 +6,7 @@ Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from math import sqrt
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
 from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, linear_cka, rbf_cka, rbf_to_factor_cka
@@ -22,7 +24,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.samples import stored
-from hetfl_flwr.wire.spec import EMPTY, Arrays, Dim, PayloadSpec, row_numbers
+from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec, row_numbers
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 from strategies.fedhenn import kernel_factor, representations
 
@@ -33,28 +35,21 @@ def _all_or_enough(rows: int) -> int:
     return rows
 
 
-class FedHeNNClient(KnowledgeClient):
+class AligningClient(KnowledgeClient):
     """Trains on ``CE + eta(t) (1 - CKA(K, K_target))``, where K is the kernel of its representations.
 
-    Eq. (4)-(5), over the round's alignment set. Heterogeneous: K_target is the mean kernel of the last round's clients
-    (none in the first); after training, the client uploads its representations of the next set. Homogeneous: the client
-    starts from the global model, K_target is that model's kernel, and the trained model is both uploaded and kept.
+    What both modes share: Eq. (4)-(5) over the round's alignment set, towards any target.
 
     The body sees the alignment set in evaluation mode, in the loss as for the upload: running statistics are those of
     the client's own samples, and dropout is no difference between clients. Each mini-batch costs one pass of the
     body over the set (``align-batch`` of its R rows), forward and backward, and products of matrices (R, D) and (R, r),
     for the RBF kernel (R, R) too.
 
-    Wire   as in `strategies.fedhenn.FedHeNN`.
-    State  the model; heterogeneous: the optimizer's moments; homogeneous: whether it has trained yet.
-    Departs from the paper: heterogeneous clients go on with their optimizer from round to round (homogeneous ones
-    start it again, as in FedAvg). A homogeneous client that has not trained yet is measured with the global model.
-
     Parameters
     ----------
     node : Node
         The client's surroundings.
-    mode, kernel, sigma, rad, rad_size
+    kernel, sigma, rad, rad_size
         As in `strategies.fedhenn.FedHeNN`.
     eta0 : float
         Weight of the alignment, 0 or more. 0 is local training (heterogeneous) or FedAvg (homogeneous).
@@ -71,7 +66,6 @@ class FedHeNNClient(KnowledgeClient):
         self,
         node: Node,
         *,
-        mode: Literal["heterogeneous", "homogeneous"] = "heterogeneous",
         kernel: Literal["linear", "rbf"] = "linear",
         sigma: Annotated[float, Field(gt=0)] = 10.0,
         rad: Literal["index", "value"] = "index",
@@ -81,112 +75,149 @@ class FedHeNNClient(KnowledgeClient):
         align_batch: Annotated[int, AfterValidator(_all_or_enough)] = 0,
     ) -> None:
         super().__init__(node)
-        self.homogeneous = mode == "homogeneous"
         self.kernel, self.sigma = kernel, sigma
         self.rad, self.rad_size = rad, rad_size
         self.eta0, self.schedule, self.align_batch = eta0, schedule, align_batch
 
-    def download_spec(self) -> PayloadSpec:
-        """Expect the set to align on with the global model; or with a factor, and the set to represent."""
-        aligned = self._rows_spec("aligned", "R")
-        if self.homogeneous:
-            return weights(self.node.model) + aligned
-        most = self.rad_size
-        return aligned + kernel_factor(Dim("R", most), Dim("r", most)) + self._rows_spec("asked", "Q")
+    def eta(self, round: int) -> float:
+        """Return the weight of the alignment in a round, from 1."""
+        return self.eta0 * (sqrt(round - 1) if self.schedule == "sqrt" else 1.0)
 
-    def upload_spec(self) -> PayloadSpec:
-        """Send the trained model, or representations of the set asked for."""
-        if self.homogeneous:
-            return weights(self.node.model)
-        return representations(Dim("Q", self.rad_size), self.node.model.width)
+    def train_aligned(
+        self, round: int, optimizer: Optimizer, aligned: Tensor, target: Tensor, cka: Callable[[Tensor, Tensor], Tensor]
+    ) -> Metrics:
+        """Train for one round.
 
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the global model, where there is one."""
-        return weights(self.node.model) if self.homogeneous else EMPTY
-
-    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train with the alignment term for one round."""
-        model, config = self.node.model, self.node.config
-        if self.homogeneous:
-            load_model_arrays(model, {name: download[name] for name in weights(model).names})
-            self.numbers["trained"] = 1
-        optimizer = make_optimizer(config, model.parameters()) if self.homogeneous else self.optimizer()
-        eta = self.eta0 * (sqrt(round - 1) if self.schedule == "sqrt" else 1.0)
-        similarity = self._similarity(download, round) if eta > 0 else None
-        measured: list[Tensor] = []
+        Parameters
+        ----------
+        round : int
+            The round, from 1.
+        optimizer : Optimizer
+            It takes the steps.
+        aligned : Tensor
+            The alignment set (R, *shape), ready for the model.
+        target : Tensor
+            What stands for K_target, a row for each of the R samples. Without entries: there is none yet.
+        cka : callable
+            From representations (R, D) and the target to the CKA of their kernels.
+        """
+        eta, body, measured = self.eta(round), self.node.model.body, list[Tensor]()
+        rng = generator(self.node.config.seed, self.node.client_id, round, "align")
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
-            private = functional.cross_entropy(model(inputs), labels)
-            if similarity is None:
+            private = functional.cross_entropy(self.node.model(inputs), labels)
+            if eta == 0 or target.numel() == 0:
                 return private
-            cka = similarity()
-            measured.append(cka.detach())
-            return Terms(private, eta * (1 - cka))
+            rows: Tensor | slice = slice(None)
+            if 0 < self.align_batch < len(aligned):
+                rows = torch.from_numpy(rng.choice(len(aligned), self.align_batch, replace=False)).to(aligned.device)
+            with _evaluating(body):
+                own = body(aligned[rows])
+            similarity = cka(own, target[rows])
+            measured.append(similarity.detach())
+            return Terms(private, eta * (1 - similarity))
 
         samples, mean_loss = self.train(self.batches(round), loss, optimizer)
         metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss, "eta": eta}
-        if measured:
-            metrics["cka"] = float(torch.stack(measured).mean())
-        if self.homogeneous:
-            return model_arrays(model), metrics
-        return {"representations": to_numpy(self._represent(self._inputs(download["asked"])))}, metrics
+        return metrics | ({"cka": float(torch.stack(measured).mean())} if measured else {})
+
+    @torch.no_grad()
+    def represent(self, inputs: Tensor) -> Tensor:
+        """Return what the body makes of samples, as a tensor (R, D)."""
+        body = self.node.model.body
+        with _evaluating(body):
+            return torch.cat([body(some) for some in torch.split(inputs, EVALUATION_BATCH)]).float()
+
+    def set_spec(self, name: str, letter: str) -> PayloadSpec:
+        """Declare an alignment set, of R rows or whatever the letter is."""
+        rows = Dim(letter, self.rad_size)
+        if self.rad == "index":
+            return PayloadSpec((row_numbers(name, rows, len(self.node.pool)),))
+        return PayloadSpec((stored(name, rows, self.node.data.spec, self.node.dtype),))
+
+    def samples_of(self, rows: NDArray[Any]) -> Tensor:
+        """Return the samples of an alignment set (R, *shape), ready for the model."""
+        if self.rad == "index":
+            return self.node.pool.samples.batch(torch.from_numpy(rows).long())[0]
+        samples = self.node.data.train.like(torch.from_numpy(rows), torch.zeros(len(rows)).long())
+        return samples.batch(torch.arange(len(rows)))[0]
+
+
+class FedHeNNClient(AligningClient):
+    """Is pulled towards the mean kernel of the last round's clients, and says what it makes of the next set.
+
+    Eq. (5): K_target is K_mean over the round's alignment set; there is none in the first round. After training, the
+    client uploads its representations of the set that the next round aligns on. Parameters as in `AligningClient`.
+
+    Wire   as in `strategies.fedhenn.FedHeNN`.
+    State  the model, and the optimizer's moments.
+    Departs from the paper: the optimizer goes on from round to round.
+    """
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the set to align on with a factor of the mean kernel, and the set to represent."""
+        most = self.rad_size
+        factor = kernel_factor(Dim("R", most), Dim("r", most))
+        return self.set_spec("aligned", "R") + factor + self.set_spec("asked", "Q")
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send representations of the set asked for."""
+        return representations(Dim("Q", self.rad_size), self.node.model.width)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train towards the mean kernel for one round, and represent the next set."""
+        factor = torch.from_numpy(download["factor"]).to(self.node.device)
+        cka = linear_cka if self.kernel == "linear" else partial(rbf_to_factor_cka, sigma=self.sigma)
+        metrics = self.train_aligned(round, self.optimizer(), self.samples_of(download["aligned"]), factor, cka)
+        return {"representations": to_numpy(self.represent(self.samples_of(download["asked"])))}, metrics
+
+
+class FedHeNNHomogeneousClient(AligningClient):
+    """Trains the global model, and is pulled towards that model's kernel.
+
+    Eq. (4): the client starts from the global model, whose kernel over the round's alignment set is K_target. The
+    trained model is both uploaded and kept. Parameters as in `AligningClient`.
+
+    Wire   as in `strategies.fedhenn.FedHeNNHomogeneous`.
+    State  the model, and whether it has trained yet.
+    Departs from the paper: a client that has not trained yet is measured with the global model. The optimizer starts
+    again in each round, as in FedAvg.
+    """
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the global model, and the set to align on."""
+        return weights(self.node.model) + self.set_spec("aligned", "R")
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the trained model."""
+        return weights(self.node.model)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the global model."""
+        return weights(self.node.model)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the global model towards its own kernel for one round."""
+        model = self.node.model
+        load_model_arrays(model, {name: download[name] for name in weights(model).names})
+        self.numbers["trained"] = 1
+        aligned = self.samples_of(download["aligned"])
+        cka = linear_cka if self.kernel == "linear" else partial(rbf_cka, sigma=self.sigma)
+        optimizer = make_optimizer(self.node.config, model.parameters())
+        metrics = self.train_aligned(round, optimizer, aligned, self.represent(aligned), cka)
+        return model_arrays(model), metrics
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure the own model on the own test set, and the global model where there is one."""
-        if not self.homogeneous:
-            return super().assess(download)
+        """Measure the own model and the global model on the own test set."""
         shared = deepcopy(self.node.model)
         load_model_arrays(shared, download)
         if "trained" not in self.numbers:
             load_model_arrays(self.node.model, download)
         return {**super().assess(download), "global-accuracy": evaluate(shared, self.node.data.test).accuracy}
 
-    def _similarity(self, download: Arrays, round: int) -> Callable[[], Tensor] | None:
-        """Return the CKA of the model as it is by then with the target, or None where there is no target yet."""
-        inputs = self._inputs(download["aligned"])
-        if self.homogeneous:
-            target = self._represent(inputs)
-        else:
-            target = torch.from_numpy(download["factor"]).to(self.node.device)
-        if target.numel() == 0:
-            return None
-        body, size = self.node.model.body, self.align_batch
-        rng = generator(self.node.config.seed, self.node.client_id, round, "align")
 
-        def similarity() -> Tensor:
-            if not 0 < size < len(inputs):
-                return self._cka(body, inputs, target)
-            rows = torch.from_numpy(rng.choice(len(inputs), size, replace=False)).to(inputs.device)
-            return self._cka(body, inputs[rows], target[rows])
-
-        return similarity
-
-    def _cka(self, body: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
-        with _evaluating(body):
-            own = body(inputs)
-        if self.kernel == "linear":
-            return linear_cka(own, target)
-        return (rbf_cka if self.homogeneous else rbf_to_factor_cka)(own, target, self.sigma)
-
-    @torch.no_grad()
-    def _represent(self, inputs: Tensor) -> Tensor:
-        """Return what the body makes of samples, as a tensor (R, D)."""
-        body = self.node.model.body
-        with _evaluating(body):
-            return torch.cat([body(some) for some in torch.split(inputs, EVALUATION_BATCH)]).float()
-
-    def _rows_spec(self, name: str, letter: str) -> PayloadSpec:
-        rows = Dim(letter, self.rad_size)
-        if self.rad == "index":
-            return PayloadSpec((row_numbers(name, rows, len(self.node.pool)),))
-        return PayloadSpec((stored(name, rows, self.node.data.spec, self.node.dtype),))
-
-    def _inputs(self, rows: NDArray[Any]) -> Tensor:
-        """Return the samples of an alignment set (R, *shape), ready for the model."""
-        if self.rad == "index":
-            return self.node.pool.samples.batch(torch.from_numpy(rows).long())[0]
-        samples = self.node.data.train.like(torch.from_numpy(rows), torch.zeros(len(rows)).long())
-        return samples.batch(torch.arange(len(rows)))[0]
+MODES = {"heterogeneous": FedHeNNClient, "homogeneous": FedHeNNHomogeneousClient}
+"""The client side in each mode, as in `strategies.fedhenn.MODES`."""
 
 
 @contextmanager

@@ -4,13 +4,16 @@
 ``my_pkg.fedproto`` (or ``fedproto``), is ``my_pkg.fedproto.strategy.FedProto`` and
 ``my_pkg.fedproto.client.FedProtoClient``. The class is the one whose name, without regard to case, is the last part of
 the algorithm's name (plus ``Client`` for the client side).
+
+An algorithm whose modes are classes of their own says so in a mapping ``MODES`` in each of the two modules, from the
+values of its key ``mode`` to the classes; the first is the default, and the class that the convention asks for.
 """
 
 import inspect
 import pkgutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -32,18 +35,36 @@ BASES = {"base", "weights"}
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm's name and its two halves."""
+    """An algorithm's name and its two halves.
+
+    Parameters
+    ----------
+    name : str
+        As in the run config.
+    strategy, client : type
+        The two halves; of an algorithm with modes, those of its default mode.
+    modes : mapping of str to Algorithm
+        The halves in each mode, by the value of the key ``mode``, where modes are classes of their own; else empty.
+    """
 
     name: str
     strategy: type["FederatedStrategy"]
     client: type[Any]
+    modes: Mapping[str, "Algorithm"] = field(default_factory=dict)
+
+    @property
+    def halves(self) -> list[type[Any]]:
+        """All classes: the server sides of all modes, then the client sides."""
+        kinds = self.modes.values() or [self]
+        return [one.strategy for one in kinds] + [one.client for one in kinds]
 
     @property
     def defaults(self) -> dict[str, Value]:
         """The algorithm's own keys (with dashes) and their defaults."""
-        return {
+        mode = dict[str, Value](mode=next(iter(self.modes))) if self.modes else {}
+        return mode | {
             name.replace("_", "-"): parameter.default
-            for half in (self.strategy, self.client)
+            for half in self.halves
             for name, parameter in _hyper_parameters(half).items()  # type: ignore[arg-type]  # classes can be hashed
         }
 
@@ -60,7 +81,7 @@ def for_heterogeneous_models() -> list[str]:
 
 
 def for_flower(config: RunConfig) -> dict[str, Value]:
-    """Return all keys as ``flwr run -c`` takes them: the own ones of an algorithm of somebody else in ``algorithm-options``."""
+    """Return all keys as ``flwr run -c`` takes them: options of an outside algorithm in ``algorithm-options``."""
     flat, prefix = config.to_flat(), f"{config.algorithm}."
     if config.algorithm in names():
         return flat
@@ -81,13 +102,12 @@ def resolve_models(config: RunConfig) -> RunConfig:
     ConfigError
         ``auto`` cannot be resolved: there is no such data set, or the data sets of a list are of several kinds.
     """
-    strategy, settled = find(config.algorithm).strategy, dict[str, Value]()
+    strategy, settled = chosen(config).strategy, dict[str, Value]()
     if config.models == AUTO:
         from hetfl_flwr.data import kind_of
 
         kind = kind_of(config.dataset, config.reading)
-        heterogeneous = strategy.allows_heterogeneous(_typed(config, strategy))
-        settled["models"] = AUTO_MODELS[kind] if heterogeneous else one_model(kind)
+        settled["models"] = AUTO_MODELS[kind] if strategy.heterogeneous else one_model(kind)
     if config.width == 0 and strategy.width > 0:
         settled["width"] = strategy.width
     return config.with_values(settled) if settled else config
@@ -127,8 +147,28 @@ def find(name: str) -> Algorithm:
         strategy, client = f"{name}.strategy", f"{name}.client"
     else:
         raise ConfigError(unknown("algorithm", name, names()))
-    last = name.rpartition(".")[2]
-    return Algorithm(name, _class_named(_module(strategy), last), _class_named(_module(client), f"{last}client"))
+    last, servers = name.rpartition(".")[2], _module(strategy)
+    server_half = _class_named(servers, last)
+    clients = _module(client)
+    return Algorithm(name, server_half, _class_named(clients, f"{last}client"), _modes(name, servers, clients))
+
+
+def chosen(config: RunConfig) -> Algorithm:
+    """Return the algorithm of a run config, in its mode.
+
+    Raises
+    ------
+    ConfigError
+        As `find`; or there is no such mode.
+    """
+    algorithm = find(config.algorithm)
+    if not algorithm.modes:
+        return algorithm
+    mode = config.options_of(config.algorithm).get("mode", next(iter(algorithm.modes)))
+    if mode not in algorithm.modes:
+        known = " or ".join(map(repr, algorithm.modes))
+        raise ConfigError(f"{config.algorithm}.mode = {mode!r}: input should be {known}")
+    return algorithm.modes[str(mode)]
 
 
 def build_strategy(config: RunConfig) -> "FederatedStrategy":
@@ -139,7 +179,7 @@ def build_strategy(config: RunConfig) -> "FederatedStrategy":
 
 def build_client(config: RunConfig, *args: object) -> Any:
     """Build the client side with the hyper-parameters that the run config gives it."""
-    return _build(config, find(config.algorithm).client, *args)
+    return _build(config, chosen(config).client, *args)
 
 
 def check_options(config: RunConfig) -> None:
@@ -155,13 +195,14 @@ def check_options(config: RunConfig) -> None:
         defaults = find(name).defaults
         if own not in defaults:
             raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
-    for half in (find(config.algorithm).strategy, find(config.algorithm).client):
+    client = chosen(config).client
+    for half in find(config.algorithm).halves:
         _typed(config, half)
-    if config.projection != "none" and not getattr(find(config.algorithm).client, "two_terms", False):
+    if config.projection != "none" and not getattr(client, "has_distillation_term", False):
         able = [name for name in names() if find(name).client.has_distillation_term]
         raise ConfigError(
-            f"projection = {config.projection}: the loss of {config.algorithm} has no term of its own for what others "
-            f"teach; these have: {', '.join(able)}"
+            f"projection = {config.projection}: the loss of {config.algorithm} has no distillation term; "
+            f"these have one: {', '.join(able)}"
         )
 
 
@@ -211,6 +252,17 @@ def _class_named(module: ModuleType, name: str) -> type[Any]:
         if inspect.isclass(value) and attribute.lower() == wanted:
             return value
     raise ConfigError(f"algorithm module '{module.__name__}' has no class named like '{wanted}' (in any case)")
+
+
+def _modes(name: str, servers: ModuleType, clients: ModuleType) -> dict[str, Algorithm]:
+    """Return the halves in each mode, from the ``MODES`` of two modules."""
+    strategies, others = (getattr(module, "MODES", {}) for module in (servers, clients))
+    if list(strategies) != list(others):
+        raise ConfigError(
+            f"algorithm modules '{servers.__name__}' and '{clients.__name__}' differ in MODES: "
+            f"{', '.join(strategies) or 'none'} and {', '.join(others) or 'none'}"
+        )
+    return {mode: Algorithm(name, strategies[mode], others[mode]) for mode in strategies}
 
 
 @cache

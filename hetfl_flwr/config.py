@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from hetfl_flwr.errors import ConfigError, private, unknown
+from hetfl_flwr.renamed import renamed
 
 if TYPE_CHECKING:
     from hetfl_flwr.data import Reading, Split
@@ -283,14 +284,17 @@ class RunConfig(BaseModel):
 
     algorithm: Annotated[
         str,
-        Field(min_length=1, description="Name of `hetfl list algorithms`, or package.module of your own."),
+        Field(
+            min_length=1,
+            description="Algorithm: a name from `hetfl list algorithms`, or package.module for one of your own.",
+        ),
     ] = "fedhe"
     algorithm_options: Annotated[
         str,
         Field(
-            description="The algorithm's own keys without its name, 'weight=0.5 kind=cosine', quoted as in a shell; "
-            "they win over NAME.key. For an algorithm of your own in `flwr run -c`, which refuses keys it has no "
-            "default of."
+            description="Options of the algorithm without its name, such as 'weight=0.5 kind=cosine', quoted as in a "
+            "shell. They override NAME.key. Meant for an algorithm of your own under `flwr run -c`, which "
+            "rejects keys that have no default in pyproject.toml."
         ),
     ] = ""
 
@@ -299,9 +303,10 @@ class RunConfig(BaseModel):
         PER_NODE,
         AfterValidator(_dataset),
         Field(
-            description="Name of `hetfl list datasets`, a Hugging Face hub id, a folder that begins with ./ or /, or "
-            "rotated- and one of images; or a comma list, assigned round-robin over the clients. Empty: digits where all "
-            "clients are simulated; in deployment each node names its own.",
+            description="Data set: a name from `hetfl list datasets`, a Hugging Face hub id, a folder that starts "
+            "with ./ or /, or rotated-NAME for images. A comma-separated list is assigned round-robin to "
+            "the clients. Empty: digits where all clients are simulated; in a deployment each node names "
+            "its own.",
         ),
     ] = ""
     data_dir: Annotated[
@@ -316,7 +321,7 @@ class RunConfig(BaseModel):
     text_column: Annotated[
         str,
         PER_NODE,
-        Field(description="Text column (a list: or one each) to learn from. Empty: the catalogue's, or none."),
+        Field(description="Text column to learn from (a list: or one each). Empty: the catalogue's, or none."),
     ] = ""
     label_column: Annotated[
         str, PER_NODE, Field(description="Label column of a hub id (a list: or one each). Empty: the only one.")
@@ -324,80 +329,107 @@ class RunConfig(BaseModel):
     domain_column: Annotated[
         str,
         PER_NODE,
-        Field(description="Column of domains (a list: or one each). Empty: the catalogue's, or none."),
+        Field(
+            description="Column with the domain of each sample (a list: or one each). Empty: the catalogue's, or none."
+        ),
     ] = ""
     classes: Annotated[
         str,
         PER_NODE,
         AfterValidator(_classes),
         Field(
-            description="Comma list of the classes in order, those that the data lack among them: NAME, or NAME:LABEL "
-            "where they are called otherwise there. Empty: as the data have them."
+            description="Comma-separated class names in order, including those that the data lack: NAME, or "
+            "NAME:LABEL where the data use another label. Empty: as in the data."
         ),
     ] = ""
     categorical_columns: Annotated[
         str,
         PER_NODE,
-        Field(description="Comma list of a table's columns that are categories though they hold numbers."),
+        Field(description="Comma-separated columns of a table that are categorical although they hold numbers."),
     ] = ""
-    ignore_columns: Annotated[
-        str, PER_NODE, Field(description="Comma list of a table's columns that are left out.")
-    ] = ""
+    ignore_columns: Annotated[str, PER_NODE, Field(description="Comma-separated columns of a table to leave out.")] = ""
     image_size: Annotated[
-        int, Field(ge=0, le=8192, description="Height and width that images are resized to. 0: as they are.")
+        int, Field(ge=0, le=8192, description="Height and width to which images are resized. 0: unchanged.")
     ] = 0
     vocabulary: Annotated[
         str,
         AfterValidator(_vocabulary),
-        Field(description="Tokens of texts: hashed:V (a word's hash), or shared:V (the training split's commonest)."),
+        Field(
+            description="Vocabulary of texts: hashed:V (hash of a word), or shared:V (the most frequent words of the "
+            "training split)."
+        ),
     ] = "hashed:20000"
-    text_length: Annotated[int, Field(ge=1, le=65_536, description="Tokens of a text: longer ones are cut.")] = 32
+    text_length: Annotated[
+        int, Field(ge=1, le=65_536, description="Maximum number of tokens of a text; longer texts are cut.")
+    ] = 32
     partition: Annotated[
         str,
         PER_NODE,
         AfterValidator(_partition),
         Field(
-            description="iid, dirichlet:ALPHA, classes:N (a client), shards:N (a client), natural:COLUMN (whose values "
-            "own the rows), linear, square or exponential (client k's share grows with k), or all (no split)."
+            description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N (a client), shards:N (a "
+            "client), natural:COLUMN (its values own the rows), linear, square or exponential (client k's "
+            "share grows with k), or all (no split)."
         ),
     ] = "iid"
     features: Annotated[
         str,
         AfterValidator(_features),
-        Field(description="Columns of a table: all, or slices:OVERLAP (one slice a client, OVERLAP of it shared)."),
+        Field(
+            description="Columns of a table that a client has: all, or slices:OVERLAP (one slice a client, OVERLAP of "
+            "it shared)."
+        ),
     ] = "all"
     test_set: Annotated[
         Literal["client", "global"],
-        Field(description="client: a part of each client's rows; global: the data set's own test split, for all."),
+        Field(
+            description="client: a fraction of each client's own samples; global: the data set's test split, for all "
+            "clients."
+        ),
     ] = "client"
     validation_fraction: Annotated[
-        float, Field(ge=0, lt=1, description="Part of a client's rows kept for validation.")
+        float, Field(ge=0, lt=1, description="Fraction of a client's samples kept for validation.")
     ] = 0.1
     test_fraction: Annotated[
-        float, Field(ge=0, lt=1, description="Part of a client's rows kept for its test (test-set client).")
+        float, Field(ge=0, lt=1, description="Fraction of a client's samples kept for testing (with test-set client).")
     ] = 0.2
     public_fraction: Annotated[
-        float, Field(ge=0, lt=1, description="Part of a client's rows, all for training, that it may show to others.")
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="Fraction of a client's samples, taken from its training set, that it may share as public "
+            "samples.",
+        ),
     ] = 0.1
     half_data_fraction: Annotated[
         float,
-        Field(ge=0, le=1, description="Part of the clients, drawn by the seed, that keep half of their training rows."),
+        Field(
+            ge=0,
+            le=1,
+            description="Fraction of clients, drawn by the seed, that keep only half of their training samples.",
+        ),
     ] = 0.0
     shared_split: Annotated[
-        bool, Field(description="Domains of the same images (rotated) split them alike, so that none trains on a test.")
+        bool,
+        Field(
+            description="Split all domains of the same images (rotated) alike, so that no domain trains on another's "
+            "test images."
+        ),
     ] = False
     iid_evaluation: Annotated[
         bool,
         Field(
-            description="Validation and test rows are assigned out evenly, with all classes; partition is for the rest."
+            description="Assign validation and test samples evenly, with all classes; partition applies to the "
+            "training samples only."
         ),
     ] = False
     normalize: Annotated[
         Literal["mean-image", "imagenet", "none"],
         Field(
-            description="mean-image: images minus the mean of the training images, a table's columns with mean 0 and "
-            "deviation 1 on the client's training rows; imagenet: images scaled as ImageNet's weights (pretrained) "
-            "expect; none: images scaled to [0, 1] only, tables as they are."
+            description="mean-image: subtract the mean training image; scale a table's columns to mean 0 and standard "
+            "deviation 1 on the client's training samples. imagenet: scale images as ImageNet weights "
+            "(pretrained) expect. none: scale images to [0, 1], leave tables unchanged."
         ),
     ] = "mean-image"
 
@@ -405,8 +437,8 @@ class RunConfig(BaseModel):
         str,
         AfterValidator(_models),
         Field(
-            description="Models assigned round-robin over the clients: names of `hetfl list models`, or module:function. "
-            f"auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for "
+            description="Models, assigned round-robin to the clients: names from `hetfl list models`, or "
+            f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for "
             "texts, or the first alone for an algorithm that needs one model."
         ),
     ] = AUTO
@@ -416,9 +448,10 @@ class RunConfig(BaseModel):
         PER_NODE,
         AfterValidator(_path),
         Field(
-            description="Where networks of torchvision take ImageNet's weights from: torchvision (torch's hub folder), "
-            "hub (cache of the Hugging Face hub; ResNets only), or a folder with MODEL.safetensors or MODEL.pth. "
-            "Nothing is downloaded; other models keep random weights. Empty: all do."
+            description="Source of ImageNet weights for torchvision networks: torchvision (torch's hub folder), hub "
+            "(cache of the Hugging Face hub; ResNets only), or a folder with MODEL.safetensors or "
+            "MODEL.pth. Nothing is downloaded; other models start from random weights. Empty: random "
+            "weights for all."
         ),
     ] = ""
 
@@ -427,8 +460,8 @@ class RunConfig(BaseModel):
         Field(
             ge=0,
             le=65_536,
-            description="Embedding width of all models: one whose own is another gets a projection in front of its "
-            "head. 0: each model's own, or what the algorithm needs.",
+            description="Embedding width of all models; a model of another width gets a projection in front of its "
+            "head. 0: each model's own width, or what the algorithm requires.",
         ),
     ] = 0
 
@@ -437,52 +470,55 @@ class RunConfig(BaseModel):
         Field(
             ge=0,
             le=100_000,
-            description="Number of clients. Locally and in a simulation none of them may fail before round 1; in a "
-            "deployment the start waits for them (start-clients, start-timeout). 0: 10 locally; in a simulation all "
-            "that there are, less those that fail; in a deployment those in node-keys, or start-clients.",
+            description="Number of clients. In the local engine and the simulation, none may fail before round 1; a "
+            "deployment waits for them (start-clients, start-timeout). 0: 10 in the local engine; all "
+            "that exist and do not fail in a simulation; those in node-keys, or start-clients, in a "
+            "deployment.",
         ),
     ] = 0
-    rounds: Annotated[int, Field(ge=1, le=MOST, description="Rounds of training.")] = 50
-    fraction: Annotated[
-        float, Field(gt=0, le=1, description="Part of the clients drawn for each round, rounded up.")
-    ] = 1.0
+    rounds: Annotated[int, Field(ge=1, le=MOST, description="Number of training rounds.")] = 50
+    fraction: Annotated[float, Field(gt=0, le=1, description="Fraction of clients sampled per round, rounded up.")] = (
+        1.0
+    )
     nonparticipating_fraction: Annotated[
         float,
         Field(
             ge=0,
             lt=1,
-            description="Part of the clients, drawn by the seed, that are in no round: too weak, say. They are "
-            "evaluated like all others.",
+            description="Fraction of clients, drawn by the seed, that never train, for example because they are too "
+            "weak. They are evaluated like all others.",
         ),
     ] = 0.0
     min_clients: Annotated[
-        int, Field(ge=1, le=MOST, description="With fewer valid replies than this in a round, the run ends.")
+        int, Field(ge=1, le=MOST, description="Abort the run when a round has fewer valid replies than this.")
     ] = 1
     round_timeout: Annotated[
         float,
-        Field(gt=0, le=1e9, description="Seconds that the server waits for a round's replies."),
+        Field(gt=0, le=1e9, description="Seconds that the server waits for the replies of a round."),
     ] = 3600.0
     start_clients: Annotated[
         int,
         AfterValidator(_start_clients),
         Field(
             ge=0,
-            description="Number of clients that suffice for a deployment to begin; with fewer after start-timeout it "
-            "ends. 0: waits for all of clients or node-keys, and begins after start-timeout with min-clients or more.",
+            description="Number of clients with which a deployment may start; it aborts if fewer have registered "
+            "after start-timeout. 0: wait for all of clients or node-keys, and after start-timeout start "
+            "with min-clients or more.",
         ),
     ] = 0
     start_timeout: Annotated[
         float,
         Field(
             ge=0,
-            description="Seconds that the start waits for nodes. 0: round-timeout; in a deployment 600 at most.",
+            description="Seconds to wait for nodes before round 1. 0: round-timeout, in a deployment 600 at most.",
         ),
     ] = 0.0
     node_keys: Annotated[
         str,
         Field(
-            description="List of the nodes' public keys on the server of a deployment, as `hetfl keys` writes it "
-            "(node-keys.toml): a node is taken in only as the client that its key is listed for. Empty: no list."
+            description="File with the nodes' public keys (node-keys.toml, written by `hetfl keys`), on the server of "
+            "a deployment: a node is accepted only as the client for which its key is listed. Empty: no "
+            "check."
         ),
     ] = ""
     outlier_factor: Annotated[
@@ -490,59 +526,62 @@ class RunConfig(BaseModel):
         AfterValidator(_outlier_factor),
         Field(
             ge=0,
-            description="An upload is set aside if one of its arrays is more than this many times as large as the "
-            "median client's (and beyond three deviations). 1 or more; 0: off.",
+            description="Set an upload aside if one of its arrays is more than this many times as large as the median "
+            "client's (and more than three standard deviations away). 1 or more; 0: off.",
         ),
     ] = 5.0
     evaluate_every: Annotated[
-        int, Field(ge=1, le=MOST, description="Evaluate on the clients every N rounds, and after the last.")
+        int, Field(ge=1, le=MOST, description="Evaluate the clients every N rounds, and after the last.")
     ] = 1
     keep_best: Annotated[
         bool,
-        Field(description="Clients keep, and report, their model of best accuracy on validation samples so far."),
+        Field(description="Clients keep and report their model with the best validation accuracy so far."),
     ] = False
     best_on: Annotated[
         Literal["own", "domains"],
         Field(
-            description="Whose validation samples keep-best goes by: a client's own, or those of all domains, which "
-            'only a simulation knows (FedH2L\'s "maximal ACC").'
+            description="Validation samples that decide keep-best: own, the client's; or domains, those of all "
+            'domains, which only a simulation knows (FedH2L\'s "maximal ACC").'
         ),
     ] = "own"
     client_seconds: Annotated[
         str,
         AfterValidator(_seconds),
         Field(
-            description="Simulated seconds that a client takes for a round, assigned round-robin over the clients: "
-            "'1,1,20' makes every third one slow. Local engine only: orders replies, written down as clock. Empty: 1."
+            description="Simulated seconds a client takes per round, assigned round-robin to the clients: '1,1,20' "
+            "makes every third one slow. Local engine only: it orders the replies and is recorded as "
+            "clock. Empty: 1."
         ),
     ] = ""
-    seed: Annotated[int, Field(ge=0, lt=2**32, description="Seed of everything that is drawn.")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32, description="Seed of all random numbers.")] = 0
 
     local_epochs: Annotated[
-        int, Field(ge=1, le=MOST, description="Epochs of a client in a round, where local-batches is 0.")
+        int, Field(ge=1, le=MOST, description="Local epochs per round, where local-batches is 0.")
     ] = 1
     local_batches: Annotated[
-        int, Field(ge=0, le=MOST, description="Mini-batches of a client in a round. 0: whole epochs.")
+        int, Field(ge=0, le=MOST, description="Local mini-batches per round. 0: whole epochs.")
     ] = 3
-    batch_size: Annotated[int, Field(ge=1, le=MOST, description="Samples of a mini-batch.")] = 50
+    batch_size: Annotated[int, Field(ge=1, le=MOST, description="Samples per mini-batch.")] = 50
     optimizer: Annotated[Literal["adam", "amsgrad", "adamw", "sgd"], Field(description="Optimizer of the clients.")] = (
         "adam"
     )
-    learning_rate: Annotated[float, Field(gt=0, description="Step size of the optimizer.")] = 0.001
+    learning_rate: Annotated[float, Field(gt=0, description="Learning rate of the optimizer.")] = 0.001
     momentum: Annotated[float, Field(ge=0, lt=1, description="Momentum of sgd.")] = 0.0
     projection: Annotated[
         Literal["none", "qp", "pcgrad"],
         Field(
-            description="Gradient of the distillation term where it conflicts with that of the own data, for algorithms "
-            "whose loss has a term of each: none, as it is; qp, without what conflicts (FedH2L's Eq. 8); pcgrad, both "
-            "without."
+            description="How the gradient of the distillation term is combined with the gradient of the client's own "
+            "data, for algorithms whose loss has both: none, their sum; qp, without the part that "
+            "conflicts (FedH2L's Eq. 8); pcgrad, both without it."
         ),
     ] = "none"
     weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the optimizer.")] = 0.0
 
     payload_precision: Annotated[
         Literal["full", "half"],
-        Field(description="full: float32 travels as it is. half: as float16, both ways, in half of the bytes."),
+        Field(
+            description="full: float32 is sent unchanged. half: sent as float16 in both directions, in half the bytes."
+        ),
     ] = "full"
     clipping_norm: Annotated[
         float,
@@ -550,7 +589,7 @@ class RunConfig(BaseModel):
         Field(
             ge=0,
             le=1e30,
-            description="L2 norm to which each upload of a client, or its change of weights, is cut. 0: off.",
+            description="L2 norm to which each upload of a client, or its change of weights, is clipped. 0: off.",
         ),
     ] = 0.0
     noise_multiplier: Annotated[
@@ -560,14 +599,17 @@ class RunConfig(BaseModel):
         Field(
             ge=0,
             le=1e30,
-            description="Standard deviation of the Gaussian noise on each upload, in clipping-norm. 0: none.",
+            description="Standard deviation of the Gaussian noise on each upload, as a multiple of clipping-norm. 0: "
+            "none.",
         ),
     ] = 0.0
     public_clipping_norm: Annotated[
         float,
         PER_NODE,
         Field(
-            ge=0, le=1e30, description="L2 norm, in stored values, to which each shared public sample is cut. 0: off."
+            ge=0,
+            le=1e30,
+            description="L2 norm, in stored values, to which each shared public sample is clipped. 0: off.",
         ),
     ] = 0.0
     public_noise_multiplier: Annotated[
@@ -577,15 +619,17 @@ class RunConfig(BaseModel):
         Field(
             ge=0,
             le=1e30,
-            description="Standard deviation of the Gaussian noise on each public sample, in its clipping norm. 0: none.",
+            description="Standard deviation of the Gaussian noise on each public sample, as a multiple of "
+            "public-clipping-norm. 0: none.",
         ),
     ] = 0.0
     noise_source: Annotated[
         Literal["auto", "seed", "system"],
         PER_NODE,
         Field(
-            description="What noise is drawn from. seed: the run's seed, which whoever knows it can subtract; system: "
-            "the operating system's entropy; auto: seed where all clients are simulated, system in deployment."
+            description="Source of the noise. seed: the run's seed, so that whoever knows it can subtract the noise; "
+            "system: the operating system's entropy; auto: seed where all clients are simulated, system "
+            "in a deployment."
         ),
     ] = "auto"
 
@@ -597,23 +641,26 @@ class RunConfig(BaseModel):
     threads: Annotated[
         int,
         PER_NODE,
-        Field(ge=1, le=1024, description="Threads of a client's arithmetic. Part of what makes bits equal."),
+        Field(
+            ge=1,
+            le=1024,
+            description="Threads of a client's arithmetic. Results are bit-identical only for equal numbers.",
+        ),
     ] = 1
     mixed_precision: Annotated[
         Literal["none", "bfloat16"],
         PER_NODE,
         Field(
-            description="bfloat16: models' forward passes run under torch.autocast; weights, losses, gradients and "
-            "payloads stay float32. Its range is float32's, so no loss scaling is needed, as it is with float16, which "
-            "is not offered. none: float32."
+            description="bfloat16: forward passes run under torch.autocast; weights, losses, gradients and payloads "
+            "stay float32. No loss scaling is needed, because its range is float32's. none: float32."
         ),
     ] = "none"
     batched: Annotated[
         bool | Literal["auto"],
         Field(
-            description="Whether the local engine, with one worker, lets clients of one architecture step together; "
-            "auto: where it is faster. Equal to one by one, and so for other numbers of workers, within float "
-            'tolerance only, not bit by bit. An extra: pip install "hetfl[batched]".'
+            description="Whether clients of one architecture step together in the local engine with one worker; auto: "
+            "where that is faster. Results equal those of separate steps within floating-point tolerance, "
+            'not bit by bit. Needs an extra: pip install "hetfl[batched]".'
         ),
     ] = False
     output_dir: Annotated[
@@ -624,7 +671,7 @@ class RunConfig(BaseModel):
     resume: Annotated[
         bool,
         Field(
-            description="Go on with the run in output-dir from its last checkpoint (`hetfl run --resume`; `flwr run` "
+            description="Continue the run in output-dir from its last checkpoint (`hetfl run --resume`; `flwr run` "
             "with the resume.toml of its folder)."
         ),
     ] = False
@@ -632,16 +679,17 @@ class RunConfig(BaseModel):
         bool,
         AfterValidator(_accept_loss),
         Field(
-            description="With resume: go on though the newest checkpoint, or a client's state, is damaged: from the "
-            "newest checkpoint that is whole, or else without what is lost, which the next round's failures name."
+            description="With resume: continue although the newest checkpoint or a client's state is damaged, from "
+            "the newest intact checkpoint or without what is lost. The failures of the next round name "
+            "the loss."
         ),
     ] = False
     track: Annotated[
         str,
         AfterValidator(_trackers),
         Field(
-            description="Trackers that the server writes to: tensorboard, wandb, mlflow, or a comma list. Each is an "
-            'extra: pip install "hetfl[tensorboard]".'
+            description="Trackers that the server writes to: tensorboard, wandb, mlflow, or a comma-separated list. "
+            'Each needs an extra: pip install "hetfl[tensorboard]".'
         ),
     ] = ""
     callbacks: Annotated[
@@ -656,23 +704,27 @@ class RunConfig(BaseModel):
         str,
         PER_NODE,
         AfterValidator(_path),
-        Field(description="Folder for the clients' state, a subfolder a run. Empty: kept in Flower's Context."),
+        Field(
+            description="Folder for the clients' state, with a subfolder for each run. Empty: kept in Flower's Context."
+        ),
     ] = ""
     state_keep: Annotated[
         int,
         PER_NODE,
         Field(
             ge=0,
-            description="Runs whose state a client keeps in state-dir: this one, the one that it goes on with, and the "
-            "newest others; older ones are removed when a run begins. 0: all.",
+            description="Number of runs whose state a client keeps in state-dir: this run, the one it continues, and "
+            "the newest others. Older ones are removed when a run starts. 0: all.",
         ),
     ] = 20
     checkpoint_every: Annotated[
         int,
-        Field(ge=0, le=MOST, description="Write a checkpoint for --resume every N rounds. 0: only at the end."),
+        Field(ge=0, le=MOST, description="Write a checkpoint for --resume every N rounds. 0: only after the last."),
     ] = 10
 
-    options: Annotated[dict[str, Value], Field(exclude=True, description="The algorithms' own keys, as name.key.")] = {}
+    options: Annotated[
+        dict[str, Value], Field(exclude=True, description="Options of the algorithms, as name.key.")
+    ] = {}
 
     @property
     def half(self) -> bool:
@@ -701,6 +753,7 @@ class RunConfig(BaseModel):
         ConfigError
             One line that names the key, and the nearest valid one where it is unknown.
         """
+        values = renamed(values)
         _check_values(values)
         return _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
 
@@ -710,7 +763,7 @@ class RunConfig(BaseModel):
 
     def with_values(self, values: Mapping[str, Value]) -> "RunConfig":
         """Return a copy in which some keys have other values."""
-        return type(self).from_flat({**self.to_flat(), **values})
+        return type(self).from_flat({**self.to_flat(), **renamed(values)})
 
     def with_data(self) -> "RunConfig":
         """Return the config of a run whose clients are all simulated: with `BUNDLED` where it names no data set."""
@@ -838,7 +891,7 @@ def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:
 
     Examples
     --------
-    >>> parse_own_keys("weight=0.5 kind='two words'", "my_pkg.fedproto")
+    >>> parse_algorithm_options("weight=0.5 kind='two words'", "my_pkg.fedproto")
     {'my_pkg.fedproto.weight': 0.5, 'my_pkg.fedproto.kind': 'two words'}
     """
     try:
@@ -858,7 +911,7 @@ def write_algorithm_options(values: Mapping[str, Value]) -> str:
 
     Examples
     --------
-    >>> print(write_own_keys({"weight": 0.5, "kind": "cosine"}))
+    >>> print(write_algorithm_options({"weight": 0.5, "kind": "cosine"}))
     weight=0.5 'kind="cosine"'
     """
     pairs = (tomli_w.dumps({key: value}).strip().replace(" = ", "=", 1) for key, value in values.items())
@@ -871,7 +924,10 @@ def read_toml(path: Path) -> dict[str, Value]:
     for key, value in flat.items():
         if problem := _no_value(value) or _unusable(key):
             raise ConfigError(f"{path}: {key} {problem}")
-    return flat
+    try:
+        return renamed(flat)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.marked}") from None
 
 
 def load_toml(path: Path) -> dict[str, Any]:

@@ -42,17 +42,17 @@ def path(text: str) -> Path:
 
 
 DatasetOption = Annotated[
-    str | None, typer.Option(help="Name of `hetfl list datasets`, a hub id, or a folder: ./photos.")
+    str | None, typer.Option(help="Name from `hetfl list datasets`, a hub id, or a folder such as ./photos.")
 ]
 FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder with local copies in the hub's layout.")]
 ClientsOption = Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}).")]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of everything that is drawn.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of all random numbers.")]
 RecipeOption = Annotated[
-    Path | None, typer.Option(parser=path, help="TOML file of config keys, or a name of `hetfl list recipes`.")
+    Path | None, typer.Option(parser=path, help="TOML file of config keys, or a name from `hetfl list recipes`.")
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any config key; repeatable, and of one key the last holds."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any config key; repeatable, the last value of a key wins."),
 ]
 
 
@@ -69,14 +69,14 @@ class Kind(StrEnum):
 
 @app.command()
 def run(
-    algorithm: Annotated[str, typer.Argument(help="Name of `hetfl list algorithms`, or package.module of your own.")],
+    algorithm: Annotated[str, typer.Argument(help="Name from `hetfl list algorithms`, or package.module of your own.")],
     dataset: DatasetOption = None,
     data_dir: FolderOption = None,
     clients: ClientsOption = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
     seed: SeedOption = None,
     workers: Annotated[
-        int, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; the result is the same for any number.")
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; results do not depend on their number.")
     ] = 1,
     recipe: RecipeOption = None,
     settings: SettingsOption = None,
@@ -84,23 +84,23 @@ def run(
         str,
         typer.Option(
             metavar="KEY=VALUE,VALUE...",
-            help="Run all combinations of these values, in folders under --out, --workers at a time: "
-            '"fedhe.alpha=0,0.5 seed=0:5"; a:b is from a to b - 1; a value with a comma is put in quotes.',
+            help="Run every combination of these values, each in a folder of --out, --workers at a time: "
+            '"fedhe.alpha=0,0.5 seed=0:5". a:b means a to b - 1; quote a value that contains a comma.',
         ),
     ] = "",
     out: Annotated[Path | None, typer.Option(parser=path, help="Run folder (default: a new one under runs/).")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")
+        bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
     ] = False,
     accept_loss: Annotated[
         bool,
         typer.Option(
             "--accept-loss",
-            help="With --resume: go on though the newest checkpoint or a client's state in it is damaged: from the one "
-            "before, or, where that is damaged as well, without what is lost.",
+            help="With --resume: continue although the newest checkpoint or a client's state is damaged, from the "
+            "previous checkpoint or, if that is damaged too, without what is lost.",
         ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and tracebacks of clients.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and the clients' tracebacks.")] = False,
 ) -> None:
     """Run a federation on this machine.
 
@@ -128,10 +128,10 @@ def run(
 @app.command()
 def export(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="Run folder, or the state-dir of a node.")],
-    client: Annotated[int, typer.Option(min=0, help="Whose model.")],
+    client: Annotated[int, typer.Option(min=0, help="Client id.")],
     out: Annotated[Path, typer.Option(parser=path, metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
 ) -> None:
-    """Write what a client has learnt as a program that takes raw inputs and needs nothing of this project.
+    """Export a client's trained model as a program that takes raw inputs and does not need this project.
 
     Example: hetfl export runs/fedhe --client 0 --out model.onnx
     """
@@ -153,7 +153,7 @@ def partition(
         Path | None, typer.Option(parser=path, metavar="FILE.json", help="The same counts as JSON.")
     ] = None,
 ) -> None:
-    """Show which client gets which rows, before anybody trains.
+    """Show how samples are split over clients, before any training.
 
     Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
     """
@@ -176,35 +176,36 @@ def partition(
 @app.command()
 def keys(
     host: Annotated[
-        list[str], typer.Option("--host", help="Name or IP address of the server, as its clients call it; repeatable.")
+        list[str],
+        typer.Option("--host", help="Host name or IP address under which clients reach the server; repeatable."),
     ],
-    out: Annotated[
-        Path, typer.Option(parser=path, metavar="DIR", help="Folder to write to; what is there already is kept.")
-    ],
-    nodes: Annotated[int, typer.Option(min=0, max=10_000, help="Key pairs to have: node-0, node-1 and so on.")] = 0,
+    out: Annotated[Path, typer.Option(parser=path, metavar="DIR", help="Folder to write to; existing files are kept.")],
+    nodes: Annotated[int, typer.Option(min=0, max=10_000, help="Number of key pairs: node-0, node-1 and so on.")] = 0,
 ) -> None:
-    """Make a private CA, the server's certificate and a key pair for each node, for a deployment by TLS.
+    """Create a private CA, a server certificate and a key pair for each node, for a deployment with TLS.
 
     Example: hetfl keys --host server.example.org --nodes 3 --out keys
     """
     from simulations.deployment.keys import make_keys
 
     made = make_keys(out, host, nodes)
-    typer.echo(f"new in {out}: {', '.join(path.name for path in made) or 'nothing, all were there'}")
+    typer.echo(f"new in {out}: {', '.join(path.name for path in made) or 'nothing, all files existed'}")
 
 
 @app.command()
 def rehearse(
-    algorithm: Annotated[str, typer.Argument(help="Name of `hetfl list algorithms`.")] = "fedhe",
-    nodes: Annotated[int, typer.Option(min=1, max=32, help="SuperNodes to start.")] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = 3,
+    algorithm: Annotated[str, typer.Argument(help="Name from `hetfl list algorithms`.")] = "fedhe",
+    nodes: Annotated[int, typer.Option(min=1, max=32, help="Number of SuperNodes to start.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of training rounds.")] = 3,
     settings: SettingsOption = None,
     out: Annotated[
-        Path | None, typer.Option(parser=path, help="New folder for all that is written (default: under runs/).")
+        Path | None, typer.Option(parser=path, help="New folder for all output (default: under runs/).")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the federation up after the run, until Ctrl-C.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the federation running after the run, until Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Rehearse a deployment on this machine: TLS, known nodes, and for each a model and folders of its own.
+    """Rehearse a deployment on this machine: TLS, node authentication, and a model and folders for each node.
 
     Example: hetfl rehearse fedhe --nodes 3 --rounds 3
     """
@@ -223,9 +224,9 @@ def rehearse(
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Its name, such as fedproto, or my_pkg.fedproto in a package of yours.")],
+    name: Annotated[str, typer.Argument(help="Name, such as fedproto, or my_pkg.fedproto in a package of yours.")],
 ) -> None:
-    """Write a small algorithm that works into the working directory, to make another method of.
+    """Create a small working algorithm in the working directory, as a starting point for your own.
 
     Example: hetfl new fedproto
     """
@@ -242,18 +243,18 @@ def new(
 def list_(
     kind: Annotated[Kind | None, typer.Argument(help="What to list (default: everything).")] = None,
     data_dir: Annotated[str, typer.Option(help="Folder with local copies in the hub's layout.")] = "",
-    dataset: Annotated[str, typer.Option(help="Data set whose shape the models are sized for.")] = "digits",
+    dataset: Annotated[str, typer.Option(help="Data set for which model sizes are shown.")] = "digits",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="How that data set is read, such as image-size=64."),
+        typer.Option("--set", metavar="KEY=VALUE", help="How to read that data set, such as image-size=64."),
     ] = None,
     toml: Annotated[bool, typer.Option("--toml", help="With keys: print the table that `flwr run` reads.")] = False,
     into: Annotated[
         Path | None,
-        typer.Option(parser=path, metavar="FILE", help="With keys: put that table into a pyproject.toml."),
+        typer.Option(parser=path, metavar="FILE", help="With keys: write that table into a pyproject.toml."),
     ] = None,
 ) -> None:
-    """List algorithms, data sets, models, recipes and config keys by name.
+    """List algorithms, data sets, models, recipes, tables and config keys.
 
     Example: hetfl list models --dataset mnist
     """
@@ -284,42 +285,39 @@ def list_(
 @app.command()
 def reproduce(
     recipes: Annotated[
-        list[str], typer.Argument(metavar="RECIPE...", help="Names of `hetfl list tables`, files, or `all`.")
+        list[str], typer.Argument(metavar="RECIPE...", help="Names from `hetfl list tables`, files, or `all`.")
     ],
     seeds: Annotated[
-        int, typer.Option(min=0, max=1000, help="Number of seeds, from 0 (default: as the recipe says).")
+        int, typer.Option(min=0, max=1000, help="Number of seeds, starting at 0 (default: the recipe's).")
     ] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The quick variant: bundled data, few rounds, a seed.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Quick variant: bundled data, few rounds, one seed.")] = False,
     short: Annotated[
-        bool, typer.Option("--short", help="The short variant, where there is one: the same data on a small machine.")
+        bool, typer.Option("--short", help="Short variant, if there is one: the same data, sized for a small machine.")
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Rows and columns with this in their name; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Only rows and columns whose name contains this; repeatable."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, max=MOST_WORKERS, help="Runs at a time, each in a process of its own.")
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Number of runs at a time, each in its own process.")
     ] = 1,
     data_dir: FolderOption = None,
     settings: SettingsOption = None,
-    out: Annotated[Path, typer.Option(parser=path, metavar="DIR", help="Where runs, tables and pictures go.")] = Path(
+    out: Annotated[Path, typer.Option(parser=path, metavar="DIR", help="Folder for runs, tables and pictures.")] = Path(
         "reproduced"
     ),
     results: Annotated[
         Path | None,
         typer.Option(
-            parser=path, metavar="FILE.md", help="File for all the tables together; what it has is not run again."
+            parser=path, metavar="FILE.md", help="File that collects all tables; runs recorded there are not repeated."
         ),
     ] = None,
-    report_only: Annotated[
-        bool, typer.Option("--report-only", help="Run nothing; report what has been run before.")
-    ] = False,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Run nothing; report earlier runs.")] = False,
 ) -> None:
-    """Reproduce tables and figures of the papers: the paper's figures beside ours.
+    """Reproduce the papers' tables and figures, with the paper's figures beside ours.
 
-    What has been run before under --out is not run again; what was stopped goes on. With --results, what each run came
-    to is kept beside that file, in results/, and holds on any machine: a table can be run in parts.
+    Finished runs under --out are not repeated; interrupted ones continue. With --results, the figures of each run are
+    kept beside that file, in results/, so that a table can be made in parts and on several machines.
 
     Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
     """
@@ -344,10 +342,10 @@ def compare(
     out: Annotated[Path, typer.Option(parser=path, help="Picture to write.")] = Path("compare.png"),
     target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Accuracy to count the bytes to (default: 95 % of the lowest best)."),
+        typer.Option(min=0, max=1, help="Accuracy at which bytes are counted (default: 95 % of the lowest best)."),
     ] = None,
 ) -> None:
-    """Compare runs: a table, and accuracy over rounds and over bytes as a picture.
+    """Compare runs in a table and in a picture of accuracy over rounds and over bytes.
 
     Example: hetfl compare runs/fedhe runs/local --target 0.85
     """
@@ -359,7 +357,7 @@ def report(
     folders: Annotated[list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders.")],
     out: Annotated[Path, typer.Option(parser=path, metavar="FILE.html", help="File to write.")] = Path("report.html"),
 ) -> None:
-    """Write one run, or several side by side, as an HTML file that needs no other file and no network.
+    """Write a report of one or several runs as a self-contained HTML file.
 
     Example: hetfl report runs/fedhe runs/local --out report.html
     """
@@ -386,8 +384,8 @@ def main() -> None:
         if not f"{error.name}.".startswith("simulations."):
             raise
         typer.echo(
-            f"hetfl: {error.name} is not here: {ROOT} is an app bundle, which runs federations and reports on them; "
-            "for all commands, install hetfl",
+            f"hetfl: {error.name} is missing: {ROOT} is an app bundle, which can run federations and report on them; "
+            "install hetfl for all commands",
             err=True,
         )
         status = 2

@@ -3,7 +3,7 @@
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from hetfl_flwr.config import RunConfig, load_toml, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, HetflError
 
 if TYPE_CHECKING:
+    from hetfl_flwr.algorithms import Algorithm
     from hetfl_flwr.data import Reading
     from hetfl_flwr.server.strategy import FederatedStrategy
 
@@ -52,9 +53,9 @@ def algorithms() -> Table:
             name,
             doc.partition("\n")[0],
             citation(inspect.getdoc(inspect.getmodule(algorithm.strategy)) or "") or "-",
-            "\n".join(wire(doc)),
+            "\n".join(_by_mode(algorithm, lambda strategy: wire(inspect.getdoc(strategy) or ""))),
             "yes" if algorithm.strategy.heterogeneous else "no",
-            "\n".join(_needs(algorithm.strategy(), doc)) or "-",
+            "\n".join(_by_mode(algorithm, _needs)) or "-",
             "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items()),
         )
         table.add_row(*(Text(cell) for cell in row))
@@ -76,8 +77,7 @@ def citation(doc: str) -> str:
 def paragraph(label: str, doc: str) -> list[str]:
     r"""Return the items of a labelled paragraph of a class docstring, each on one line; none if it is not there.
 
-    A line goes on with the item before it unless it begins with a capital letter, a backtick or ``down:`` or ``up:``,
-    which a word and a comma may precede.
+    A line goes on with the item before it unless it begins with a capital letter, a backtick or ``down:`` or ``up:``.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def paragraph(label: str, doc: str) -> list[str]:
     found = re.search(rf"^{label:<7}(.*(?:\n {{7}}.*)*)", doc, re.MULTILINE)
     if found is None:
         return []
-    items = re.split(r"\n\s+(?=[A-Z`]|(?:\w+, )?(?:down|up):)", found[1])
+    items = re.split(r"\n\s+(?=[A-Z`]|(?:down|up):)", found[1])
     return [" ".join(item.replace("``", "").split()) for item in items]
 
 
@@ -96,7 +96,7 @@ def wire(doc: str) -> list[str]:
     items = [
         re.sub(r"`(?:strategies|clients)\.(\w+)\.\w+`", r"\1", item).rstrip(".") for item in paragraph("Wire", doc)
     ]
-    return [item for item in items if re.match(r"(\w+, )?(down|up): ", item)] or items[:1]
+    return [item for item in items if re.match("(down|up): ", item)] or items[:1]
 
 
 def _needs(strategy: "FederatedStrategy", doc: str) -> Iterator[str]:

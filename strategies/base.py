@@ -36,7 +36,7 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
     """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
 
     sharing: Sharing | None = None
-    """What is needed of the clients' public samples: they are in ``roster.public_samples`` from before round 1. None: nothing."""
+    """What is needed of the clients' public samples, in ``roster.public_samples`` before round 1. None: nothing."""
 
     asynchronous = False
     """Whether each client is answered as soon as it has uploaded, without waiting for the others."""

@@ -61,8 +61,8 @@ class FedH2L(KnowledgeStrategy):
            up:   indices (B,) int32, posteriors (B, C) float32, accuracy () float32: 4 B (C + 1) + 4 bytes
                  (1,412 at B = 32, C = 10)
            B is ``batch-size``, or the client's number of public samples where it has fewer.
-           Once, before round 1: each client's public samples, with their labels if ``public_labels``, up and down to all
-           others.
+           Once, before round 1: each client's public samples, with their labels if ``public_labels``, up, and down to
+           all others.
     Needs  equal classes, one shape of input
     State  of each client K that took part in the last round: indices.K (B,) int32, posteriors.K (B, C) float32,
            accuracy.K () float32.

@@ -1,38 +1,35 @@
 """FedHeNN, server side: the mean kernel of the clients' representations, or the mean of their weights.
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
+
+Clients align on a set of unlabelled samples (RAD): R of the clients' public samples, drawn again for each round.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.algorithms import for_heterogeneous_models
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.flower import aggregate_arrayrecords, log
-from hetfl_flwr.learning.aggregation import Average, parse_robust
-from hetfl_flwr.learning.alignment import (
-    FEWEST_SAMPLES,
-    Matrix,
-    mean_rbf_kernel,
-    stack_factor,
-    thin_factor,
-    thin_factor_of_kernel,
-)
-from hetfl_flwr.learning.training import most_samples
+from hetfl_flwr.flower import log
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, Matrix, mean_kernel_factor
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.server.roster import Member, Roster, Sharing
-from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
+from hetfl_flwr.wire.codec import to_record
+from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
-from hetfl_flwr.wire.weights import model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload
+from strategies.weights import WeightStrategy
+
+Shared = Mapping[int, Arrays]
+"""The public samples of each client."""
 
 
 def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
@@ -46,31 +43,26 @@ def representations(rows: int | Dim, width: int) -> PayloadSpec:
 
 
 class FedHeNN(KnowledgeStrategy):
-    """Averages the kernels of what heterogeneous models make of the same unlabelled samples, or the weights of like models.
+    """Averages the kernels of what heterogeneous models make of the same unlabelled samples.
 
-    The samples of a round are its alignment set (RAD): R of the clients' public samples, drawn again for each round.
-    Heterogeneous, Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round, of their representations of
-    that round's set. It travels as a factor F (R, r): ``F F^T`` is K_mean centred, up to scale, and CKA knows neither
+    Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round, of their representations of that round's
+    alignment set. It travels as a factor F (R, r): ``F F^T`` is K_mean centred, up to scale, and CKA knows neither
     offset nor scale. r is at most R - 1, and for the linear kernel at most the sum of the widths D.
-    Homogeneous, Eq. (4): the mean of the clients' weights by their numbers of samples, as in FedAvg.
+    With ``mode = "homogeneous"`` the server side is `FedHeNNHomogeneous`.
 
-    Wire   heterogeneous, down: aligned (R,) int32, factor (R, r) float32, asked (R,) int32: 4 R (r + 2) bytes, in
-           round 1 the 4 R of asked alone; up: representations (R, D) float32: 4 R D bytes
-           homogeneous, down: the weights and aligned (R,) int32; up: the weights: 4 bytes a parameter and running
-           statistic, down 4 R more
+    Wire   down: aligned (R,) int32, factor (R, r) float32, asked (R,) int32: 4 R (r + 2) bytes, in round 1 the 4 R of
+           asked alone
+           up: representations (R, D) float32: 4 R D bytes
            ``rad = "value"``: aligned and asked are the samples themselves, (R, *shape) as they are stored
            Before round 1 each client sends its public samples, and for ``rad = "index"`` is sent those of all others.
-    Needs  ``mode = "homogeneous"``: one model
-    State  heterogeneous: set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client,
-           row), factor (R, r) float32, kept (), its share of the trace. homogeneous: the global model.
+    State  set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client, row), factor
+           (R, r) float32, kept (), its share of the trace.
     Departs from the paper: clients upload representations, not weights for the server to run. K_mean is centred before
     its rank is cut. The server's work is the eigenvectors of one matrix a round, of size min(R, sum of D) for the
     linear kernel, R for the RBF kernel.
 
     Parameters
     ----------
-    mode : {"heterogeneous", "homogeneous"}
-        "heterogeneous": heterogeneous models. "homogeneous": one model for all, whose weights are averaged.
     kernel : {"linear", "rbf"}
         Kernel over representations.
     sigma : float
@@ -81,17 +73,15 @@ class FedHeNN(KnowledgeStrategy):
     rad_size : int
         R, 4 or more (5000 in the paper). Where there are fewer public samples, all of them.
     rank : int
-        Columns of the factor at most, 0 or more. 0: as many as an exact factor needs. Heterogeneous only.
+        Columns of the factor at most, 0 or more. 0: as many as an exact factor needs.
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong uploads are kept from the mean, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": not at
         all.
-        Heterogeneous: kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its
-        length, and the product of two is their CKA. "median": their geometric median (Pillutla et al., IEEE TSP 2022),
-        a weighted mean of them and so a kernel again, which a coordinate-wise median need not be. "trimmed": the mean
-        of those that remain when the share that is farthest from it is left out. Either holds all kernels at once: 8 K
-        R^2 bytes, 21 MB for ten clients and 512 rows.
-        Homogeneous: the coordinate-wise median or trimmed mean of weights (Yin et al., ICML 2018), each client with the
-        same weight, whatever its number of samples.
+        Kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its length, and the
+        product of two is their CKA. "median": their geometric median (Pillutla et al., IEEE TSP 2022), a weighted mean
+        of them and so a kernel again, which a coordinate-wise median need not be. "trimmed": the mean of those that
+        remain when the share that is farthest from it is left out. Either holds all kernels at once: 8 K R^2 bytes,
+        21 MB for ten clients and 512 rows.
 
     Raises
     ------
@@ -104,7 +94,6 @@ class FedHeNN(KnowledgeStrategy):
     def __init__(
         self,
         *,
-        mode: Literal["heterogeneous", "homogeneous"] = "heterogeneous",
         kernel: Literal["linear", "rbf"] = "linear",
         sigma: Annotated[float, Field(gt=0)] = 10.0,
         rad: Literal["index", "value"] = "index",
@@ -112,19 +101,13 @@ class FedHeNN(KnowledgeStrategy):
         rank: Annotated[int, Field(ge=0)] = 0,
         robust: str = "none",
     ) -> None:
-        self.mode, self.kernel, self.sigma = mode, kernel, sigma
+        self.kernel, self.sigma = kernel, sigma
         self.rad, self.rad_size, self.rank = rad, rad_size, rank
         self.robust = parse_robust(robust)
-        self.heterogeneous = mode == "heterogeneous"
-        self.sharing = Sharing(labelled=False, to_clients=rad == "index")
-
-    @classmethod
-    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
-        """Say whether clients may have different architectures: not in homogeneous mode."""
-        return options.get("mode") != "homogeneous"
+        self.sharing = _sharing(rad)
 
     def check(self, roster: Roster) -> None:
-        """Refuse inputs of different shapes, too few public samples and, in homogeneous mode, heterogeneous models.
+        """Refuse inputs of different shapes, and too few public samples.
 
         Raises
         ------
@@ -132,45 +115,35 @@ class FedHeNN(KnowledgeStrategy):
             Names the clients that differ, or how many rows there are.
         """
         roster.check_sharing("fedhenn", labelled=False)
-        if not self.heterogeneous:
-            roster.check_same_weights("fedhenn with mode = 'homogeneous'", for_heterogeneous_models())
         _check_enough(sum(member.public for member in roster))
 
     def initial(self, roster: Roster) -> Arrays:
-        """Know no kernel; or draw the global model's initial weights."""
-        if self.heterogeneous:
-            return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
-        model = global_model(roster, self.config)
-        self._weights = weights(model)
-        return model_arrays(model)
+        """Know no kernel."""
+        return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the set to align on and what to align with, and the set to represent after training."""
-        if not self.heterogeneous:
-            return {**server_state, "aligned": self._as_sent(self._draw(round))}
+        """Send the set to align on, with the factor over it, and the set to represent after training.
+
+        Rows that are in the pool no longer are left out of both; too few are none.
+        """
+        shared, places = self.roster.public_samples, server_state["aligned"]
+        held = PublicIndex.of(shared).held(places)
+        held &= held.sum() >= FEWEST_SAMPLES
         return {
-            "aligned": self._as_sent(server_state["aligned"]),
-            "factor": server_state["factor"],
-            "asked": self._as_sent(self._draw(int(server_state["set"]) + 1)),
+            "aligned": _as_sent(shared, places[held], self.rad),
+            "factor": server_state["factor"][held],
+            "asked": _as_sent(shared, self._draw(int(server_state["set"]) + 1), self.rad),
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect representations of the set asked for, or weights like the global model's."""
-        if not self.heterogeneous:
-            return self._weights
-        return representations(min(self.rad_size, sum(map(len, self._pool.values()))), member.width)
-
-    def most_samples(self, member: Member) -> int:
-        """Return the samples that a client's local work comes to at most, where its weights are weighted by them."""
-        if self.mode == "heterogeneous":
-            return super().most_samples(member)
-        return most_samples(self.config, member.train)
+        """Expect representations of the set asked for."""
+        return representations(min(self.rad_size, len(PublicIndex.of(self.roster.public_samples))), member.width)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
-        """Average the kernels over the set that was asked for, as a factor; or the weights."""
-        if not self.heterogeneous:
-            return _mean_weights(uploads) if self.robust.form == "none" else _robust_weights(uploads, self.robust)
-        factor, kept = self._mean_kernel([upload.arrays["representations"] for upload in uploads])
+        """Average the kernels over the set that was asked for, as a factor."""
+        uploaded = [upload.arrays["representations"] for upload in uploads]
+        sigma = self.sigma if self.kernel == "rbf" else None
+        factor, kept = mean_kernel_factor(uploaded, self.robust, sigma=sigma, rank=self.rank)
         if self.rank > 0:
             log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
         number = int(server_state["set"]) + 1
@@ -235,44 +208,118 @@ class FedHeNN(KnowledgeStrategy):
         return samples
 
 
-def _known(number: int, rows: NDArray[np.int32], factor: Matrix, kept: float) -> Arrays:
+class FedHeNNHomogeneous(WeightStrategy):
+    """Averages the weights of like models, and draws the samples whose kernels clients hold to the global model's.
+
+    Eq. (4): the mean of the clients' weights by their numbers of samples, as in FedAvg.
+
+    Wire   down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R
+           up: the weights
+           ``rad = "value"``: aligned is the samples themselves, (R, *shape) as they are stored
+           Before round 1 each client sends its public samples, and for ``rad = "index"`` is sent those of all others.
+    Needs  one model
+    State  the global model.
+
+    Parameters
+    ----------
+    rad, rad_size
+        As in `FedHeNN`.
+    robust : {"none", "median", "trimmed:SHARE"}
+        As in `strategies.fedavg.FedAvg`.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    """
+
+    sharing = Sharing(labelled=False)
+
+    def __init__(
+        self,
+        *,
+        rad: Literal["index", "value"] = "index",
+        rad_size: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 512,
+        robust: str = "none",
+    ) -> None:
+        super().__init__("fedhenn with mode = 'homogeneous'", robust)
+        self.rad, self.rad_size = rad, rad_size
+        self.sharing = _sharing(rad)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse heterogeneous models, inputs of different shapes, and too few public samples.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ, or how many rows there are.
+        """
+        roster.check_sharing("fedhenn", labelled=False)
+        super().check(roster)
+        _check_enough(sum(member.public for member in roster))
+
+    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+        """Check the federation; draw the initial weights of the global model.
+
+        Raises
+        ------
+        FederationError
+            As `check`; or each client has columns of its own, so that public samples cannot be shared.
+        """
+        if config.features != "all":
+            raise FederationError(
+                f"fedhenn shares public samples, but with features = '{config.features}' "
+                "each client has columns of its own"
+            )
+        self.roster = roster
+        return super().prepare(roster, config)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the weights and the set to align on to each client of the round."""
+        shared = self.roster.public_samples
+        places = _draw(shared, self.rad_size, self._config.seed, server_round)
+        aligned = to_record({"aligned": _as_sent(shared, places, self.rad)})
+        return super().configure_train(server_round, ArrayRecord({**arrays, **aligned}), config, grid)
+
+
+MODES = {"heterogeneous": FedHeNN, "homogeneous": FedHeNNHomogeneous}
+"""The server side in each mode; the first is the default."""
+
+
+def _sharing(rad: str) -> Sharing:
+    return Sharing(labelled=False, to_clients=rad == "index")
+
+
+def _draw(shared: Shared, size: int, seed: int, number: int) -> Numbers:
+    """Draw an alignment set: the places (R, 2) of its rows."""
+    index = PublicIndex.of(shared)
+    total = _check_enough(len(index))
+    return index.places(generator(seed, number, "rad").choice(total, min(size, total), replace=False))
+
+
+def _as_sent(shared: Shared, places: NDArray[np.integer[Any]], rad: str) -> NDArray[Any]:
+    """Return an alignment set as it travels: numbers of rows in the pool, or the rows themselves."""
+    if rad == "index":
+        return PublicIndex.of(shared).numbers(places).astype(np.int32)
+    some = next(iter(shared.values()))["inputs"]
+    samples = np.empty((len(places), *some.shape[1:]), some.dtype)
+    clients, rows = places.T
+    for client in np.unique(clients).tolist():
+        samples[clients == client] = shared[client]["inputs"][rows[clients == client]]
+    return samples
+
+
+def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix, kept: float) -> Arrays:
     """Return what the server knows. The factor's largest entry is 1: float32 holds it, whatever clients have sent."""
     largest = np.abs(factor).max(initial=0.0)
     scaled = factor / largest if largest > 0 else factor
-    return {"set": np.array(number), "aligned": rows, "factor": scaled.astype(np.float32), "kept": np.array(kept)}
-
-
-def _centred(factor: Matrix) -> Matrix:
-    """Subtract the mean row; the first row before it, so that what is equal in all rows leaves exact zeros."""
-    shifted: Matrix = factor - factor[0]
-    shifted -= shifted.mean(0)
-    return shifted
-
-
-def _centred_kernel(kernel: Matrix) -> Matrix:
-    """Subtract the mean row and the mean column; one entry before them, as in `_centred`."""
-    shifted: Matrix = kernel - kernel[0, 0]
-    columns, rows, whole = shifted.mean(0), shifted.mean(1, keepdims=True), shifted.mean()
-    shifted -= columns
-    shifted -= rows
-    shifted += whole
-    return shifted
-
-
-def _mean_weights(uploads: Sequence[Upload]) -> Arrays:
-    """Average weights by numbers of samples: Flower's own mean."""
-    records = [
-        RecordDict({ARRAYS: to_record(upload.arrays), METRICS: MetricRecord({EXAMPLES: upload.samples})})
-        for upload in uploads
-    ]
-    return from_record(aggregate_arrayrecords(records, EXAMPLES))
-
-
-def _robust_weights(uploads: Sequence[Upload], average: Average) -> Arrays:
-    """Average weights coordinate by coordinate, each client's alike."""
     return {
-        name: average.mean([upload.arrays[name] for upload in uploads]).astype(array.dtype)
-        for name, array in uploads[0].arrays.items()
+        "set": np.array(number),
+        "aligned": places.astype(np.int32),
+        "factor": scaled.astype(np.float32),
+        "kept": np.array(kept),
     }
 
 

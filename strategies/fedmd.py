@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, row_numbers
 from strategies.base import KnowledgeStrategy, Upload
-
-Numbers = NDArray[np.int64]
 
 
 def public_consensus(pool: int, classes: int) -> PayloadSpec:
@@ -96,18 +94,14 @@ class FedMD(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect logits on all rows of the subset."""
-        return public_logits(min(self.public_samples, int(self._blocks()[1][-1])), member.classes)
+        return public_logits(min(self.public_samples, len(self._index)), member.classes)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
         """Average the logits, each client with the same weight."""
-        client_ids, ends = self._blocks()
-        asked = self._asked(server_state)
-        block = np.searchsorted(ends, asked, side="right")
-        position = asked - np.append(0, ends)[block]
         consensus = self.robust.mean([upload.arrays["logits"] for upload in uploads])
         return {
             "consensus": consensus.astype(np.float32),
-            "rows": np.stack([client_ids[block], position], axis=1),
+            "rows": self._index.places(self._asked(server_state)),
             "subsets": server_state["subsets"] + 1,
         }
 
@@ -117,25 +111,21 @@ class FedMD(KnowledgeStrategy):
         A subset that nobody has answered is asked for again. Numbers change when a client joins, partitions and
         positions do not; rows that are in the pool no longer are left out.
         """
-        client_ids, ends = self._blocks()
         rows = server_state["rows"]
-        held = np.isin(rows[:, 0], client_ids)
-        digested = np.append(0, ends)[np.searchsorted(client_ids, rows[held, 0])] + rows[held, 1]
+        held = self._index.held(rows)
         return {
-            "digested": digested.astype(np.int32),
+            "digested": self._index.numbers(rows[held]).astype(np.int32),
             "consensus": server_state["consensus"][held],
             "asked": self._asked(server_state).astype(np.int32),
         }
 
     def _asked(self, server_state: Arrays) -> Numbers:
         """Draw the next subset: numbers in the pool, ascending."""
-        pool = int(self._blocks()[1][-1])
+        pool = len(self._index)
         draw = generator(self.config.seed, int(server_state["subsets"][0]) + 1, "public")
         return np.sort(draw.choice(pool, min(self.public_samples, pool), replace=False))
 
-    def _blocks(self) -> tuple[Numbers, Numbers]:
-        """Return the partitions in the pool, in its order, and the number after the last row of each."""
-        public_samples = self.roster.public_samples
-        return np.array(list(public_samples), np.int64), np.cumsum(
-            [len(block["inputs"]) for block in public_samples.values()]
-        )
+    @property
+    def _index(self) -> PublicIndex:
+        """The pool as it is now."""
+        return PublicIndex.of(self.roster.public_samples)

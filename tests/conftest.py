@@ -35,6 +35,21 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["HF_DATASETS_CACHE"] = cache.name
 
 
+SHARED = ("deployed", "ray", "secured")
+"""Fixtures that take long to set up: all tests that use one run in the same process."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count what is exhaustive as slow, too, and keep together what shares a federation."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
+        for name in SHARED:
+            if name in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
     """Give Flower's log its level back: `hetfl run` in this process turns it off."""

@@ -6,10 +6,12 @@ from functools import wraps
 import pytest
 
 from clients.fedhe import FedHeClient
+from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
 from hetfl_flwr.algorithms import (
     build_client,
     build_strategy,
     check_options,
+    chosen,
     find,
     for_heterogeneous_models,
     names,
@@ -20,6 +22,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from strategies.chfl import CHFL
 from strategies.fedhe import FedHe
+from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
 
 
 def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
@@ -33,6 +36,36 @@ def test_a_name_leads_to_its_two_classes():
     found = find("fedhe")
     assert (found.strategy, found.client) == (FedHe, FedHeClient)
     assert found.defaults == {"mode": "sync", "store": "all", "robust": "none", "alpha": 1.0, "logit-loss": "mse"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "halves"),
+    [
+        ({}, (FedHeNN, FedHeNNClient)),
+        ({"fedhenn.mode": "heterogeneous"}, (FedHeNN, FedHeNNClient)),
+        ({"fedhenn.mode": "homogeneous"}, (FedHeNNHomogeneous, FedHeNNHomogeneousClient)),
+    ],
+)
+def test_a_mode_leads_to_its_two_classes(keys, halves, make_config, make_node):
+    config = make_config(algorithm="fedhenn", **keys)
+    found = chosen(config)
+    assert (found.strategy, found.client) == halves
+    assert (type(build_strategy(config)), type(build_client(config, make_node(config)))) == halves
+    assert next(iter(find("fedhenn").defaults.items())) == ("mode", "heterogeneous")
+
+
+def test_a_value_out_of_range_is_refused_in_every_mode(make_config, refusal):
+    """The homogeneous server side has no rank."""
+    config = make_config(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous", "fedhenn.rank": -1})
+    assert refusal(ConfigError, check_options, config).startswith("fedhenn.rank = -1: ")
+
+
+def test_halves_that_differ_in_their_modes_are_refused_by_name(monkeypatch, refusal):
+    monkeypatch.delattr("clients.fedhenn.MODES")
+    assert refusal(ConfigError, find.__wrapped__, "fedhenn") == (
+        "algorithm modules 'strategies.fedhenn' and 'clients.fedhenn' differ in MODES: "
+        "heterogeneous, homogeneous and none"
+    )
 
 
 def test_an_algorithm_of_another_package_runs_with_its_own_option(make_config, run_federation):
@@ -146,9 +179,7 @@ def test_what_cannot_be_a_name_is_an_unknown_algorithm(name, refusal):
 @pytest.mark.parametrize("name", ["fedavg", "fedh2l", "local"])
 def test_a_projection_where_there_are_no_two_terms_is_refused(name, refusal):
     said = refusal(ConfigError, resolve, RunConfig(algorithm=name, projection="qp"))
-    assert said.startswith(
-        f"projection = qp: the loss of {name} has no term of its own for what others teach; these have"
-    )
+    assert said.startswith(f"projection = qp: the loss of {name} has no distillation term; these have one: ")
     assert "fedhe" in said
 
 

@@ -74,6 +74,7 @@ def test_a_client_app_that_flower_has_started_keeps_freed_memory(asked, make_con
     assert asked()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_worker_processes_keep_freed_memory(asked, make_config, make_grid, workers):
     reply = query(make_grid(make_config(), workers=workers, app="fixtures.memory:app"))

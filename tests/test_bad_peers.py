@@ -41,7 +41,7 @@ LITTLE = {
 
 
 def small(name: str, **keys: Any) -> RunConfig:
-    """Return a config of three clients, with heterogeneous models where the algorithm takes them, and hardly any work."""
+    """Return a config of three clients, with heterogeneous models where that is allowed, and hardly any work."""
     flat = {
         "algorithm": name,
         "models": f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED,
@@ -301,7 +301,7 @@ def test_a_client_whose_public_rows_are_bad_is_left_out_until_it_has_sent_good_o
     config = small(name, rounds=2, output_dir=str(tmp_path))
     rounds = entries(run_federation(config, Tampering(config, 1, each_round([cut]), SHARE)))
     [failure] = rounds[0]["failures"]
-    assert (failure["partition"], failure["stage"]) == (1, "sharing of seeds")
+    assert (failure["partition"], failure["stage"]) == (1, "sharing of public samples")
     assert "array 'inputs' has shape" in failure["reason"]
     assert ["train-loss" in entry["clients"]["1"] for entry in rounds] == [False, False, True]
     assert all("train-loss" in entry["clients"][other] for entry in rounds[1:] for other in "02")

@@ -95,6 +95,12 @@ def test_a_row_says_what_the_docstrings_say():
         "up: logits (A, C) float32: 4 A C bytes",
     ]
     assert rows["local"]["what crosses the wire"] == "nothing either way"
+    assert rows["fedhenn"]["needs"] == "public samples\nmode=homogeneous: one model"
+    assert rows["fedhenn"]["what crosses the wire"].splitlines()[1:] == [
+        "up: representations (R, D) float32: 4 R D bytes",
+        "mode=homogeneous: down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R",
+        "mode=homogeneous: up: the weights",
+    ]
     assert rows["fedavg"]["heterogeneous models"] == "no"
 
 
@@ -134,8 +140,8 @@ def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy
         ("X.\n\nWire   all of it. When asked,\n       again.\n       Once: more.", ["all of it. When asked, again"]),
         ("X.\n\nWire   down: a\n         and\n       b\n       up: c\n       Once: d.", ["down: a and b", "up: c"]),
         (
-            "X.\n\nWire   like, down: a; up: b\n       ``mode``: c\n       other, down: d",
-            ["like, down: a; up: b", "other, down: d"],
+            "X.\n\nWire   down: a; up: b\n       ``mode``: c\n       down: d",
+            ["down: a; up: b", "down: d"],
         ),
         ("X.\n\nWire   down: ``a``\n       ``mode``: c\n\n       up: of no paragraph", ["down: a"]),
         ("X.\n\nWires  down: a", []),

@@ -137,7 +137,7 @@ AMONG_REST = {6: 3 / 4 * log(3 / 2) + 1 / 4 * log(1 / 2), 1: 729 / 730 * log(2 *
 
 
 @pytest.mark.parametrize(
-    ("heads", "options", "rounds", "taught"),
+    ("heads", "options", "rounds", "distillation"),
     [
         (1, {}, 4, (ON_TARGET + AMONG_REST[6]) / 2),
         (1, {"alpha": 2.0}, 4, 2 * (ON_TARGET + AMONG_REST[6])),
@@ -261,7 +261,7 @@ def test_the_mean_of_the_heads_is_sent_along_to_be_measured(make_config, run_fed
 
 
 @pytest.mark.parametrize(
-    ("reduce", "taught"),
+    ("reduce", "distillation"),
     [
         # the teacher is where the student begins
         ("mean", 0.0),

@@ -248,6 +248,7 @@ def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, mon
     assert json.loads((here / "run" / "summary.json").read_text())["accuracy"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_finishes_the_round_and_the_resumed_run_equals_the_uninterrupted_one(workers, hetfl, here, tmp_path):
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
@@ -324,7 +325,7 @@ def test_the_command_is_installed():
         ("models", ["lenet5", "fedhe:9", "(1, 8, 8)"]),
         ("recipes", ["fedhe-digits", "fedhe-mnist-heterogeneous"]),
         ("tables", ["fedh2l-table2", "leaderboard"]),
-        ("keys", ["learning-rate", "0.001", "Step size"]),
+        ("keys", ["learning-rate", "0.001", "Learning rate"]),
     ],
 )
 def test_each_kind_is_listed(kind, shown, hetfl):

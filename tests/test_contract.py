@@ -22,8 +22,7 @@ class TestEveryAlgorithm(AlgorithmContract):
         assert all(entry["clients"][client]["train-loss"] > 0 for entry in rounds[1:] for client in "01")
 
     def test_both_halves_say_what_they_do_what_they_send_and_what_they_keep(self, name):
-        algorithm = find(name)
-        for half in (algorithm.strategy, algorithm.client):
+        for half in find(name).halves:
             assert half.__module__.endswith(f".{name}")
             text = inspect.getdoc(half) or ""
             assert re.match(r"\S.*\.\n", text), "a summary of one line"

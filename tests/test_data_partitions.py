@@ -242,7 +242,7 @@ def test_owners_are_not_divided():
 
 
 def halved(fraction, client, **changes):
-    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "halved_fraction": fraction, "partition_id": client}
+    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "half_data_fraction": fraction, "partition_id": client}
     return load_client(**(keys | changes))
 
 
@@ -278,9 +278,9 @@ def test_no_more_than_what_is_left_of_a_halved_client_is_public():
 @pytest.mark.parametrize("test", ["client", "global"])
 def test_even_tests_have_all_classes_whatever_a_client_trains_on(test):
     """Of 1,797 digits, or the 1,438 of the training split, 30 or 10 % are dealt out; no row is in two parts."""
-    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "partition": "classes:2", "even_tests": True}
+    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "partition": "classes:2", "iid_evaluation": True}
     clients = [load_client(**keys, test=test, partition_id=client) for client in range(5)]
-    whole = load_client(**keys | {"even_tests": False}, test=test, partition_id=0)
+    whole = load_client(**keys | {"iid_evaluation": False}, test=test, partition_id=0)
     assert len(set(whole.validation.labels.tolist())) == 2  # as in training, by default
     for data in clients:
         assert len(set(data.train.labels.tolist())) == 2

@@ -244,7 +244,7 @@ def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
     arguments = ("keys", "--host", HOST, "--out", "keys", "--nodes")
     names = "ca.key, ca.crt, server.key, server.crt, node-0, node-0.pub, node-keys.toml"
     assert hetfl(tmp_path, *arguments, 1) == (0, f"new in keys: {names}\n")
-    assert hetfl(tmp_path, *arguments, 1) == (0, "new in keys: nothing, all were there\n")
+    assert hetfl(tmp_path, *arguments, 1) == (0, "new in keys: nothing, all files existed\n")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_node_is_refused(secured: Flower, name: str) -> None:
     assert re.search(REFUSALS[name], (secured.home / f"{name}.log").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_registered_node_is_let_in_alone(secured: Flower) -> None:
     for name in REFUSALS:
         secured.processes[name].wait(60)
@@ -348,7 +348,7 @@ def test_a_node_that_claims_anothers_key_is_refused(secured: Flower) -> None:
         client.ActivateNode(request)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path: Path) -> None:
     """Node 2 says that it is client 1. The run begins without it, and does not wait for client 2."""
     make_keys(tmp_path / "keys", [], 3)
@@ -397,7 +397,7 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(here: Path) ->
     assert [path.name for path in here.iterdir()] == ["all"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rehearsal_that_fails_says_why_and_leaves_nothing_running(here: Path) -> None:
     ended = hetfl(here, "rehearse", "fedavg", "--nodes", 2, "--set", "models=mlp,lenet5", "--out", "all")
     assert ended.status == 1
@@ -408,7 +408,7 @@ def test_a_rehearsal_that_fails_says_why_and_leaves_nothing_running(here: Path) 
     assert "Traceback" not in (here / "all" / "flower" / "run.log").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_all_of_a_rehearsal(here: Path) -> None:
     """Also for those who press it again and again: that does not keep the first one from its work."""
     said = here / "said"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.tiers import exhaustive, mostly_exhaustive
 
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import Value
@@ -58,6 +59,7 @@ def engine(folder: Path) -> str:
     return str(json.loads((folder / SUMMARY_FILE).read_text())["engine"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "workers"), [(DRAWN, 3), (FEDAVG, 2)], ids=["fedhe", "fedavg"])
 def test_the_number_of_workers_changes_no_bit(tmp_path: Path, settings: dict[str, Value], workers: int) -> None:
     """Four clients over three workers are dealt unevenly, and the half that is drawn may leave a worker idle."""
@@ -91,7 +93,11 @@ EACH: list[dict[str, Value]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", EACH, ids=lambda settings: settings["algorithm"])
+@pytest.mark.parametrize(
+    "settings",
+    mostly_exhaustive(EACH, lambda settings: settings["algorithm"] in ("fedhe", "fedavg", "fml")),
+    ids=lambda settings: settings["algorithm"],
+)
 def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, settings: dict[str, Value]) -> None:
     folder = tmp_path / "ray"
     nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
@@ -125,7 +131,7 @@ def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_pat
     assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", settings))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed: Flower, tmp_path: Path) -> None:
     """All else would be equal, as the test before has it."""
     settings = {**FEDHE, **PRIVATE, "rounds": 1, "local-batches": 1, "clients": len(MODELS)}
@@ -142,8 +148,8 @@ def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed
     ("settings", "line"),
     [
         ({"dataset": "mnsit"}, "unknown dataset 'mnsit': did you mean 'mnist'?"),
-        ({"dataset": "digits", "rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
-        ({"dataset": "digits"}, "set clients, start-clients or node-keys"),
+        exhaustive({"dataset": "digits", "rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
+        exhaustive({"dataset": "digits"}, "set clients, start-clients or node-keys"),
         (
             {"dataset": "digits", "algorithm": "fedavg", "clients": 3},
             "fedavg averages weights, so all clients need the same model, but there are mlp on client 0; "
@@ -162,7 +168,7 @@ def test_a_mistake_ends_a_deployed_run_with_one_line(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 2 does not finish its first batch before the server has written down rounds 0, 1 and 2. Of the nine uploads
     of three rounds it has sent one; the others went on meanwhile. A callback of a user's is told of every round, and

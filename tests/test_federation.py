@@ -28,8 +28,8 @@ GOOD = {"logits": Array(np.zeros(2, np.float32)), "counts": Array(np.ones(2, np.
 def member(client_id, node=None, **fields):
     defaults = {
         "node": 100 - client_id if node is None else node,  # node ids run against the partitions
-        "partition": client_id,
-        "partitions": max(3, client_id + 1),
+        "client_id": client_id,
+        "clients": max(3, client_id + 1),
         "model": "mlp",
         "parameters": 10,
         "width": 4,
@@ -153,7 +153,7 @@ def test_the_answer_to_the_register_comes_back_as_it_was():
     "content",
     [
         RecordDict(),
-        RecordDict({"member": ConfigRecord({"partition": 1})}),
+        RecordDict({"member": ConfigRecord({"client_id": 1})}),
     ],
     ids=["no record", "fields missing"],
 )
@@ -170,12 +170,12 @@ def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"partition": "first"}, "partition is no valid partition of a client: input should be a valid integer"),
-        ({"partition": -1}, "partition is no valid partition of a client: input should be greater than or equal to 0"),
-        ({"partition": 2**31}, "partition is no valid partition of a client: input should be less than 1000000"),
-        ({"partition": 3}, "partition = 3 of 3 partitions"),
-        ({"partitions": 2**40}, "partitions is no valid partitions of a client: input should be less than"),
-        ({"partitions": 0}, "partitions is no valid partitions of a client: input should be greater than"),
+        ({"client_id": "first"}, "client_id is no valid client_id of a client: input should be a valid integer"),
+        ({"client_id": -1}, "client_id is no valid client_id of a client: input should be greater than or equal to 0"),
+        ({"client_id": 2**31}, "client_id is no valid client_id of a client: input should be less than 1000000"),
+        ({"client_id": 3}, "client_id = 3 of 3 clients"),
+        ({"clients": 2**40}, "clients is no valid clients of a client: input should be less than"),
+        ({"clients": 0}, "clients is no valid clients of a client: input should be greater than"),
         ({"model": "mlp\nclient 0 (mlp): broke"}, "model is no valid model of a client: expected printable characters"),
         ({"model": "\x1b[31m"}, "model is no valid model of a client: expected printable characters"),
         ({"model": "m" * 201}, "model is no valid model of a client: string should have at most 200 characters"),

@@ -141,7 +141,7 @@ def small(own: Any, labels: list[int], theirs: dict[int, Any], *, body: nn.Modul
     """Client 0 with W = 0, two classes; one round is one batch of all rows it may use, one SGD step of rate 0.1."""
     public_samples = {f"inputs.{client_id}": np.float32(rows) for client_id, (rows, _) in theirs.items()}
     public_samples |= {f"labels.{client_id}": np.int64(labels) for client_id, (_, labels) in theirs.items()}
-    settings = {"public": len(labels), "partitions": 4, "batch_size": 8, **keys}
+    settings = {"public": len(labels), "clients": 4, "batch_size": 8, **keys}
     return linear_node(own, labels, [[0.0] * len(own[0])] * 2, public_samples=public_samples, body=body, **settings)
 
 
@@ -223,7 +223,7 @@ S = sigmoid(0.1)
 
 
 @pytest.mark.parametrize(
-    ("projection", "taught", "first", "second", "projected"),
+    ("projection", "distillation", "first", "second", "projected"),
     [
         ("qp", [0.0, 1.0], 0.05, -0.1 * S, 1.0),
         ("none", [0.0, 1.0], 0.05 - 0.1 * S, -0.1 * S, 0.0),

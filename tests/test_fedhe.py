@@ -219,7 +219,7 @@ def test_the_upload_is_the_sum_of_the_logits_over_one_more_than_their_number():
 
 
 @pytest.mark.parametrize(
-    ("hyper_parameters", "target", "known", "taught"),
+    ("hyper_parameters", "target", "known", "distillation"),
     [
         # (1 - 3)^2 and three zeros, over 2 samples and 2 classes
         ({}, [[3, 0], [0, 2]], [True, True], 1.0),

@@ -12,12 +12,13 @@ import pytest
 import torch
 from fixtures.members import member, roster
 from fixtures.nodes import linear_node
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from safetensors.numpy import load_file
 from torch import nn
 
-from clients.fedhenn import FedHeNNClient
+from clients.fedhenn import AligningClient, FedHeNNClient, FedHeNNHomogeneousClient
 from clients.local import LocalClient
-from hetfl_flwr.algorithms import build_client, check_options
+from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
@@ -25,12 +26,12 @@ from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.codec import to_record
-from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import model_arrays
 from strategies.base import Upload
-from strategies.fedhenn import FedHeNN
+from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
 
 KERNELS = ["linear", "rbf"]
 NORMED = "simulations.testing.lab:normed"
@@ -213,6 +214,24 @@ def test_the_rows_of_a_late_joiner_do_not_move_those_already_aligned_on():
         assert len(after["asked"]) == 15
 
 
+@pytest.mark.parametrize("rad", ["index", "value"])
+def test_rows_that_are_in_the_pool_no_longer_are_aligned_on_no_longer(rad):
+    """Clients 0 and 1 have rows 0 .. 4 and 5 .. 9, then client 1 alone is left, then one with three of its rows: too
+    few to align on. The factor's rows go with the set's.
+    """
+    strategy = server({0: rows_of(5), 1: rows_of(5, first=5)}, rad=rad)
+    server_state = strategy.aggregate(start(strategy), [upload(0, generator(0, "gone").normal(size=(10, 2)))])
+    before = rows_of(10)[sent(strategy, server_state)["aligned"].ravel().astype(int)].ravel()
+    strategy.roster.public_samples = {1: {"inputs": rows_of(5, first=5)}}
+    after = sent(strategy, server_state)
+    aligned = after["aligned"].ravel() + (5 if rad == "index" else 0)
+    assert aligned.tolist() == before[before > 4].tolist()
+    np.testing.assert_array_equal(after["factor"], server_state["factor"][before > 4])
+    strategy.roster.public_samples = {1: {"inputs": rows_of(3, first=5)}, 2: {"inputs": rows_of(9)}}
+    after = sent(strategy, server_state)
+    assert (len(after["aligned"]), after["factor"].size, len(after["asked"])) == (0, 0, 12)
+
+
 def test_the_set_is_as_large_as_the_pool_where_that_is_smaller():
     for rows, expected in ((4, 4), (8, 8), (9, 8)):
         strategy = server({0: rows_of(rows)}, rad_size=8)
@@ -235,7 +254,7 @@ def tiny(client: type = FedHeNNClient, **options: Any) -> Any:
     return client(node, **options)
 
 
-def fit(client: FedHeNNClient, *arrays: Any, round: int = 1) -> tuple[list[np.ndarray], dict[str, Any]]:
+def fit(client: AligningClient, *arrays: Any, round: int = 1) -> tuple[list[np.ndarray], dict[str, Any]]:
     uploaded, _, metrics = client.fit(list(arrays), {ROUND: round})
     return uploaded, metrics
 
@@ -372,7 +391,7 @@ def test_a_homogeneous_client_starts_from_the_global_model_and_is_pulled_towards
     """Eq. (4). Its own body, diag(3, 0), is put away. The kernel of the global body, diag(2, 1), is where it starts, so
     CKA is 1 and nothing pulls; cross-entropy moves nothing either (see `tiny`).
     """
-    client = tiny(mode="homogeneous", eta0=1.0, schedule="constant")
+    client = tiny(FedHeNNHomogeneousClient, eta0=1.0, schedule="constant")
     client.node.model.body.weight.data = torch.tensor([[3.0, 0.0], [0.0, 0.0]])
     uploaded, metrics = fit(client, *shared([[2, 0], [0, 1]], np.zeros((2, 2))).values(), ALL)
     assert metrics["cka"] == pytest.approx(1)
@@ -388,7 +407,7 @@ def test_accuracy_is_the_own_model_s_and_global_accuracy_the_global_model_s():
     A round at a rate of 1 from a model of zeros puts all right.
     """
     node = linear_node(CROSS, [0, 1, 1, 0], [[0.0, 0.0], [1.0, -1.0]], public=4, learning_rate=1.0)
-    client = FedHeNNClient(node, mode="homogeneous")
+    client = FedHeNNHomogeneousClient(node)
     _, _, before = client.evaluate([np.float32([[0, 0], [1, 1]])], {})
     assert (before["accuracy"], before["global-accuracy"]) == (0.5, 0.5)
     fit(client, np.zeros((2, 2), np.float32), ALL)
@@ -510,7 +529,6 @@ def slow_fedhenn(
 def test_three_rounds_equal_dense_kernels(mode, kernel, some, make_config, make_federation, make_node):
     """K, H and tr(K H L H) as in the paper, in float64 with the gradients written out; absent classes, two bodies."""
     eta0, sigma, size = 0.8, 2.0, 10
-    options = {"mode": mode, "kernel": kernel, "sigma": sigma, "rad_size": size}
     config = make_config(
         algorithm="fedhenn",
         models=UNLIKE if mode == "heterogeneous" else ALIKE,
@@ -518,29 +536,34 @@ def test_three_rounds_equal_dense_kernels(mode, kernel, some, make_config, make_
         batch_size=7,
         optimizer="sgd",
         learning_rate=0.1,
-        **{"fedhenn.rad-size": size},
+        **{"fedhenn.rad-size": size, "fedhenn.mode": mode, "fedhenn.kernel": kernel, "fedhenn.sigma": sigma},
+        **{"fedhenn.eta0": eta0, "fedhenn.align-batch": some},
     )
     federation = make_federation(config)
-    strategy = FedHeNN(**options)
-    server_state = {name: array.numpy() for name, array in strategy.prepare(federation.roster, config).items()}
+    strategy = build_strategy(config)
+    known = strategy.prepare(federation.roster, config)
     assert federation.share(strategy.sharing).failures == []
     nodes = [make_node(config, client_id) for client_id in range(2)]
     for node in nodes:
         other = 1 - node.client_id
         node.keep_public_samples(to_record({f"inputs.{other}": federation.roster.public_samples[other]["inputs"]}))
     reference = [Reference(node) for node in nodes]
-    first = {name: array.astype(float) for name, array in server_state.items()} if mode == "homogeneous" else None
+    first = {name: array.numpy().astype(float) for name, array in known.items()} if mode == "homogeneous" else None
     expected, mean = slow_fedhenn(reference, config, 3, first, size, eta0, kernel, sigma, some)
 
-    clients = [FedHeNNClient(node, eta0=eta0, align_batch=some, **options) for node in nodes]
+    clients = [build_client(config, node) for node in nodes]
+    view = federation.view(list(federation.roster))
     for round in (1, 2, 3):
-        uploads = []
-        for client, one in zip(clients, federation.roster, strict=True):
-            download = strategy.download_for(one, server_state, round)
-            arrays, samples, metrics = client.fit(list(download.values()), {ROUND: round})
-            names = strategy.upload_spec(one).names
-            uploads.append(Upload(one.client_id, dict(zip(names, arrays, strict=True)), samples))
-        server_state = strategy.aggregate(server_state, uploads)
+        replies = []
+        for message in strategy.configure_train(round, known, ConfigRecord(), view):
+            one = federation.roster.of(message.metadata.dst_node_id)
+            download = from_record(message.content.array_records[ARRAYS])
+            arrays, samples, metrics = clients[one.client_id].fit(list(download.values()), {ROUND: round})
+            uploaded = to_record(dict(zip(strategy.upload_spec(one).names, arrays, strict=True)))
+            content = RecordDict({ARRAYS: uploaded, METRICS: MetricRecord({EXAMPLES: samples})})
+            replies.append(Message(content, reply_to=message))
+        known, _ = strategy.aggregate_train(round, replies)
+    server_state = from_record(known)
     assert 0 < metrics["cka"] < 1
     for client, slow in zip(clients, reference, strict=True):
         for name, array in model_arrays(client.node.model).items():
@@ -670,7 +693,7 @@ def test_the_number_of_workers_changes_no_bit(run):
 @pytest.mark.parametrize(("own", "columns"), [({}, 19), ({"rank": 3}, 3)])
 def test_bytes_of_a_heterogeneous_round(run, rad, row, own, columns):
     """R = 20 samples of 64 bytes, or numbers of 4. Down: 20 rows in round 1; 2 * 20 rows and 20 r numbers afterwards.
-    Up: 20 (200 + 84) numbers: mlp and lenet5. Before: 64 bytes a public sample up, and by index those of the other down.
+    Up: 20 (200 + 84) numbers: mlp and lenet5. Before: 64 bytes a public sample up, and by index the other's down.
     """
     folder = run({"rad": rad, **own}, rounds=3)
     rounds = rounds_of(folder)
@@ -695,8 +718,8 @@ def test_bytes_of_a_homogeneous_round(run, rad, row):
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def checked(members: Any, **options: Any) -> None:
-    FedHeNN(**options).check(members)
+def checked(members: Any, strategy: type = FedHeNN) -> None:
+    strategy().check(members)
 
 
 def test_federations_that_cannot_be_aligned_are_refused(refusal):
@@ -712,10 +735,19 @@ def test_federations_that_cannot_be_aligned_are_refused(refusal):
 def test_clients_may_differ_in_model_and_classes_unless_their_weights_are_averaged(refusal):
     unlike = type(roster(1))([member(0, public=9), member(1, public=9, classes=7, weights="other", model="mlp")])
     checked(unlike)
-    said = refusal(FederationError, checked, unlike, mode="homogeneous")
+    said = refusal(FederationError, checked, unlike, FedHeNNHomogeneous)
     assert said.startswith("fedhenn with mode = 'homogeneous' averages weights, so all clients need the same model")
     assert "linear on client 0; mlp on client 1" in said
-    checked(roster(4), mode="homogeneous")
+    checked(roster(4), FedHeNNHomogeneous)
+    few = refusal(FederationError, checked, roster(3), FedHeNNHomogeneous)
+    assert few.startswith("fedhenn aligns on 4 public samples or more, but all clients together have 3: raise public-")
+
+
+@pytest.mark.parametrize("strategy", [FedHeNN, FedHeNNHomogeneous])
+def test_clients_with_columns_of_their_own_are_refused(strategy, refusal):
+    config = RunConfig(algorithm="fedhenn", features="slices:0.5")
+    said = refusal(FederationError, strategy().prepare, roster(2, public=9), config)
+    assert said.startswith("fedhenn shares public samples, but with features = 'slices:0.5' each client has columns")
 
 
 def test_too_few_rows_that_arrived_end_the_run(refusal):
@@ -726,6 +758,7 @@ def test_too_few_rows_that_arrived_end_the_run(refusal):
 def test_homogeneous_takes_one_model_by_default(make_config):
     from hetfl_flwr.algorithms import resolve
 
+    assert resolve(make_config(algorithm="fedhenn", models="auto")).options["fedhenn.mode"] == "heterogeneous"
     names = {
         mode: resolve(make_config(algorithm="fedhenn", models="auto", **{"fedhenn.mode": mode})).models
         for mode in ("heterogeneous", "homogeneous")
@@ -790,7 +823,7 @@ def test_the_summary_of_the_client_is_built_from_the_config(make_config, make_no
 
 def test_the_first_global_model_is_that_of_fedavg(make_config, make_federation):
     config = make_config(algorithm="fedhenn", models="mlp", **{"fedhenn.mode": "homogeneous"})
-    found = FedHeNN(mode="homogeneous").prepare(make_federation(config).roster, config)
+    found = build_strategy(config).prepare(make_federation(config).roster, config)
     first = build_model("mlp", DataSpec((1, 8, 8), 10), seed=config.seed, scope=("global",))
     for name, array in model_arrays(first).items():
         np.testing.assert_array_equal(found[name].numpy(), array)

@@ -167,8 +167,8 @@ def test_a_run_without_public_rows_ends_before_round_1(make_config, run_federati
     assert "raise public-fraction" in refusal(FederationError, run_federation, config)
 
 
-# The client: `logits = W x` with W = [[1, 0], [0, 2]]. It has E1, of class 0, which is public sample 0; row 1 is another
-# client's E2, of class 1. Its round is one step of SGD with rate 0.1.
+# The client: `logits = W x` with W = [[1, 0], [0, 2]]. It has E1, of class 0, which is public sample 0; row 1 is
+# another client's E2, of class 1. Its round is one step of SGD with rate 0.1.
 
 E1, E2 = [1.0, 0.0], [0.0, 1.0]
 NOTHING = ([], np.zeros((0, 2)))
@@ -265,8 +265,8 @@ def test_digest_epochs_are_passes_over_the_digested_rows(epochs, column, loss):
     ],
 )
 def test_the_first_round_pre_trains_on_all_public_rows_and_then_on_the_own_ones(public, private, steps):
-    """Each step is given by the rows in its batch: one of both public samples, or one of the own E1. The last one is the
-    round's own. `test_public_rows_come_first` has the order.
+    """Each step is given by the rows in its batch: one of both public samples, or one of the own E1. The last one is
+    the round's own. `test_public_rows_come_first` has the order.
     """
     client = tiny(pretrain_epochs=public, pretrain_private_epochs=private)
     fit(client)
@@ -402,8 +402,8 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     """At R = A = 7, C = 10 a client sends 4 A C = 280 in each round and receives 4 A = 28 in round 1, then
-    4 R (C + 1) + 4 A = 336. Before that, the 60 public samples of each of the three clients are 64 pixels and a label of 8
-    bytes, up once and down twice.
+    4 R (C + 1) + 4 A = 336. Before that, the 60 public samples of the three clients are each 64 pixels and a label of
+    8 bytes, up once and down twice.
     """
     keys = {"fedmd.public-samples": 7, "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 0}
     rounds = entries(run_federation(make_config(algorithm="fedmd", clients=3, models="mlp", rounds=3, **keys)))
@@ -412,6 +412,7 @@ def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     assert [entry["bytes_down"] for entry in rounds] == [6 * each, 3 * 28, 3 * 336, 3 * 336]
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
     keys = {"fedmd.public-samples": 40, "fedmd.pretrain-epochs": 2, "fedmd.pretrain-private-epochs": 1}
     one, two = (

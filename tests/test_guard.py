@@ -267,7 +267,7 @@ def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):
             replies = super().pull_messages(message_ids)
             for reply in replies:
                 member = reply.content.config_records.get("member") if reply.has_content() else None
-                if member is not None and member["partition"] == 1:
+                if member is not None and member["client_id"] == 1:
                     member["train"] = 2**40
             return replies
 
@@ -294,7 +294,7 @@ def test_who_registers_endless_test_rows_owns_no_accuracy(tmp_path, run_federati
             replies = super().pull_messages(message_ids)
             for reply in replies:
                 member = reply.content.config_records.get("member") if reply.has_content() else None
-                if member is not None and member["partition"] == 1:
+                if member is not None and member["client_id"] == 1:
                     member["test"] = 2**40
             return replies
 
@@ -415,7 +415,7 @@ def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_p
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for entry in rounds[::2]:  # it is asked again with each welcome, from round 2 on
         [failure] = entry["failures"]
-        assert (failure["partition"], failure["stage"]) == (1, "sharing of seeds")
+        assert (failure["partition"], failure["stage"]) == (1, "sharing of public samples")
         assert "array 'inputs, column 3' has size" in failure["reason"]
     assert all("train-loss" in rounds[-1]["clients"][other] for other in "023")
 

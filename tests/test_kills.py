@@ -214,7 +214,7 @@ def whole(tmp_path) -> Callable[..., list[Any]]:
     return left_in_peace
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("state", ["context", "disk"])
 def test_a_run_killed_before_any_change_of_its_files_ends_as_if_it_had_not_been(state, whole, tmp_path):
     """Begun once and resumed as often as it takes: each time one more change of files is allowed than the time before,
@@ -243,6 +243,7 @@ def test_a_run_killed_before_any_change_of_its_files_ends_as_if_it_had_not_been(
     assert outcome(folder) == whole(**{key: value for key, value in keys.items() if key != "state-dir"})
 
 
+@pytest.mark.slow
 def test_a_run_stopped_as_soon_as_it_is_resumed_and_killed_over_it_can_still_go_on(whole, tmp_path):
     """Nothing has come to the checkpoint that it began with, which must outlive this, too."""
     folder = tmp_path / "run"
@@ -266,7 +267,7 @@ def test_a_run_stopped_as_soon_as_it_is_resumed_and_killed_over_it_can_still_go_
     assert outcome(folder) == whole(algorithm="fedhe", rounds=4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("algorithm", ["fedmd", "fedavg"])
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(algorithm, whole, tmp_path):
     """Ten times, after up to half a second."""
@@ -284,7 +285,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(algorithm, whole,
     assert outcome(folder) == whole(**keys)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_been(whole, tmp_path):
     """Up to two seconds after its first checkpoint. Nobody ends the workers: they see that their master is gone."""
     folder = tmp_path / "run"
@@ -390,7 +391,7 @@ OTHER = {
     "algorithm": ({"algorithm": "local"}, "another algorithm: found 'fedhe', expected 'local'"),
     "model": ({"models": f"{NORMED},lenet5"}, "another model: found 'mlp', expected 'lenet5'"),
     "run": ({}, "another run: found '7', expected '8'"),
-    "partition": ({"models": "mlp"}, "another partition: found 0, expected 1"),
+    "client_id": ({"models": "mlp"}, "another client_id: found 0, expected 1"),
 }
 """What a run changes in relation to the one before it, and what is said to the client with the older state."""
 
@@ -398,11 +399,11 @@ OTHER = {
 @pytest.mark.parametrize("other", OTHER)
 def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, run_federation, refusal, tmp_path):
     keys, said = OTHER[other]
-    models = keys.get("models", SMALL["models"]) if other == "partition" else SMALL["models"]
+    models = keys.get("models", SMALL["models"]) if other == "client_id" else SMALL["models"]
     before = make_config(**{**SMALL, "algorithm": "fedhe", "models": models}, rounds=1, state_dir=str(tmp_path / "s"))
     run_federation(before)
     run_id, mine = (8 if other == "run" else 7), tmp_path / "s" / "run-7"
-    if other == "partition":
+    if other == "client_id":
         shutil.copy(mine / "client-0.safetensors", mine / "client-1.safetensors")
     for path in mine.iterdir():
         if path.name != "client-1.safetensors":

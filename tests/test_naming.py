@@ -284,7 +284,7 @@ def test_a_run_says_what_its_clients_trained_on(make_config, run_federation):
             replies = super().pull_messages(message_ids)
             for reply in replies:
                 said = reply.content.config_records.get(MEMBER) if reply.has_content() else None
-                if said and said["partition"] == 1:
+                if said and said["client_id"] == 1:
                     said["dataset"] = "own"
             return replies
 

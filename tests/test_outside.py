@@ -42,6 +42,7 @@ def rounds(folder: Path) -> list[dict]:
     ]
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass_by_pytest_alone(project):
     """The contract comes with all that it needs."""
     done = say(project, str(Path(sys.executable).parent / "pytest"), "-q", "-p", "no:cacheprovider")
@@ -58,6 +59,7 @@ def test_the_guide_shows_it_whole():
     assert lines < 150
 
 
+@pytest.mark.slow
 def test_it_runs_from_its_folder_with_its_own_keys(project):
     """Own keys land in config.toml under their name, with the defaults resolved."""
     small = ("my_pkg.fedproto", "--clients", "2", "--rounds", "2", "--set", "algorithm-options=weight=0.5")
@@ -68,7 +70,7 @@ def test_it_runs_from_its_folder_with_its_own_keys(project):
     assert rounds(project / "out")[1]["bytes_up"] == 2 * (4 * 10 * 64 + 8 * 10)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(project, monkeypatch):
     """The SuperLink finds the package; `flwr run -c` lets its keys through in one text, and would again to resume."""
     monkeypatch.setenv("PYTHONPATH", str(project))
@@ -89,7 +91,7 @@ def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(pr
     assert [key for key in resume if "." in key] == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rehearsal_finds_it_in_the_working_directory(project):
     """Its keys are given as to `hetfl run`; `flwr run` lets none of that name through."""
     small = ("--nodes", "1", "--rounds", "1", "--set", "local-batches=1", "--set", "my_pkg.fedproto.weight=0.5")
@@ -170,6 +172,7 @@ def hetfl_installed(here: Path, path: str, *, module: bool = False) -> subproces
     return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "module"), [("", False), (".", False), ("", True)])
 def test_folders_of_the_working_directory_hide_nothing_of_this_project(shadows, path, module):
     """Not even where PYTHONPATH or ``python -m`` has put it first."""

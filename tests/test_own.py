@@ -45,6 +45,7 @@ def hetfl(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_own_photos_and_an_own_model_from_the_working_directory(home):
     """Brightness alone tells the three kinds apart, so twenty epochs are enough to learn them."""
     arguments = ("fedhe", "--dataset", "./photos", "--clients", "2", "--rounds", "20", "--out", "out")
@@ -67,6 +68,7 @@ def test_own_photos_of_many_sizes_are_refused_in_one_line_without_a_size(home):
     assert not (home / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_hub_id_that_the_catalogue_does_not_know(tmp_path):
     images = [colour(20 * number, 0, 0) for number in range(12)]
     rows = table(images, [number % 2 for number in range(12)], names=("picture", "species"))

@@ -148,7 +148,7 @@ def test_an_unpacked_bundle_runs_reports_and_can_be_bundled_again(unpacked, bund
     for command in (["rehearse"], ["new", "mine"]):
         refused = hetfl(*command)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-        assert f"is not here: {unpacked} is an app bundle" in refused.stderr
+        assert f"is missing: {unpacked} is an app bundle" in refused.stderr
     again = zipfile.ZipFile(BytesIO(build_fab_from_disk(unpacked)))
     assert again.namelist() == zipfile.ZipFile(BytesIO(bundle)).namelist()
 

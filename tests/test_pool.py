@@ -9,6 +9,8 @@ import torch
 from fixtures.members import member, roster
 from fixtures.nodes import linear_node
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
@@ -18,6 +20,7 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Roster, Sharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
+from hetfl_flwr.wire.samples import PublicIndex
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 
@@ -66,6 +69,24 @@ def test_everyone_holds_the_same_pool_of_what_clients_have_made_public(shared):
         assert [len(other) for other in pool.others] == [
             len(labels) for client_id, (_, labels) in enumerate(expected) if client_id != node.client_id
         ]
+
+
+@given(sizes=st.dictionaries(st.integers(0, 99), st.integers(0, 5), max_size=6), data=st.data())
+def test_numbers_and_places_are_those_of_a_list_of_all_rows(sizes, data):
+    index = PublicIndex(dict(sorted(sizes.items())))
+    rows = [(client, row) for client in sorted(sizes) for row in range(sizes[client])]
+    assert len(index) == len(rows)
+    numbers = np.array(data.draw(st.lists(st.sampled_from(range(len(rows)))) if rows else st.just([])), np.int64)
+    places = index.places(numbers)
+    assert [tuple(place) for place in places.tolist()] == [rows[number] for number in numbers]
+    assert index.numbers(places.astype(np.int32)).tolist() == numbers.tolist()
+    some = np.array(data.draw(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 6)))), np.int64).reshape(-1, 2)
+    assert index.held(some).tolist() == [tuple(place) in rows for place in some.tolist()]
+
+
+def test_server_and_clients_number_the_rows_alike(shared):
+    federation, _ = shared(Sharing())
+    assert [node.pool.index for node in nodes(federation)] == [PublicIndex.of(federation.roster.public_samples)] * 3
 
 
 def test_rows_of_others_are_prepared_as_the_own_ones_are(shared):
@@ -160,7 +181,7 @@ class Forging(LocalGrid):
 def test_a_client_whose_seeds_are_wrong_is_named_and_left_out(make_config, shared, arrays, said):
     federation, exchange = shared(Sharing(), Forging(make_config(clients=3), SHARE, arrays))
     [failure] = exchange.failures
-    assert (failure.client_id, failure.stage) == (1, "sharing of seeds")
+    assert (failure.client_id, failure.stage) == (1, "sharing of public samples")
     assert failure.reason.startswith("client 1 (lenet5): ")
     assert failure.reason.endswith(said)
     assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 2]
@@ -178,13 +199,16 @@ def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_con
 
 
 @pytest.mark.parametrize(
-    ("seeds", "said"),
+    ("public_samples", "said"),
     [
         (
             {"inputs.1": np.zeros((3, 5), np.float32)},
-            "seeds of client 1: array 'inputs' has shape (3, 5), expected (N <=",
+            "public samples of client 1: array 'inputs' has shape (3, 5), expected (N <=",
         ),
-        ({"inputs.1": np.zeros((3, 2))}, "seeds of client 1: array 'inputs' has dtype float64, expected float32"),
+        (
+            {"inputs.1": np.zeros((3, 2))},
+            "public samples of client 1: array 'inputs' has dtype float64, expected float32",
+        ),
         ({"inputs.1": np.zeros((3, 2), np.float32), "labels.1": np.zeros(2, np.int64)}, "array 'inputs' has N = 3"),
         ({"inputs.1": np.full((3, 2), np.nan, np.float32)}, "has values that are not finite"),
         ({"labels.1": np.zeros(2, np.int64)}, "expected inputs, labels"),
@@ -232,4 +256,4 @@ def test_tokens_of_others_outside_the_vocabulary_are_refused_by_name(refusal):
     store, spec = PublicSampleStore(Context(1, 1, {}, RecordDict(), {})), DataSpec((2,), 3, vocabulary=7)
     assert store.keep(to_record({"inputs.1": np.int32([[0, 6]])}), spec, "int32") == 1
     said = refusal(PayloadError, store.keep, to_record({"inputs.2": np.int32([[0, 7]])}), spec, "int32")
-    assert said == "server: seeds of client 2: array 'inputs' has values above 6"
+    assert said == "server: public samples of client 2: array 'inputs' has values above 6"

@@ -1,7 +1,7 @@
 """Run folders of two or three rounds, whose figures are derived by hand."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def line(number: int, scores: list[float], sent: int = 100, **changes: Any) -> d
         evaluation_wire=7,
         clients={str(client): {"accuracy": score, "loss": 1.0} for client, score in enumerate(scores)},
     )
-    return asdict(entry) | changes
+    return json.loads(round_line(entry)) | changes
 
 
 LINES = [line(0, [0.0, 0.2], sent=0), line(1, [0.4, 0.6]), line(2, []), line(3, [0.7, 0.9])]
@@ -96,7 +96,7 @@ def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
 
 
 def test_many_failures_are_cut_short(tmp_path: Path) -> None:
-    failures = [asdict(Failure(1, "train", f"client 1: {number}", 1)) for number in range(12)]
+    failures = [{"partition": 1, "stage": "train", "reason": f"client 1: {number}", "node": 1} for number in range(12)]
     run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=failures), LINES[3]]))
     cells = list(summary_table(run).columns[1].cells)
     assert [str(cell) for cell in cells[-2:]] == ["round 2: client 1: 9", "and 2 more in rounds.jsonl"]

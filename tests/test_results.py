@@ -250,7 +250,7 @@ def broken(client_id, rounds, kind="train"):
 def test_a_client_that_fails_is_named_with_its_reason_and_the_others_go_on(make_config, run_federation, caplog):
     config = make_config(clients=3)
     folder = run_federation(config, Meddled(config, **broken(1, {1})))
-    told = f"round=1 partition=1 node={2**62 + 1} stage='train' reason='client 1, train, round 1: broke'"
+    told = f"round=1 client=1 node={2**62 + 1} stage='train' reason='client 1, train, round 1: broke'"
     assert told in [record.getMessage() for record in caplog.records]
     rounds = lines(folder)
     assert [entry["failures"] for entry in rounds] == [
@@ -489,6 +489,7 @@ def elsewhere(config, run, push=None):
     return Elsewhere(grid, grid.get_node_ids())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "keys"),
     [

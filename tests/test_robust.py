@@ -121,7 +121,7 @@ def fedhenn(rows: int, **options: Any) -> FedHeNN:
     strategy = FedHeNN(**options)
     members = roster(1, public=rows, shape=(1,))
     strategy.prepare(members, RunConfig())
-    members.seeds = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
+    members.public_samples = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
     return strategy
 
 
@@ -321,6 +321,7 @@ def scaled(factor: float) -> Callable[[Message], Message]:
     return tamper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "keys"),
     [

@@ -174,6 +174,7 @@ def test_with_one_client_there_is_nothing_to_be_asynchronous_about(make_config, 
     assert sync == asynchronous
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
     keys = ASYNC | {"clients": 3, "rounds": 4, "client_seconds": "1,2,3", "evaluate_every": 2}
     one, two = (
@@ -309,6 +310,7 @@ class Dying(LocalGrid):
         return super().push_messages(pushed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "again"), [(1, 1), (2, 1), (1, 2)])
 def test_an_asynchronous_run_that_died_ends_with_the_bits_of_one_that_did_not(
     make_config, run_federation, tmp_path, workers, again

@@ -59,6 +59,7 @@ def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
     return (folder / SERVER_STATE_FILE).read_bytes(), [{**line, "seconds": 0} for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "workers"), [("fedhe", 1), ("fedh2l", 1), ("fedh2l", 2), ("fml", 1)], ids=lambda value: str(value)
 )
@@ -75,6 +76,7 @@ def test_clients_that_rest_after_each_message_end_with_the_same_bits(
     assert [path.name for path in Path(config.output_dir).iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_same_bits(
     config_for, run_federation, small_grid
 ):
@@ -88,6 +90,7 @@ def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_
     assert not remains.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedh2l", "fedhe"])
 def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
     config_for, run_federation, small_grid, monkeypatch, algorithm

@@ -322,7 +322,7 @@ def test_a_node_that_could_not_be_reached_for_a_moment_is_asked_again(clock):
 def test_many_refusals_are_one_line(clock, refusal):
     post = post_of(*(member(0, node=node) for node in range(1, 100)), answers=dict.fromkeys(range(1, 100), nonsense))
     said = refusal(FederationError, started, post, start_timeout=1, clients=99)
-    assert said.startswith("min-clients = 1, but there are 0 clients; node 1: not an answer")
+    assert said.startswith("min-clients = 1, but there are 0 clients; node 1: not a registration reply")
     assert said.endswith("; 96 more were refused")
 
 

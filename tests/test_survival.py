@@ -17,7 +17,7 @@ from hetfl_flwr.runs.results import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli import _run
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 PATIENCE = 300
 """Seconds after which a test that waits for something gives up."""

@@ -104,7 +104,7 @@ def test_one_step_of_sgd_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("projection", "own", "taught", "stepped"),
+    ("projection", "own", "distillation", "stepped"),
     [
         # no conflict: the sum of both
         *((projection, [1.0, 1.0], [0.0, 2.0], [1.0, 3.0]) for projection in ("none", "qp", "pcgrad")),

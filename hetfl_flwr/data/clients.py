@@ -58,8 +58,8 @@ class Split:
         Whether all domains share out and cut their rows by the same draw: then an image that one domain of a rotated
         family tests on is a training image in none. By default each domain draws its own split.
     iid_evaluation : bool
-        Whether validation and test rows are taken from the pool first and assigned out evenly by chance, so that they have
-        all classes in the pool's proportions, and only the rest, for training, by ``partition``.
+        Whether validation and test samples are taken from the pool first and spread evenly by chance, so that they have
+        all classes in the pool's proportions; ``partition`` then splits the rest, for training.
     normalize : {"mean-image", "imagenet", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
         together; the numbers of a table with mean 0 and standard deviation 1 over the client's own training rows.

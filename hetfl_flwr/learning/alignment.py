@@ -27,6 +27,8 @@ from scipy.linalg import eigh
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
+from hetfl_flwr.learning.aggregation import Average
+
 FEWEST_SAMPLES = 4
 """Centred, n samples span n - 1 dimensions: CKA of 2 samples is always 1, and of 3 seldom far from it."""
 
@@ -152,6 +154,50 @@ def kernel_cka(first: Tensor, second: Tensor) -> Tensor:
     left, right = _centred_kernel(first), _centred_kernel(second)
     cka = _cosine((left * right).sum(), left.square().sum(), right.square().sum())
     return cka.to(torch.promote_types(first.dtype, second.dtype))
+
+
+def mean_kernel_factor(
+    representations: Sequence[NDArray[np.floating]], average: Average, *, sigma: float | None = None, rank: int = 0
+) -> tuple[Matrix, float]:
+    """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
+
+    Of a robust mean, kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its
+    length; the product of two is then their CKA. All of them are held at once.
+
+    Parameters
+    ----------
+    representations : sequence of array
+        A_j, shape (n, D_j) each; the widths may differ. At least one.
+    average : Average
+        How kernels are averaged.
+    sigma : float, optional
+        Width of the RBF kernel, above 0. Default: the kernels are linear.
+    rank : int
+        As in `thin_factor`.
+
+    Returns
+    -------
+    factor : array
+        Shape (n, r), as in `thin_factor`.
+    kept : float
+        Share of the trace that is kept, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        As `stack_factor` and `thin_factor`; or ``sigma`` is not above 0 and finite.
+
+    Examples
+    --------
+    >>> across, along = np.array([[1.0], [0], [-1], [0]]), np.array([[0.0], [3], [0], [-3]])
+    >>> factor, kept = mean_kernel_factor([across + 5, along - 2], Average("none"), rank=1)
+    >>> (factor @ factor.T).round(6).tolist()[1], round(kept, 6)
+    ([0.0, 4.5, 0.0, -4.5], 0.9)
+    """
+    weights = _kernel_weights(representations, average, sigma)
+    if sigma is None:
+        return thin_factor(_less_mean_row(stack_factor(representations, weights)), rank)
+    return thin_factor_of_kernel(_less_means(mean_rbf_kernel(representations, weights, sigma)), rank)
 
 
 def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> Matrix:
@@ -369,6 +415,45 @@ def _rbf_less_one(x: Tensor, sigma: float) -> Tensor:
     distances = (squares[:, None] + squares - 2 * scaled @ scaled.mT).clamp(min=0)
     own = torch.eye(len(x), dtype=torch.bool, device=x.device)
     return torch.expm1(-distances.masked_fill(own, 0.0) / 2)
+
+
+def _kernel_weights(
+    representations: Sequence[NDArray[np.floating]], average: Average, sigma: float | None
+) -> list[float]:
+    """Return what each kernel counts: 1 / K; or its robust weight among kernels of norm 1, over its own norm."""
+    if average.form == "none":
+        return [1 / len(representations)] * len(representations)
+    kernels = np.stack([_own_kernel(representation, sigma).ravel() for representation in representations])
+    products = kernels @ kernels.T
+    norms = np.sqrt(np.diag(products))
+    norms[norms == 0] = 1.0
+    weights: list[float] = (average.weights(products / np.outer(norms, norms)) / norms).tolist()
+    return weights
+
+
+def _own_kernel(representation: NDArray[np.floating], sigma: float | None) -> Matrix:
+    """Return the centred kernel (n, n) of one representation."""
+    if sigma is not None:
+        return _less_means(mean_rbf_kernel([representation], [1.0], sigma))
+    factor = _less_mean_row(representation.astype(np.float64))
+    return factor @ factor.T
+
+
+def _less_mean_row(factor: Matrix) -> Matrix:
+    """Subtract the mean row; the first row before it, so that what is equal in all rows leaves exact zeros."""
+    shifted: Matrix = factor - factor[0]
+    shifted -= shifted.mean(0)
+    return shifted
+
+
+def _less_means(kernel: Matrix) -> Matrix:
+    """Subtract the mean row and the mean column; one entry before them, as in `_less_mean_row`."""
+    shifted: Matrix = kernel - kernel[0, 0]
+    columns, rows, whole = shifted.mean(0), shifted.mean(1, keepdims=True), shifted.mean()
+    shifted -= columns
+    shifted -= rows
+    shifted += whole
+    return shifted
 
 
 def _spectrum(gram: Matrix, rank: int) -> tuple[Matrix, Matrix, float]:

@@ -157,7 +157,7 @@ def assign(models: str, client_id: int) -> str:
 
     Examples
     --------
-    >>> [deal("mlp,lenet5", partition) for partition in range(3)]
+    >>> [assign("mlp,lenet5", client_id) for client_id in range(3)]
     ['mlp', 'lenet5', 'mlp']
     """
     names = parse_models(models)

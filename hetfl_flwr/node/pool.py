@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.data import DataSpec, Joined, Samples
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.codec import decode, from_record, to_record
-from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.samples import PublicIndex, public_samples
 from hetfl_flwr.wire.spec import Dim
 
 MOST_ROWS = 2**24
@@ -51,9 +51,14 @@ class Pool:
         """The rows of each other client."""
         return tuple(block for client_id, block in self.blocks.items() if client_id != self.own)
 
+    @cached_property
+    def index(self) -> PublicIndex:
+        """How the rows are numbered, and whose they are."""
+        return PublicIndex({client_id: len(block) for client_id, block in self.blocks.items()})
+
     def __len__(self) -> int:
         """Count the rows."""
-        return sum(map(len, self.blocks.values()))
+        return len(self.index)
 
 
 class PublicSampleStore:

@@ -115,8 +115,8 @@ class Watch(RoundCallback):
         self._bytes += entry.bytes_up + entry.bytes_down
         for failure in entry.failures:
             if FLOWER_LOGGER.isEnabledFor(WARNING):
-                told = " ".join(f"{key}={getattr(failure, key)!r}" for key in ("partition", "node", "stage", "reason"))
-                log(WARNING, "round=%d %s", entry.round, told)
+                where = f"client={failure.client_id} node={failure.node} stage={failure.stage!r}"
+                log(WARNING, "round=%d %s reason=%r", entry.round, where, failure.reason)
             else:  # `hetfl run`, which shows a person no log
                 self._console.print(f"round {entry.round}: {failure.reason}", style="yellow", markup=False)
         accuracy = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.1%}  "

@@ -6,7 +6,7 @@ fractions in [0, 1].
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -66,7 +66,7 @@ _Key = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 
 @dataclass
 class Round:
-    """One line of ``rounds.jsonl``. Round 0 is the sharing of public samples, if any, and the evaluation before any training.
+    """One line of ``rounds.jsonl``. Round 0 is the sharing of public samples, if any, and the first evaluation.
 
     Accuracies are means over the clients: on their own test and validation samples; of the model all share
     (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
@@ -106,7 +106,8 @@ class Round:
 class ClientRecord(TypedDict):
     """One client of ``clients.json``; None where it is not known, or has no meaning.
 
-    A client's accuracies are on its own test samples, at the first evaluation and at the last.
+    ``partition`` is the client id, under the name that Flower has for it. A client's accuracies are on its own test
+    samples, at the first evaluation and at the last.
     """
 
     partition: Client
@@ -160,7 +161,7 @@ _CLIENTS = TypeAdapter(list[ClientRecord])
 
 def round_line(entry: Round) -> bytes:
     """Write a line of ``rounds.jsonl``, without its end."""
-    return json.dumps(asdict(entry), allow_nan=False).encode()
+    return json.dumps(_ROUND.dump_python(entry, by_alias=True), allow_nan=False).encode()
 
 
 def summary_file(summary: Summary) -> bytes:

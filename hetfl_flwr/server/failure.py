@@ -10,7 +10,10 @@ from pydantic import Field
 class Failure:
     """What went wrong with one client in one round. Its client id is -1 where it has not said which it is."""
 
-    client_id: Annotated[int, Field(ge=-1, lt=10**9)]
+    It is -1 where the client has not said which it is.
+    """
+
+    client_id: Annotated[int, Field(ge=-1, lt=10**9, alias="partition")]
     stage: str
     reason: str
     node: Annotated[int, Field(ge=0, lt=2**64)]

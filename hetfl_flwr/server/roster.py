@@ -166,7 +166,7 @@ class Member:
         except ValidationError as error:
             raise FederationError(f"node {node}: {_wrong(error)}") from None
         if member.client_id >= member.clients:
-            raise FederationError(f"node {node}: partition = {member.client_id} of {member.clients} partitions")
+            raise FederationError(f"node {node}: client_id = {member.client_id} of {member.clients} clients")
         if member.public > member.train:
             raise FederationError(f"node {node}: public = {member.public} of train = {member.train} samples")
         return member

@@ -1,7 +1,8 @@
 """Local differential privacy: what leaves a client is clipped and gets Gaussian noise before it is sent.
 
 One mechanism for payloads of every kind. All of an upload that is computed from private data, taken together as one
-vector, is cut to the L2 norm ``C = clipping-norm``; each entry then gets noise of standard deviation ``noise-multiplier * C``.
+vector, is clipped to the L2 norm ``C = clipping-norm``; each entry then gets Gaussian noise with standard deviation
+``noise-multiplier * C``.
 Of an array that the server has sent in the same declaration, such as weights, the vector holds the change. What is
 done to the result after that (rounding, bounds, the simplex) sees nothing else and costs no privacy.
 
@@ -51,8 +52,8 @@ class GaussianMechanism:
     clipping_norm : float
         C, above 0, in the units of the rows.
     noise_multiplier : float
-        Standard deviation of the noise on each entry, in C; 0 or more. 0: clipping alone, which bounds what one client can do
-        to the others, and hides nothing.
+        Standard deviation of the noise on each entry, in C; 0 or more. 0: clipping alone, which bounds what one client
+        can do to the others, and hides nothing.
     """
 
     clipping_norm: float
@@ -85,8 +86,8 @@ def private_upload(
     -------
     mapping of str to array
         Arrays that fit the declaration: floating-point ones and `ArraySpec.sensitive` counts clipped and noised,
-        others as they are. A count is 1 if what was clipped and noised is above the noise's standard deviation, else 0: so
-        clipping alone changes no 1 or 0, and much noise drops more than it makes up.
+        others as they are. A count is 1 if what was clipped and noised is above the noise's standard deviation, else 0:
+        so clipping alone changes no 1 or 0, and much noise drops more than it makes up.
     """
     released = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
     if config.clipping_norm == 0 or not released:

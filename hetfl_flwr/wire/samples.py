@@ -1,7 +1,80 @@
-"""Public samples as payloads: as they are stored; whoever receives them prepares them as it prepares its own."""
+"""Public samples as payloads, and how they are numbered.
+
+They travel as they are stored; whoever receives them prepares them as it prepares its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PublicIndex:
+    """Two names of a public sample: its number in the pool, and its place, which is whose it is and which of those.
+
+    Numbers go from 0 through the samples of all clients, one client after the other. Server and clients that know the
+    same samples number them alike. When a client joins, samples get other numbers; their places stay.
+
+    Parameters
+    ----------
+    sizes : mapping of int to int
+        How many public samples each client has, by client id, in ascending order.
+
+    Examples
+    --------
+    >>> index = PublicIndex({0: 2, 3: 4})
+    >>> places = index.places(np.array([1, 2, 5]))
+    >>> places.tolist(), index.numbers(places).tolist()
+    ([[0, 1], [3, 0], [3, 3]], [1, 2, 5])
+    >>> PublicIndex({0: 2, 1: 7, 3: 4}).numbers(places).tolist()
+    [1, 9, 12]
+    """
+
+    sizes: Mapping[int, int]
+
+    @classmethod
+    def of(cls, shared: Mapping[int, Arrays]) -> "PublicIndex":
+        """Return the index of what clients have shared, by client id, as `public_samples` declares it."""
+        return cls({client: len(block["inputs"]) for client, block in shared.items()})
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return sum(self.sizes.values())
+
+    def places(self, numbers: NDArray[np.integer[Any]]) -> Numbers:
+        """Return the places (N, 2), client id and position among that client's samples, of numbers (N,)."""
+        block = np.searchsorted(self._starts, numbers, side="right") - 1
+        clients = np.array(list(self.sizes), np.int64)
+        return np.stack([clients[block], numbers - self._starts[block]], axis=1)
+
+    def numbers(self, places: NDArray[np.integer[Any]]) -> Numbers:
+        """Return the numbers (N,) of places (N, 2) that are `held`."""
+        starts = dict(zip(self.sizes, self._starts.tolist(), strict=True))
+        return self._of_clients(places, starts) + places[:, 1]
+
+    def held(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Say of each of the places (N, 2) whether there is such a sample: (N,)."""
+        return places[:, 1] < self._of_clients(places, self.sizes)
+
+    def _of_clients(self, places: NDArray[np.integer[Any]], values: Mapping[int, int]) -> Numbers:
+        """Return the value of each place's client; 0 where that client has none."""
+        clients, which = np.unique(places[:, 0], return_inverse=True)
+        return np.array([values.get(client, 0) for client in clients.tolist()], np.int64)[which]
+
+    @cached_property
+    def _starts(self) -> Numbers:
+        """The number of the first sample of each client."""
+        sizes = np.array(list(self.sizes.values()), np.int64)
+        return np.cumsum(sizes) - sizes
 
 
 def public_samples(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: bool) -> PayloadSpec:

@@ -1,8 +1,8 @@
 """What one hostile client costs the others: ``python -m simulations.benchmarks.attacks --out DIR``.
 
 Every algorithm that is sent anything, on the bundled digits, with default settings (50 rounds of three mini-batches,
-iid rows, heterogeneous models where it may), over three seeds. The accuracy is the mean over the honest clients, after the
-last round, each on its own test set. One client sends, in place of what it has learnt,
+iid rows, heterogeneous models where it may), over three seeds. The accuracy is the mean over the honest clients, after
+the last round, each on its own test set. One client sends, in place of what it has learnt,
 
 - *at the limit*: one of five, once, in round 25, the largest number that each array may hold, everywhere;
 - *scaled by 10*, *by 1e6*: one of ten, in each round, its arrays times that;

@@ -3,7 +3,7 @@
 Ten clients have uploaded representations (R, 84) of R = 5000 samples, random ones. The server's work of a round is the
 factor of their centred mean kernel, exact (rank 840, the sum of the widths) or of rank 128. It is done in three ways:
 
-- *factored*: as `strategies.fedhenn` and `hetfl_flwr.learning.alignment` do it.
+- *factored*: as `hetfl_flwr.learning.alignment.mean_kernel_factor` does it.
 - *dense*: the mean of the kernels K_k of the centred representations, in one float32 array, and its leading
   eigenvectors by LAPACK.
 - *Cholesky*, exact only: the same mean, and its pivoted Cholesky factor by LAPACK. No eigenvectors: its columns are as
@@ -40,12 +40,12 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, get_blas_funcs, get_lapack_funcs
 from torch import Tensor
 
-from hetfl_flwr.learning.alignment import kernel_cka, linear_cka, stack_factor, thin_factor
+from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr.learning.alignment import kernel_cka, linear_cka, mean_kernel_factor, stack_factor, thin_factor
 from hetfl_flwr.seeding import generator
 from simulations.benchmarks.measure import Row, ratios, show
-from strategies.fedhenn import FedHeNN
 
-SAMPLES, CLIENTS, WIDTH, RANK = 5000, 10, 84, 128
+SAMPLES, CLIENTS, WIDTH, RANK, SIGMA = 5000, 10, 84, 128, 10.0
 STATM = Path("/proc/self/statm")
 
 Floats = NDArray[np.float32]
@@ -55,8 +55,8 @@ decompose = get_lapack_funcs("pstrf", dtype=np.float32)
 
 
 def factored(uploads: list[Floats], rank: int, kernel: str = "linear") -> Floats:
-    """Return what `strategies.fedhenn.FedHeNN` makes of a round's uploads: a factor (R, rank)."""
-    factor, _ = FedHeNN(kernel=kernel, rank=rank)._mean_kernel(uploads)  # type: ignore[arg-type]
+    """Return what FedHeNN's server makes of a round's uploads: a factor (R, rank)."""
+    factor, _ = mean_kernel_factor(uploads, Average("none"), sigma=SIGMA if kernel == "rbf" else None, rank=rank)
     return factor.astype(np.float32)
 
 

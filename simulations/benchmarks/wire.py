@@ -17,7 +17,8 @@ The target, 250 bytes a message, is below what Flower 1.41 takes for a message w
 *half* is the payload with ``payload-precision=half``, of the same run. Counts, row numbers and pixels stay as they are.
 
 With ``--accuracy``, what half precision does to the accuracy: five clients, 50 rounds, five seeds each way, and the
-mean difference of runs with equal seeds, its standard deviation and its 95 % interval (Student's t). It takes ten minutes.
+mean difference of runs with equal seeds, its standard deviation and its 95 % interval (Student's t). It takes ten
+minutes.
 ``--quick`` measures three algorithms, and the accuracy of two seeds and five rounds.
 """
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from hetfl_flwr.algorithms import build_client, build_strategy, find
+from hetfl_flwr.algorithms import build_client, build_strategy, chosen, find
 from hetfl_flwr.config import Value
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.exchange import Exchange, Reply
@@ -110,7 +110,7 @@ class AlgorithmContract:
         self, name: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """`aggregate` gets the uploads of the others."""
-        client = find(name).client
+        client = chosen(lab.config()).client
         learn = client.learn
 
         def broken(self: Any, download: Any, round: int) -> Any:
@@ -195,7 +195,9 @@ class AlgorithmContract:
     def test_hyper_parameters_are_keyword_only_and_have_a_type_and_a_default(self, name: str) -> None:
         """Others could not be set by a config key."""
         algorithm = find(name)
-        for half, surroundings in ((algorithm.strategy, []), (algorithm.client, ["node"])):
+        kinds = algorithm.modes.values() or [algorithm]
+        halves = [(half, around) for one in kinds for half, around in ((one.strategy, []), (one.client, ["node"]))]
+        for half, surroundings in halves:
             parameters = inspect.signature(half).parameters
             own = {key: one for key, one in parameters.items() if key not in surroundings}
             assert [key for key in parameters if key not in own] == surroundings

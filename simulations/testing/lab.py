@@ -33,7 +33,7 @@ SMALL: Mapping[str, Value] = {
     "rounds": 2,
     "batch-size": 20,
 }
-"""Config keys of all that is built here unless others are given: digits, two clients with heterogeneous models, two rounds."""
+"""Config keys of all that is built here unless others are given: digits, two heterogeneous clients, two rounds."""
 
 NORMED = f"{__name__}:normed"
 """The model of `normed`, as a config names it."""

@@ -67,8 +67,8 @@ class Figures(_Part):
     ----------
     kind : {"bars", "lines", "curves", "plane", "features"}
         "bars": each measure, the paper's figure and ours. "lines": each measure over the columns. "curves": a measure
-        over rounds or bytes, mean and standard deviation over the seeds. "plane": measures over the first one, a point for each
-        row. "features": principal components of the features of one
+        over rounds or bytes, mean and standard deviation over the seeds. "plane": measures over the first one, a point
+        for each row. "features": principal components of the features of one
         client's model.
     measures : list of str
         Of bars and lines: which ones have a panel. Empty: all. Of a plane: two or more.

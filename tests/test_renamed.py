@@ -1,0 +1,44 @@
+import pytest
+
+from hetfl_flwr.config import RunConfig, read_toml
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.renamed import RENAMED, _warn
+
+
+@pytest.fixture(autouse=True)
+def _nothing_warned_of():
+    _warn.cache_clear()
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_sets_the_key_and_is_warned_of_once(old, capsys):
+    value = {"own-keys": "alpha=0.5", "even-tests": True}.get(old, 0.5)
+    for config in (RunConfig.from_flat({old: value}), RunConfig().with_values({old: value})):
+        flat = config.to_flat()
+        assert old not in flat
+        assert config != RunConfig()
+        assert config == RunConfig.from_flat({RENAMED[old]: value})
+    line = f"hetfl: {old} is now called {RENAMED[old]}; the old name will be removed in the next release\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_file_with_old_names_is_read(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("absent-fraction = 0.25\n")
+    assert read_toml(path) == {"nonparticipating-fraction": 0.25}
+
+
+def test_a_key_under_both_names_is_refused(tmp_path):
+    line = "even-tests is the old name of iid-evaluation: both are set; leave even-tests out"
+    both = {"even-tests": True, "iid-evaluation": False}
+    with pytest.raises(ConfigError, match=f"^{line}$"):
+        RunConfig.from_flat(both)
+    (tmp_path / "a.toml").write_text("even-tests = true\niid-evaluation = false\n")
+    with pytest.raises(ConfigError, match=line):
+        read_toml(tmp_path / "a.toml")
+    assert RunConfig.from_flat({"iid-evaluation": True}).with_values({"even-tests": False}).iid_evaluation is False
+
+
+def test_every_new_name_is_a_key():
+    assert set(RENAMED.values()) <= RunConfig().to_flat().keys()
+    assert not RENAMED.keys() & RunConfig().to_flat().keys()
