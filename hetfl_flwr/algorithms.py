@@ -173,7 +173,7 @@ def chosen(config: RunConfig) -> Algorithm:
 
 def build_strategy(config: RunConfig) -> "FederatedStrategy":
     """Build the server side with the hyper-parameters that the run config gives it."""
-    strategy: FederatedStrategy = _build(config, find(config.algorithm).strategy)
+    strategy: FederatedStrategy = _build(config, chosen(config).strategy)
     return strategy
 
 

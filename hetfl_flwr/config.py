@@ -438,8 +438,8 @@ class RunConfig(BaseModel):
         AfterValidator(_models),
         Field(
             description="Models, assigned round-robin to the clients: names from `hetfl list models`, or "
-            f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for "
-            "texts, or the first alone for an algorithm that needs one model."
+            f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, "
+            f"{AUTO_MODELS['text']} for texts; the first alone for an algorithm that needs one model."
         ),
     ] = AUTO
 

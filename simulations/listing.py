@@ -41,7 +41,7 @@ def algorithms() -> Table:
         Column("what crosses the wire", ratio=6),
         Column("heterogeneous models", width=13),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
-        Column("own keys = default", no_wrap=True),
+        Column("options = default", no_wrap=True),
         title="algorithms (in full: the docstrings of strategies/NAME.py and clients/NAME.py)",
         show_lines=True,
         expand=True,
@@ -99,8 +99,16 @@ def wire(doc: str) -> list[str]:
     return [item for item in items if re.match("(down|up): ", item)] or items[:1]
 
 
-def _needs(strategy: "FederatedStrategy", doc: str) -> Iterator[str]:
+def _by_mode(algorithm: "Algorithm", say: Callable[[type["FederatedStrategy"]], Iterable[str]]) -> list[str]:
+    """Return what is said of a server side, then what is said of it in other modes and not in the default one."""
+    lines = list(say(algorithm.strategy))
+    _, *others = algorithm.modes.items() or [("", algorithm)]
+    return lines + [f"mode={mode}: {line}" for mode, one in others for line in say(one.strategy) if line not in lines]
+
+
+def _needs(half: type["FederatedStrategy"]) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
+    strategy, doc = half(), inspect.getdoc(half) or ""
     if strategy.sharing is not None:
         yield "public samples with labels" if strategy.sharing.labelled else "public samples"
     if strategy.width:

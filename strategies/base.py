@@ -1,7 +1,7 @@
 """Base of the server sides: Flower's four hooks, written once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from logging import INFO
 from typing import final
 
@@ -49,17 +49,6 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
 
     def __init__(self) -> None:
         """Take no hyper-parameters."""
-
-    @classmethod
-    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
-        """Say whether clients may have different architectures: with any hyper-parameters, as `heterogeneous` says.
-
-        Parameters
-        ----------
-        options : mapping of str to object
-            The hyper-parameters that the run config gives, checked, by their names in the constructor.
-        """
-        return cls.heterogeneous
 
     def check(self, roster: Roster) -> None:
         """Refuse a federation in which the algorithm makes no sense. By default: clients must agree on the classes.

@@ -149,63 +149,8 @@ class FedHeNN(KnowledgeStrategy):
         number = int(server_state["set"]) + 1
         return _known(number, self._draw(number), factor, kept)
 
-    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send the global model along, where there is one."""
-        return {} if self.heterogeneous else server_state
-
-    def _mean_kernel(self, uploaded: Sequence[NDArray[np.float32]]) -> tuple[Matrix, float]:
-        """Return a factor of K_mean of Eq. (5), centred, and the share of its trace that is kept."""
-        shares = self._shares(uploaded)
-        if self.kernel == "linear":
-            return thin_factor(_centred(stack_factor(uploaded, shares)), self.rank)
-        return thin_factor_of_kernel(_centred_kernel(mean_rbf_kernel(uploaded, shares, self.sigma)), self.rank)
-
-    def _shares(self, uploaded: Sequence[NDArray[np.float32]]) -> list[float]:
-        """Return what each kernel counts: 1 / K; or its robust weight among kernels of norm 1, over its own norm."""
-        if self.robust.form == "none":
-            return [1 / len(uploaded)] * len(uploaded)
-        kernels = np.stack([self._kernel_of(rows).ravel() for rows in uploaded])
-        products = kernels @ kernels.T
-        norms = np.sqrt(np.diag(products))
-        norms[norms == 0] = 1.0
-        shares: list[float] = (self.robust.weights(products / np.outer(norms, norms)) / norms).tolist()
-        return shares
-
-    def _kernel_of(self, rows: NDArray[np.float32]) -> Matrix:
-        """Return a client's centred kernel (R, R)."""
-        if self.kernel == "rbf":
-            return _centred_kernel(mean_rbf_kernel([rows], [1.0], self.sigma))
-        factor = _centred(rows.astype(np.float64))
-        return factor @ factor.T
-
-    @property
-    def _pool(self) -> dict[int, NDArray[Any]]:
-        """The public samples of each client, by client id."""
-        return {client_id: block["inputs"] for client_id, block in self.roster.public_samples.items()}
-
-    def _draw(self, number: int) -> NDArray[np.int32]:
-        """Draw an alignment set (R, 2): whose row, and which. Names that hold when others join."""
-        pool = self._pool
-        starts = np.cumsum([0, *map(len, pool.values())])
-        total = _check_enough(int(starts[-1]))
-        rng = generator(self.config.seed, number, "rad")
-        drawn = rng.choice(total, min(self.rad_size, total), replace=False)
-        block = np.searchsorted(starts, drawn, side="right") - 1
-        return np.stack([np.array(list(pool))[block], drawn - starts[block]], axis=1).astype(np.int32)
-
-    def _as_sent(self, chosen: NDArray[np.int32]) -> NDArray[Any]:
-        """Return an alignment set as it travels: numbers of rows through all blocks, or the rows themselves."""
-        pool = self._pool
-        client_ids, rows = chosen.T
-        if self.rad == "index":
-            starts = np.cumsum([0, *map(len, pool.values())])
-            numbers: NDArray[np.int64] = starts[np.searchsorted(list(pool), client_ids)] + rows
-            return numbers.astype(np.int32)
-        some = next(iter(pool.values()))
-        samples = np.empty((len(chosen), *some.shape[1:]), some.dtype)
-        for client_id in np.unique(client_ids).tolist():
-            samples[client_ids == client_id] = pool[client_id][rows[client_ids == client_id]]
-        return samples
+    def _draw(self, number: int) -> Numbers:
+        return _draw(self.roster.public_samples, self.rad_size, self.config.seed, number)
 
 
 class FedHeNNHomogeneous(WeightStrategy):

@@ -48,8 +48,8 @@ class FedMD(KnowledgeStrategy):
            R and A are the rows digested and asked for: ``public-samples`` each, save that R = 0 in round 1.
            Once, before round 1: each client's public samples with their labels, up and down to all others.
     Needs  equal classes, one shape of input
-    State  consensus (R, C) float32; rows (R, 2) int64, the client id and position of each of its public samples; subsets
-           (1,) int64, how many subsets have been answered.
+    State  consensus (R, C) float32; rows (R, 2) int64, the client id and position of each of its public samples;
+           subsets (1,) int64, how many subsets have been answered.
     Departs from the paper: the public set is made of the clients' own rows. One message a round: the consensus of one
     round is digested at the beginning of the next one, so that of the last round is not.
 

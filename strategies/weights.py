@@ -1,6 +1,6 @@
 """Base of the server sides that average weights: what they share around Flower's own strategies."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -15,7 +15,7 @@ from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_samples
 from hetfl_flwr.server.exchange import Reply, averageable, with_arrays
 from hetfl_flwr.server.global_model import global_model
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.roster import Member, Roster, Sharing
 from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS
@@ -53,7 +53,7 @@ class WeightStrategy(Strategy, FederatedStrategy):
     width = 0
     """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
 
-    sharing = None
+    sharing: Sharing | None = None
     """What is needed of the clients' public samples: nothing."""
 
     asynchronous = False
@@ -61,11 +61,6 @@ class WeightStrategy(Strategy, FederatedStrategy):
 
     takes_messages = True
     """Whether uploads come as Flower's messages: its strategies take them."""
-
-    @classmethod
-    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
-        """Say that clients may not have different architectures, whatever the hyper-parameters."""
-        return cls.heterogeneous
 
     def __init__(self, algorithm: str, robust: str, *, bodies: bool = False, asking: FedAvg | None = None) -> None:
         self.robust = parse_robust(robust)

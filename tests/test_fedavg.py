@@ -30,7 +30,7 @@ NORMED = "simulations.testing.lab:normed"
 @pytest.mark.parametrize("clients", [1, 3])
 def test_two_rounds_equal_a_loop_by_hand(clients, make_config, make_node, run_federation):
     """Weights and running statistics are averaged by the samples trained on, in Flower's order of float operations:
-    each array times its weight in float32, added up by client id. One client is then its own training and no more.
+    each array times its weight in float32, added up by partition. One client is then its own training and no more.
     """
     config = make_config(
         algorithm="fedavg", models=NORMED, clients=clients, partition="dirichlet:0.5", local_batches=0, seed=2

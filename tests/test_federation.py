@@ -336,8 +336,8 @@ def test_a_node_that_does_not_answer_the_register_is_named_before_it_is_given_up
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if "client registration" in record.getMessage()]
-    assert "no answer to the client registration within 0.01 s from node 99:" in said
+    (said,) = [record.getMessage() for record in caplog.records if "node 99" in record.getMessage()]
+    assert "within 0.01 s from node 99:" in said
     assert "started again" in said
 
 

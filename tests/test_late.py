@@ -140,7 +140,7 @@ def test_who_is_slow_misses_its_round_and_is_welcome_in_the_next(name, config_fo
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, played):
-    """Client 1 from its registration on, and client 2, which joins before round 2, at each registration."""
+    """Client 1 from the first registration on, and client 2, which joins before round 2, at each registration."""
 
     def fate(client_id: int, kind: str, round: int) -> Fate:
         broken = (client_id == 1 and kind != MessageType.QUERY) or client_id == 2

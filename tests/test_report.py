@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.schema import ClientRecord, Round, summary_file
+from hetfl_flwr.runs.schema import ClientRecord, Round, round_line, summary_file
 from hetfl_flwr.runs.tables import client_table
-from hetfl_flwr.server.failure import Failure
 from simulations.cli import main
 from simulations.reports.plots import compare_figure, plot_compare, plot_run, run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run

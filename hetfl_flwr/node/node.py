@@ -35,7 +35,7 @@ class Node:
     ----------
     config : RunConfig
         The run config as it holds here.
-    client_id, clients : int
+    partition, partitions : int
         Which client this is, and of how many.
     model_name : str
         Name of the model.

@@ -27,13 +27,12 @@ MOST_ROWS = 2**24
 class Pool:
     """All public samples that a client knows: its own and those it was sent.
 
-    Rows are numbered from 0 through the blocks, which are ordered by client id; so a number means the same row to
-    everyone who holds all blocks.
+    Rows are numbered as `index` says; so a number means the same row to everyone who holds all blocks.
 
     Parameters
     ----------
     own : int
-        The id of the client that holds it.
+        The partition of the client that holds it.
     blocks : mapping of int to Samples
         By partition, in order, prepared for this client's model. Rows that came without labels have label 0.
     """
@@ -76,7 +75,7 @@ class PublicSampleStore:
         self._pool: Pool | None = None
 
     def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str, *, half: bool = False) -> int:
-        """Check received rows, named ``inputs.K`` and ``labels.K`` for client K, and keep them in their own dtype.
+        """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them in their own dtype.
 
         Returns
         -------

@@ -8,7 +8,7 @@ from pydantic import Field
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong with one client in one round. Its client id is -1 where it has not said which it is."""
+    """What went wrong with one client in one round; `client_id` is ``partition`` in the files of a run folder.
 
     It is -1 where the client has not said which it is.
     """

@@ -109,7 +109,7 @@ class Federation:
         return [members[index] for index in sorted(chosen)]
 
     def _trainable(self) -> list[Member]:
-        """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the clients that there are."""
+        """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the clients."""
         members, config = list(self.roster), self.config
         if not config.nonparticipating_fraction:
             return members

@@ -23,7 +23,7 @@ class SampleSharing:
     messenger : Messenger
         Reaches the clients.
     roster : Roster
-        The clients; its ``seeds`` are what they have shared.
+        The clients; its ``public_samples`` are what they have shared.
     """
 
     def __init__(self, messenger: Messenger, roster: Roster) -> None:
@@ -109,6 +109,6 @@ class SampleSharing:
         return set(self._roster.public_samples) - {member.client_id, *member.holds} - self._was_brought(member)
 
     def _was_brought(self, member: Member) -> set[int]:
-        """Return the partitions whose samples a client was brought since it has registered."""
-        known, clients = self._brought.get(member.node, (None, set()))
+        """Return the ids of those whose samples a client was brought since it has registered."""
+        known, client_ids = self._brought.get(member.node, (None, set()))
         return client_ids if known is member else set()

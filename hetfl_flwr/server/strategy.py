@@ -1,6 +1,6 @@
 """What the server's loop asks of a strategy."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -36,10 +36,6 @@ class FederatedStrategy(Protocol):
     sharing: Sharing | None
     asynchronous: bool
     takes_messages: bool
-
-    @classmethod
-    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
-        """Say whether clients may have different architectures, with these hyper-parameters."""
 
     def check(self, roster: Roster) -> None:
         """Raise a FederationError for clients that the algorithm cannot work with; called again when one joins."""
