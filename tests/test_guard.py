@@ -183,7 +183,26 @@ def test_of_an_update_the_change_is_measured():
     spec = PayloadSpec((ArraySpec("weight", (2,), "float32", update=True), ArraySpec("logits", (2,), "float32")))
     arrays = {"weight": np.float32([101, 98]), "logits": np.float32([5, 5])}
     sent = {"weight": np.float16([100, 100]), "logits": np.float32([4, 4])}  # the average of all: another thing
-    assert measure(arrays, spec, sent, 49) == {"weight": Size(np.sqrt(2.5), work=7), "logits": Size(5.0, usual=1.0)}
+    assert measure(arrays, spec, sent, 49) == {
+        "weight": Size(np.sqrt(2.5), work=7, usual=5.0),
+        "logits": Size(5.0, usual=1.0),
+    }
+
+
+def test_once_training_has_settled_no_slight_change_is_far():
+    """Weights of size 0.1: changes of 0.0003, and one of 0.0017, which is 6 times theirs and 2 % of the weights."""
+    spec, sent = PayloadSpec((ArraySpec("bias", (6,), "float32", update=True),)), np.full(6, 0.1, np.float32)
+
+    def set_aside(change: float) -> dict[int, str]:
+        changes = {client: 0.0003 for client in range(3)} | {3: change}
+        sizes = {
+            client: measure({"bias": sent + np.float32(one)}, spec, {"bias": sent}, 50)
+            for client, one in changes.items()
+        }
+        return Guard(5.0).set_aside(sizes)
+
+    assert set_aside(0.0017) == set_aside(0.0049) == {}
+    assert list(set_aside(0.0051)) == [3]
 
 
 # --- whole runs ----------------------------------------------------------------------------------

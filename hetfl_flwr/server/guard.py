@@ -35,6 +35,10 @@ MOST_MORE = 4.0
 DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
 
+SLIGHT = 0.05
+"""Part of an array's own size up to which a change of it is never far: once training has settled, honest changes differ
+by more than the factor, and all of them are slight."""
+
 MAD_TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
 
@@ -50,7 +54,7 @@ class Size(NamedTuple):
         How much training is behind it: of a change the square root of this round's samples, as a random walk grows,
         else the client's uploads so far, this one among them. 0: not counted yet.
     usual : float
-        `ArraySpec.usual`: values up to this are never far.
+        Values up to this are never far: `ArraySpec.usual`; of a change, `SLIGHT` times the size of what was sent.
     """
 
     value: float
@@ -67,7 +71,7 @@ class Guard:
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
-    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `ArraySpec.usual`.
+    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most, for a client says itself how many samples it has. So fewer than
     half of the clients do not move the others' bound beyond the sizes of honest ones. Small sizes are never far: they
@@ -245,7 +249,9 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
             continue
         values = upload[one.name].astype(np.float64)
         if one.update and one.name in sent:
-            sizes[one.name] = Size(_root_mean_square(values - sent[one.name]), sqrt(samples))
+            before = sent[one.name].astype(np.float64)
+            slight = SLIGHT * _root_mean_square(before)
+            sizes[one.name] = Size(_root_mean_square(values - before), sqrt(samples), slight)
         else:
             sizes[one.name] = Size(_root_mean_square(values), usual=0.0 if one.update else one.usual)
     return sizes

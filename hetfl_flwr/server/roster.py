@@ -413,7 +413,7 @@ class Roster:
             self._check_same_names("class")
 
     def _explain(self, what: str, algorithm: str, *, bodies: bool) -> None:
-        """Refuse what makes equal architectures different models: inputs of another shape, another number of classes."""
+        """Refuse what makes equal architectures different models: inputs of another shape, or other classes."""
         if len(self._first_with(lambda member: member.model)) > 1:
             return
         try:
