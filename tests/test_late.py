@@ -87,7 +87,7 @@ def test_who_joins_during_round_2_takes_part_from_round_3_with_the_knowledge_so_
     else:
         assert same(own, first[2])
         assert name in ("agg", "local") or not same(own, first[0])
-    sharing = getattr(build_strategy(config), "sharing", None)
+    sharing = build_strategy(config).sharing
     pools = [[sorted({key.rpartition(".")[2] for key in pool}) for pool in grid.sent(POOL, k)] for k in range(3)]
     to_clients = sharing is not None and sharing.to_clients
     assert pools == ([[["1"], ["2"]], [["0"], ["2"]], [["0", "1"]]] if to_clients else [[], [], []])
