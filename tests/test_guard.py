@@ -194,7 +194,7 @@ def test_once_training_has_settled_no_slight_change_is_far():
     spec, sent = PayloadSpec((ArraySpec("bias", (6,), "float32", update=True),)), np.full(6, 0.1, np.float32)
 
     def set_aside(change: float) -> dict[int, str]:
-        changes = {client: 0.0003 for client in range(3)} | {3: change}
+        changes = dict.fromkeys(range(3), 0.0003) | {3: change}
         sizes = {
             client: measure({"bias": sent + np.float32(one)}, spec, {"bias": sent}, 50)
             for client, one in changes.items()
