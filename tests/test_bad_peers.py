@@ -30,7 +30,7 @@ from hetfl_flwr.wire.weights import state_arrays, weights, whole_state
 from simulations.engine.grid import LocalGrid
 
 ALGORITHMS = names()
-SHARING = [name for name in ALGORITHMS if getattr(build_strategy(RunConfig(algorithm=name)), "sharing", None)]
+SHARING = [name for name in ALGORITHMS if build_strategy(RunConfig(algorithm=name)).sharing]
 NORMED = "simulations.testing.lab:normed"
 
 LITTLE = {
