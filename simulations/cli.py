@@ -12,7 +12,7 @@ import typer
 from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_setting, read_toml, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.node.allocation import keep_freed_memory
-from hetfl_flwr.packages import ROOT, working_directory_last
+from hetfl_flwr.packages import working_directory_last
 from hetfl_flwr.text import printable
 from simulations.engine.run import run_locally
 
@@ -380,15 +380,6 @@ def main() -> None:
         if message := error.format_message():  # none where `hetfl` alone has shown the help
             typer.echo(f"hetfl: {printable(message)}", err=True)
         status = error.exit_code
-    except ModuleNotFoundError as error:
-        if not f"{error.name}.".startswith("simulations."):
-            raise
-        typer.echo(
-            f"hetfl: {error.name} is missing: {ROOT} is an app bundle, which can run federations and report on them; "
-            "install hetfl for all commands",
-            err=True,
-        )
-        status = 2
     except OSError as error:
         if error.filename is None:
             raise

@@ -110,7 +110,7 @@ def own(doc: str, **attributes: Any) -> Any:
     def build(self: Any) -> None:
         vars(self).update(attributes)
 
-    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": False})
+    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": False, "sharing": None, "width": 0})
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def nonsense(message):
 
 
 LIARS = {
-    "nonsense": (member(7, node=1), {1: nonsense}, "node 1: not an answer to this client registration"),
+    "nonsense": (member(7, node=1), {1: nonsense}, "node 1: not a registration reply"),
     "an error": (member(7, node=1), {1: fails("no such model")}, "node 1: no such model"),
     "another's number": (member(1, node=999), {}, "partition-id 1 is claimed by two nodes, 99 and 999"),
 }

@@ -178,7 +178,7 @@ class Member:
 
 _MEMBERS = TypeAdapter(Member)
 
-_STRANGE = "not an answer to this client registration; does it run another version of this app?"
+_STRANGE = "not a registration reply; does it run another version of this app?"
 
 
 def _wrong(error: ValidationError) -> str:
