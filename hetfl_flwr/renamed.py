@@ -5,7 +5,7 @@ from functools import cache
 from typing import TypeVar
 
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.notices import warn
+from hetfl_flwr.notices import warn
 
 T = TypeVar("T")
 

@@ -162,9 +162,7 @@ def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
     post.engine = "local"
     federation = Federation(post, RunConfig(clients=2))
     federation.grid.members[55] = content
-    assert refusal(FederationError, federation.assemble).startswith(
-        "node 55: not a registration reply"
-    )
+    assert refusal(FederationError, federation.assemble).startswith("node 55: not a registration reply")
 
 
 @pytest.mark.parametrize(

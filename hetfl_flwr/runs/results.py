@@ -13,11 +13,11 @@ from hetfl_flwr.algorithms import for_flower
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.files import replace_file
+from hetfl_flwr.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import CHANGEABLE, checkpoints, pack, remove
 from hetfl_flwr.runs.ledger import Ledger
 from hetfl_flwr.runs.lock import FolderLock
-from hetfl_flwr.runs.notices import warn
 from hetfl_flwr.runs.schema import (
     CHECKPOINTS,
     CLIENTS_FILE,

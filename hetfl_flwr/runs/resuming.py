@@ -5,9 +5,9 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from hetfl_flwr.errors import Interrupted
+from hetfl_flwr.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, config_digest
-from hetfl_flwr.runs.notices import warn
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.server.admission.attendance import Origin
