@@ -218,6 +218,7 @@ def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, he
     assert contents(here) == before
 
 
+@pytest.mark.slow
 def test_a_hub_out_of_reach_is_one_line(here, tmp_path):
     process = start(tmp_path, "run", "fedhe", "--dataset", "mnist", "--clients", 2)
     assert process.wait(120) == 2
@@ -275,6 +276,7 @@ def test_ctrl_c_finishes_the_round_and_the_resumed_run_equals_the_uninterrupted_
         assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once_and_keeps_what_was_reached(here, tmp_path):
     """A round of a hundred thousand batches would take minutes."""
     run = tmp_path / "run"
@@ -365,6 +367,7 @@ def test_only_batched_needs_the_package_that_lets_clients_step_together(hetfl, m
         assert (done.status, done.err) == (2, line)
 
 
+@pytest.mark.slow
 def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, here):
     """As many as ``batched = "auto"`` would let step together, with all keys at their defaults."""
     for workers in (1, 2):

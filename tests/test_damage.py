@@ -391,6 +391,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(refusal, tmp_path):
     FolderLock(tmp_path, 6).release()
 
 
+@pytest.mark.slow
 def test_of_two_processes_at_once_exactly_one_runs(tmp_path, make_config):
     """Ten times two, that begin together."""
     for number in range(10):

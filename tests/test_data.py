@@ -132,6 +132,7 @@ def test_class_counts_have_one_place_a_class():
     assert counts.count_nonzero() == 2
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_split():
     program = (
         "import hashlib; from hetfl_flwr.data import Split, load_client_data;"
@@ -150,6 +151,7 @@ def test_another_process_makes_the_same_split():
     assert there == hashlib.sha256(here.numpy().tobytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_no_heavy_library():
     program = "import sys, hetfl_flwr.data; print({'datasets', 'flwr_datasets', 'sklearn'} & set(sys.modules))"
     root = str(Path(hetfl_flwr.__file__).parents[1])

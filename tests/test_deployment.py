@@ -247,6 +247,7 @@ def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
     assert hetfl(tmp_path, *arguments, 1) == (0, "new in keys: nothing, all files existed\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -92,6 +92,7 @@ def test_a_table_comes_with_the_names_of_its_columns_and_classes(trained, tmp_pa
     assert [told["inputs"][key] for key in ("kind", "dtype", "shape")] == ["table", "float32", ["batch", 4]]
 
 
+@pytest.mark.slow
 def test_texts_of_an_lstm(trained, tmp_path):
     (tmp_path / "data").mkdir()
     lines = [f"{'good fine' if row % 2 else 'bad'} words {row},{row % 2}\n" for row in range(40)]
@@ -105,6 +106,7 @@ def test_texts_of_an_lstm(trained, tmp_path):
     assert (told["inputs"]["dtype"], "hashed:50" in told["inputs"]["meaning"]) == ("int32", True)
 
 
+@pytest.mark.slow
 def test_onnx_gives_the_model_s_logits_for_raw_inputs(trained, tmp_path):
     folder = trained(models="lenet5")
     raw, logits = raw_and_logits(folder)

@@ -143,6 +143,7 @@ class Killed:
         assert names <= {"inputs-0.safetensors", *(f"client-0.{kind}" for kind in kinds)}
 
 
+@pytest.mark.slow
 def test_a_client_killed_at_any_moment_comes_back_with_its_state_and_goes_on(undisturbed, tmp_path):
     """Thirty times, after up to a tenth of a second. A round takes about a hundredth."""
     client, moments = Killed(undisturbed, tmp_path), generator(0, "kills")
@@ -158,6 +159,7 @@ def test_a_client_killed_at_any_moment_comes_back_with_its_state_and_goes_on(und
     client.finish()
 
 
+@pytest.mark.slow
 def test_a_client_killed_before_any_change_of_its_files_comes_back_with_its_state(undisturbed, tmp_path):
     """Before the first change of its folder, then before the second, and so on, until four rounds need no more."""
     for number in count(1):

@@ -237,6 +237,7 @@ def test_models_have_their_own_class_and_memory_afterwards():
     assert [parameter.data_ptr() for parameter in learner.model.parameters()] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedhe", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedrep", "agg"])
 def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
     def server_state(batched):

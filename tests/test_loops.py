@@ -29,6 +29,7 @@ def test_fedhe(make_config, make_node, run_federation):
     np.testing.assert_array_equal(server_state["uploads"], uploads)
 
 
+@pytest.mark.slow
 def test_fml(make_config, make_node, run_federation):
     keys = {"algorithm": "fml", "models": "lenet5", "clients": 3, "local_batches": 0, "local_epochs": 2}
     config = resolve(make_config(**keys, optimizer="sgd", learning_rate=0.01, momentum=0.9, weight_decay=5e-4))

@@ -33,6 +33,7 @@ def test_trains_splits_and_survives_a_state(name):
     assert_is_a_model_of_the_zoo(name, DIGITS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 16, 16), (1, 28, 28), (3, 32, 32), (3, 64, 64)], ids=str)
 @pytest.mark.parametrize("name", [name for name in TORCHVISION if name != "vgg11_bn"])
 def test_trains_on_images_of_any_size(name, shape):

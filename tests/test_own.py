@@ -60,6 +60,7 @@ def test_own_photos_and_an_own_model_from_the_working_directory(home):
     assert [client["model"] for client in clients] == ["clinic.nets:striped", "mlp"]
 
 
+@pytest.mark.slow
 def test_own_photos_of_many_sizes_are_refused_in_one_line_without_a_size(home):
     done = hetfl(home, "run", "local", "--dataset", "./photos", "--clients", "2", "--rounds", "1")
     assert done.returncode == 2

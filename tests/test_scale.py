@@ -160,6 +160,7 @@ def test_work_is_shared_out_evenly_and_clients_stay_where_it_is(seconds, chosen)
     assert [shared[client] for client in range(4)] == chosen
 
 
+@pytest.mark.slow
 def test_messages_and_replies_larger_than_any_pipe_do_not_block_each_other(make_config, small_grid):
     """Each worker is sent its next message, 4 MB, before its reply, of 4 MB too, has been read."""
     grid = small_grid(make_config(clients=6), workers=2, app="fixtures.echoes:app")

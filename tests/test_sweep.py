@@ -92,6 +92,7 @@ def test_a_run_is_called_by_its_values_and_left_with_nothing_to_guess(tmp_path):
     assert named[0].settings["learning-rate"] == 0.001
 
 
+@pytest.mark.slow
 def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     """A run that has ended is not run again, whoever ran it; one that was stopped ends with the bits of a whole one."""
     ended = run_small(tmp_path / "fedhe.alpha=0,seed=0", fedhe={"alpha": 0.0}).folder / "summary.json"
@@ -173,6 +174,7 @@ def test_other_settings_in_a_run_s_place_are_refused(tmp_path, console, refusal,
     assert [path.name for path in tmp_path.iterdir()] == ["seed=0"]
 
 
+@pytest.mark.slow
 def test_from_python_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
     """With less valid replies than clients there are, the run of another fraction ends."""
     keys = {"clients": 2, "rounds": 1, "models": "mlp", "min_clients": 2, "progress": False}

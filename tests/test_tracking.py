@@ -123,6 +123,7 @@ def mlflow(folder: Path) -> tuple[History, set[str]]:
     return {tag: {at.step: at.value for at in each} for tag, each in found.items()}, set(run.data.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", [tensorboard, wandb, mlflow])
 def test_a_run_that_was_killed_and_goes_on_has_every_round_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
