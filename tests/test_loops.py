@@ -1,6 +1,7 @@
 """The loops that the engine is measured against do the work of its clients: both end with the same bits."""
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
 
 from hetfl_flwr.algorithms import resolve
