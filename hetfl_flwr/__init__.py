@@ -1,6 +1,7 @@
 """Federated learning across heterogeneous models: all that scripts and algorithms of other packages import.
 
-To run federations: `run`, `load`, `sweep`, `compare`, `export`, `load_client` and `Result`. To write an algorithm:
+To run federations: `run`, `load`, `sweep`, `compare`, `export`, `load_client` and `Result`; `RoundCallback` to be told
+of their rounds. To write an algorithm:
 `KnowledgeStrategy` or `WeightStrategy` for the server, `KnowledgeClient` for the clients, `PayloadSpec` for what they
 send each other. To test it: `AlgorithmContract`, `Lab` and the fixture `lab`, which need pytest.
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from hetfl_flwr.models import split as split
     from hetfl_flwr.node.node import Node as Node
     from hetfl_flwr.node.session import Metrics as Metrics
+    from hetfl_flwr.runs.callbacks import RoundCallback as RoundCallback
+    from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
     from hetfl_flwr.runs.trained import load_client as load_client
     from hetfl_flwr.seeding import generator as generator
     from hetfl_flwr.server.roster import Member as Member
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "simulations.api": ("run", "load", "sweep", "compare", "export", "Result"),
     "hetfl_flwr.runs.trained": ("load_client",),
+    "hetfl_flwr.runs.callbacks": ("RoundCallback", "RunInfo"),
     "strategies.base": ("KnowledgeStrategy", "Upload"),
     "strategies.weights": ("WeightStrategy",),
     "clients.base": ("KnowledgeClient", "to_numpy"),

@@ -18,13 +18,16 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_algorithm_options
 from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
 from hetfl_flwr.packages import own_package
+
+if TYPE_CHECKING:
+    from hetfl_flwr.server.strategy import FederatedStrategy
 
 BASES = {"base", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
@@ -45,7 +48,7 @@ class Algorithm:
     """
 
     name: str
-    strategy: type[Any]
+    strategy: type["FederatedStrategy"]
     client: type[Any]
     modes: Mapping[str, "Algorithm"] = field(default_factory=dict)
 
@@ -113,6 +116,8 @@ def resolve_models(config: RunConfig) -> RunConfig:
 def resolve(config: RunConfig) -> RunConfig:
     """Return the config with nothing left to the algorithm: its own keys, ``models`` and ``width`` are as they hold.
 
+    It is checked in any case; one that leaves nothing open comes back itself.
+
     Raises
     ------
     ConfigError
@@ -122,7 +127,8 @@ def resolve(config: RunConfig) -> RunConfig:
     algorithm = find(config.algorithm)
     own = {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()}
     given = {key: value for key, value in config.options.items() if key in own}
-    return resolve_models(config.model_copy(update={"options": own | given}))
+    options = own | given
+    return resolve_models(config if options == config.options else config.model_copy(update={"options": options}))
 
 
 @cache
@@ -165,9 +171,10 @@ def chosen(config: RunConfig) -> Algorithm:
     return algorithm.modes[str(mode)]
 
 
-def build_strategy(config: RunConfig) -> Any:
+def build_strategy(config: RunConfig) -> "FederatedStrategy":
     """Build the server side with the hyper-parameters that the run config gives it."""
-    return _build(config, chosen(config).strategy)
+    strategy: FederatedStrategy = _build(config, chosen(config).strategy)
+    return strategy
 
 
 def build_client(config: RunConfig, *args: object) -> Any:

@@ -70,7 +70,7 @@ def _surfaced(handler: Handler) -> Handler:
 
 @app.query()
 @_surfaced
-def roll_call(message: Message, context: Context) -> Message:
+def register(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     node = _node(context)
     client = build_client(node.config, node)

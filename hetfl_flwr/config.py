@@ -35,6 +35,9 @@ AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1"
 BUNDLED = "digits"
 """The data set of simulated clients for whom none is named."""
 
+DEFAULT_CLIENTS = 10
+"""Clients of a local run that names no number."""
+
 MOST = 2**31 - 1
 """Largest whole number of a key that has no smaller bound of its own."""
 
@@ -150,6 +153,32 @@ def parse_trackers(text: str) -> list[str]:
     for name in names:
         if name not in TRACKERS:
             raise ConfigError(unknown("tracker", name, TRACKERS))
+    return list(dict.fromkeys(names))
+
+
+def _callbacks(text: str) -> str:
+    parse_callbacks(text)
+    return text
+
+
+def parse_callbacks(text: str) -> list[str]:
+    """Read the value of ``callbacks``.
+
+    Raises
+    ------
+    ConfigError
+        A name that is not ``package.module:Class``.
+
+    Examples
+    --------
+    >>> parse_callbacks("my_pkg.stop:Early, my_pkg.log:Lines"), parse_callbacks("")
+    (['my_pkg.stop:Early', 'my_pkg.log:Lines'], [])
+    """
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    for name in names:
+        path, colon, attribute = name.partition(":")
+        if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
+            raise ConfigError(f"callbacks = {text!r}: expected package.module:Class, or several separated by commas")
     return list(dict.fromkeys(names))
 
 
@@ -409,8 +438,8 @@ class RunConfig(BaseModel):
         AfterValidator(_models),
         Field(
             description="Models, assigned round-robin to the clients: names from `hetfl list models`, or "
-            f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for "
-            "texts, or the first alone for an algorithm that needs one model."
+            f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, "
+            f"{AUTO_MODELS['text']} for texts; the first alone for an algorithm that needs one model."
         ),
     ] = AUTO
 
@@ -663,6 +692,14 @@ class RunConfig(BaseModel):
             'Each needs an extra: pip install "hetfl[tensorboard]".'
         ),
     ] = ""
+    callbacks: Annotated[
+        str,
+        AfterValidator(_callbacks),
+        Field(
+            description="Classes of your own that the server tells of each round: package.module:Class, or a comma "
+            "list. See RoundCallback."
+        ),
+    ] = ""
     state_dir: Annotated[
         str,
         PER_NODE,
@@ -854,7 +891,7 @@ def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:
 
     Examples
     --------
-    >>> parse_own_keys("weight=0.5 kind='two words'", "my_pkg.fedproto")
+    >>> parse_algorithm_options("weight=0.5 kind='two words'", "my_pkg.fedproto")
     {'my_pkg.fedproto.weight': 0.5, 'my_pkg.fedproto.kind': 'two words'}
     """
     try:
@@ -874,7 +911,7 @@ def write_algorithm_options(values: Mapping[str, Value]) -> str:
 
     Examples
     --------
-    >>> print(write_own_keys({"weight": 0.5, "kind": "cosine"}))
+    >>> print(write_algorithm_options({"weight": 0.5, "kind": "cosine"}))
     weight=0.5 'kind="cosine"'
     """
     pairs = (tomli_w.dumps({key: value}).strip().replace(" = ", "=", 1) for key, value in values.items())

@@ -11,7 +11,7 @@ from flwr.common.serde import message_from_proto, message_to_proto, recorddict_f
 from flwr.compat.client.numpy_client import NumPyClient
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords, aggregate_metricrecords
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
@@ -30,7 +30,6 @@ __all__ = [
     "TaskIdentity",  # who this process is to Flower; see `act_as_server`
     "act_as_server",
     "acts_as_server",
-    "aggregate_arrayrecords",  # the weighted mean of arrays, as FedAvg takes it
     "aggregate_metricrecords",  # the weighted mean of metrics
     "get_all_nested_objects",  # what a message consists of on the wire, to count its bytes
     "log",  # Flower's log, in which ours stands

@@ -18,8 +18,11 @@ def own_package(name: str) -> ModuleType:
     Raises
     ------
     ConfigError
-        A package or a module of that name comes before it on Python's path: names both places.
+        It is not there, as in an app bundle; or a package or a module of that name comes before it on Python's path:
+        names both places.
     """
+    if not (ROOT / name).is_dir():
+        raise ConfigError(f"{name} is missing: {private(ROOT)} is an app bundle, made for `flwr run`; install hetfl")
     spec = find_spec(name)
     places = [] if spec is None else [*(spec.submodule_search_locations or [str(spec.origin)])]
     found = next(iter(places), "nowhere")

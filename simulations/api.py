@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from hetfl_flwr.models import SplitModel
     from hetfl_flwr.node.node import Node
+    from hetfl_flwr.runs.callbacks import RoundCallback
 
 
 def run(
@@ -36,6 +37,7 @@ def run(
     resume: bool = False,
     workers: int = 1,
     progress: bool = True,
+    callbacks: str | Iterable[str | RoundCallback | type[RoundCallback]] = (),
     settings: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Result:
@@ -55,6 +57,9 @@ def run(
         Worker processes, 1 or more; the results are the same bits for any number.
     progress : bool
         Whether a bar is shown, in a terminal or a notebook.
+    callbacks : str or iterable
+        What is told of each round: objects with the methods of a `RoundCallback`, or names, ``"module:Class"``. The
+        run folder remembers the names alone.
     settings : mapping, optional
         Config keys as ``hetfl list keys`` has them: ``{"learning-rate": 0.01, "fedhe.alpha": 0.5}``.
     **keys
@@ -80,15 +85,20 @@ def run(
     >>> result.summary["rounds"], result.folder.name
     (1, 'run')
     """
+    from hetfl_flwr.runs.callbacks import split_callbacks
     from hetfl_flwr.runs.results import new_folder
 
     chosen = {**config_keys(settings, keys), "algorithm": algorithm}
+    names, objects = split_callbacks(callbacks)
+    if names:
+        chosen["callbacks"] = ",".join(names)
     folder = str(new_folder(RunConfig.from_flat(chosen).with_data()) if out is None else out)
     chosen["output-dir"] = folder
     try:
-        return Result(run_locally(chosen, resume=resume, workers=workers, verbose=False, progress=progress))
+        done = run_locally(chosen, resume=resume, workers=workers, verbose=False, progress=progress, callbacks=objects)
     except Interrupted:
         raise Interrupted(f"stopped; go on with: run({algorithm!r}, out={folder!r}, resume=True)") from None
+    return Result(done)
 
 
 def load(folder: Path | str) -> Result:
@@ -286,7 +296,7 @@ def export(folder: Path | str, client_id: int, path: Path | str) -> Path:
     ----------
     folder : path
         A run folder, or a node's ``state-dir``; as in `hetfl_flwr.runs.trained.load_client`.
-    partition : int
+    client_id : int
         Which client.
     path : path
         ``.pt2`` for torch.export, or ``.onnx``.

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from hetfl_flwr.config import RunConfig, Value, parse_setting, read_toml, usable_path
+from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_setting, read_toml, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.node.allocation import keep_freed_memory
-from hetfl_flwr.packages import ROOT, working_directory_last
+from hetfl_flwr.packages import working_directory_last
 from hetfl_flwr.text import printable
-from simulations.engine.run import DEFAULT_CLIENTS, run_locally
+from simulations.engine.run import run_locally
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -380,15 +380,6 @@ def main() -> None:
         if message := error.format_message():  # none where `hetfl` alone has shown the help
             typer.echo(f"hetfl: {printable(message)}", err=True)
         status = error.exit_code
-    except ModuleNotFoundError as error:
-        if not f"{error.name}.".startswith("simulations."):
-            raise
-        typer.echo(
-            f"hetfl: {error.name} is missing: {ROOT} is an app bundle, which can run federations and report on them; "
-            "install hetfl for all commands",
-            err=True,
-        )
-        status = 2
     except OSError as error:
         if error.filename is None:
             raise
@@ -455,12 +446,13 @@ def _recipe(path: Path) -> Path:
 
 
 def _show(folder: Path) -> None:
+    from hetfl_flwr.runs.tables import client_table
     from simulations.reports.plots import plot_run
     from simulations.reports.runs import load_run
-    from simulations.reports.tables import client_table, summary_table
+    from simulations.reports.tables import summary_table
 
     finished = load_run(folder)
-    _print(client_table(finished), summary_table(finished))
+    _print(client_table(finished.name, finished.clients), summary_table(finished))
     if any(record.accuracy is not None for record in finished.rounds):  # else no client has test samples
         plot_run(finished, folder / "accuracy.png")
     typer.echo(f"results: {folder}")

@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tomli_w
 from rich.table import Column, Table
@@ -17,6 +17,7 @@ from hetfl_flwr.errors import ConfigError, HetflError
 if TYPE_CHECKING:
     from hetfl_flwr.algorithms import Algorithm
     from hetfl_flwr.data import Reading
+    from hetfl_flwr.server.strategy import FederatedStrategy
 
 FLOWER_S = re.compile(
     r"^\[tool\.flwr\.app\.config\]\n.*?(?=^(?:#.*\n)*\[(?!tool\.flwr\.app\.config\.)|\Z)", re.MULTILINE | re.DOTALL
@@ -40,7 +41,7 @@ def algorithms() -> Table:
         Column("what crosses the wire", ratio=6),
         Column("heterogeneous models", width=13),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
-        Column("own keys = default", no_wrap=True),
+        Column("options = default", no_wrap=True),
         title="algorithms (in full: the docstrings of strategies/NAME.py and clients/NAME.py)",
         show_lines=True,
         expand=True,
@@ -98,22 +99,20 @@ def wire(doc: str) -> list[str]:
     return [item for item in items if re.match("(down|up): ", item)] or items[:1]
 
 
-def _by_mode(algorithm: "Algorithm", say: Callable[[type[Any]], Iterable[str]]) -> list[str]:
+def _by_mode(algorithm: "Algorithm", say: Callable[[type["FederatedStrategy"]], Iterable[str]]) -> list[str]:
     """Return what is said of a server side, then what is said of it in other modes and not in the default one."""
     lines = list(say(algorithm.strategy))
     _, *others = algorithm.modes.items() or [("", algorithm)]
     return lines + [f"mode={mode}: {line}" for mode, one in others for line in say(one.strategy) if line not in lines]
 
 
-def _needs(half: type[Any]) -> Iterator[str]:
+def _needs(half: type["FederatedStrategy"]) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
     strategy, doc = half(), inspect.getdoc(half) or ""
-    sharing = getattr(strategy, "sharing", None)
-    if sharing is not None:
-        yield "public samples with labels" if sharing.labelled else "public samples"
-    width = getattr(strategy, "width", 0)
-    if width:
-        yield f"one embedding width ({width})"
+    if strategy.sharing is not None:
+        yield "public samples with labels" if strategy.sharing.labelled else "public samples"
+    if strategy.width:
+        yield f"one embedding width ({strategy.width})"
     yield from paragraph("Needs", doc)
 
 

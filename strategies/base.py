@@ -1,8 +1,7 @@
 """Base of the server sides: Flower's four hooks, written once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from logging import INFO
 from typing import final
 
@@ -13,33 +12,16 @@ from flwr.serverapp.strategy import Strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import aggregate_metricrecords, log
-from hetfl_flwr.server.exchange import MOST_SAMPLES
+from hetfl_flwr.server.exchange import MOST_SAMPLES, Reply
+from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 
-@dataclass(frozen=True)
-class Upload:
-    """What one client sent in one round, already checked.
-
-    Parameters
-    ----------
-    partition : int
-        Which client.
-    arrays : mapping of str to array
-        Its knowledge, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
-    samples : int
-        How many samples it has trained on.
-    """
-
-    client_id: int
-    arrays: Arrays
-    samples: int
-
-
-class KnowledgeStrategy(Strategy, ABC):
+class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
     An algorithm writes `initial`, `download_for`, `aggregate` and `upload_spec`. All that the server knows is a set of
@@ -59,19 +41,14 @@ class KnowledgeStrategy(Strategy, ABC):
     asynchronous = False
     """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
 
+    takes_messages = False
+    """Whether uploads come as Flower's messages. They do not: they are decoded and checked where they arrive."""
+
     roster: Roster
     config: RunConfig
 
-    @classmethod
-    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
-        """Say whether clients may have different architectures: with any hyper-parameters, as `heterogeneous` says.
-
-        Parameters
-        ----------
-        options : mapping of str to object
-            The hyper-parameters that the run config gives, checked, by their names in the constructor.
-        """
-        return cls.heterogeneous
+    def __init__(self) -> None:
+        """Take no hyper-parameters."""
 
     def check(self, roster: Roster) -> None:
         """Refuse a federation in which the algorithm makes no sense. By default: clients must agree on the classes.
@@ -103,7 +80,7 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @abstractmethod
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
-        """Return what the server knows after a round. The uploads, at least one, are ordered by partition."""
+        """Return what the server knows after a round. The uploads, at least one, are ordered by client id."""
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
         """Return what a client is sent along when it is asked to measure its model: by default nothing."""
@@ -143,23 +120,24 @@ class KnowledgeStrategy(Strategy, ABC):
         ]
 
     @final
+    def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord:
+        """Let the algorithm absorb what clients have uploaded."""
+        self._server_state = to_record(
+            self.aggregate(from_record(self._server_state), [reply.upload for reply in replies])
+        )
+        return self._server_state
+
+    @final
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Turn the replies into uploads and let the algorithm absorb them."""
-        replies = sorted(replies, key=lambda reply: self.roster.of(reply.metadata.src_node_id).client_id)
-        if not replies:
+        """Do as `aggregate_replies` with messages, in any order: Flower's own hook."""
+        messages = list(replies)
+        if not messages:
             return None, None
-        uploads = [
-            Upload(
-                self.roster.of(reply.metadata.src_node_id).client_id,
-                from_record(reply.content.array_records[ARRAYS]),
-                int(reply.content.metric_records[METRICS][EXAMPLES]),  # type: ignore[arg-type]
-            )
-            for reply in replies
-        ]
-        self._server_state = to_record(self.aggregate(from_record(self._server_state), uploads))
-        return self._server_state, aggregate_metricrecords([reply.content for reply in replies], EXAMPLES)
+        found = [Reply.of(one, self.roster.of(one.metadata.src_node_id).client_id) for one in messages]
+        learnt = self.aggregate_replies(server_round, sorted(found, key=lambda reply: reply.client_id))
+        return learnt, aggregate_metricrecords([message.content for message in messages], EXAMPLES)
 
     @final
     def configure_evaluate(

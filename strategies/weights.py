@@ -1,6 +1,6 @@
 """Base of the server sides that average weights: what they share around Flower's own strategies."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -13,16 +13,17 @@ from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_samples
-from hetfl_flwr.server.exchange import with_arrays
+from hetfl_flwr.server.exchange import Reply, averageable, with_arrays
 from hetfl_flwr.server.global_model import global_model
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS
 from hetfl_flwr.wire.spec import PayloadSpec
 from hetfl_flwr.wire.weights import model_arrays, weights
 
 
-class WeightStrategy(Strategy):
+class WeightStrategy(Strategy, FederatedStrategy):
     """A strategy whose clients exchange the weights of one model, or of its body.
 
     Flower's own strategies do the averaging: FedAvg, FedMedian or FedTrimmedAvg, as ``robust`` says. The latter two
@@ -52,10 +53,14 @@ class WeightStrategy(Strategy):
     width = 0
     """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
 
-    @classmethod
-    def allows_heterogeneous(cls, options: Mapping[str, object]) -> bool:
-        """Say that clients may not have different architectures, whatever the hyper-parameters."""
-        return cls.heterogeneous
+    sharing: Sharing | None = None
+    """What is needed of the clients' public samples: nothing."""
+
+    asynchronous = False
+    """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
+
+    takes_messages = True
+    """Whether uploads come as Flower's messages: its strategies take them."""
 
     def __init__(self, algorithm: str, robust: str, *, bodies: bool = False, asking: FedAvg | None = None) -> None:
         self.robust = parse_robust(robust)
@@ -109,6 +114,10 @@ class WeightStrategy(Strategy):
     ) -> Iterable[Message]:
         """Send the weights to each client of the round."""
         return self._asking.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord | None:
+        """Let Flower's strategy average the messages."""
+        return self.aggregate_train(server_round, averageable(replies))[0]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -22,6 +22,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.exchange import LONGEST_REASON, Exchange, Sent
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
@@ -29,7 +30,7 @@ from hetfl_flwr.wire.weights import state_arrays, weights, whole_state
 from simulations.engine.grid import LocalGrid
 
 ALGORITHMS = names()
-SHARING = [name for name in ALGORITHMS if getattr(build_strategy(RunConfig(algorithm=name)), "sharing", None)]
+SHARING = [name for name in ALGORITHMS if build_strategy(RunConfig(algorithm=name)).sharing]
 NORMED = "simulations.testing.lab:normed"
 
 LITTLE = {
@@ -63,19 +64,21 @@ class Trained:
         self.federation.assemble()
         self.strategy = build_strategy(config)
         arrays = self.strategy.prepare(self.federation.roster, config)
-        self.federation.share(getattr(self.strategy, "sharing", None))
+        self.federation.share(self.strategy.sharing)
         view = self.federation.view(list(self.federation.roster))
         messages = self.strategy.configure_train(1, arrays, ConfigRecord(), view)
         self.sent = [Sent.of(message) for message in sorted(messages, key=lambda one: one.metadata.dst_node_id)]
         exchanged = [one.message for one in self.sent]
-        self.honest = self.federation.exchange(exchanged, self.strategy.upload_spec, self.strategy.most_samples).replies
+        self.expected = expected_of(self.strategy)
+        replies = self.federation.exchange(exchanged, self.expected._replace(messages=True)).replies
+        self.honest = [reply.message for reply in replies]
         self.spec = self.strategy.upload_spec(self.federation.roster.of(self.sent[1].node))
 
     def judged(self, answer: Message) -> Exchange:
         """Judge an answer of client 1 between those of the others."""
         result = Exchange()
         for sent, reply in zip(self.sent, [self.honest[0], answer, self.honest[2]], strict=True):
-            self.federation.judge(reply, sent, result, self.strategy.upload_spec, self.strategy.most_samples)
+            self.federation.messenger.judge(reply, sent, result, self.expected)
         return result
 
     def answer(self, content: RecordDict) -> Message:
@@ -93,7 +96,7 @@ trained = cache(Trained)
 def wrong(federation: Trained, answer: Message, said: str) -> str | None:
     """Return what is wrong with the refusal of an answer."""
     result = federation.judged(answer)
-    if [id(reply) for reply in result.replies] != [id(federation.honest[0]), id(federation.honest[2])]:
+    if [reply.client_id for reply in result.replies] != [0, 2]:
         return "it is taken, or an honest one is not"
     [failure] = result.failures
     reason = failure.reason
@@ -165,7 +168,7 @@ def test_an_odd_upload_is_taken_and_leaves_everything_finite(name):
             assert result.failures == [], case
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                learnt, _ = federation.strategy.aggregate_train(1, result.replies)
+                learnt = federation.strategy.aggregate_replies(1, result.replies)
             for array, values in from_record(learnt).items():
                 assert np.isfinite(values).all(), (case, array)
 
@@ -209,7 +212,7 @@ def test_only_the_first_of_two_replies_to_a_message_counts():
     strategy = build_strategy(config)
     arrays = strategy.prepare(federation.roster, config)
     messages = strategy.configure_train(1, arrays, ConfigRecord(), federation.view(list(federation.roster)))
-    result = federation.exchange(messages, strategy.upload_spec)
+    result = federation.exchange(messages, expected_of(strategy))
     assert (len(result.replies), result.failures) == (3, [])
 
 

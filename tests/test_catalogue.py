@@ -72,7 +72,7 @@ def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
         assert (row["paper"] == "-") == (name == "local")
         assert row["what crosses the wire"]
         defaults = find(name).defaults
-        assert row["own keys = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
+        assert row["options = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
         assert row["heterogeneous models"] == ("yes" if find(name).strategy.heterogeneous else "no")
 
 
@@ -86,7 +86,7 @@ def test_a_row_says_what_the_docstrings_say():
         "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
         "heterogeneous models": "yes",
         "needs": "equal classes",
-        "own keys = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.robust = none\n"
+        "options = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.robust = none\n"
         "fedhe.alpha = 1.0\nfedhe.logit-loss = mse",
     }
     assert rows["fedmd"]["needs"] == "public samples with labels\nequal classes, one shape of input"
@@ -110,7 +110,7 @@ def own(doc: str, **attributes: Any) -> Any:
     def build(self: Any) -> None:
         vars(self).update(attributes)
 
-    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": False})
+    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": False, "sharing": None, "width": 0})
 
 
 @pytest.mark.parametrize(

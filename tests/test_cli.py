@@ -325,7 +325,7 @@ def test_the_command_is_installed():
         ("models", ["lenet5", "fedhe:9", "(1, 8, 8)"]),
         ("recipes", ["fedhe-digits", "fedhe-mnist-heterogeneous"]),
         ("tables", ["fedh2l-table2", "leaderboard"]),
-        ("keys", ["learning-rate", "0.001", "Step size"]),
+        ("keys", ["learning-rate", "0.001", "Learning rate"]),
     ],
 )
 def test_each_kind_is_listed(kind, shown, hetfl):

@@ -19,7 +19,7 @@ from hetfl_flwr.config import (
     to_toml,
 )
 from hetfl_flwr.errors import ConfigError, HetflError
-from hetfl_flwr.server.node_keys import read_node_keys
+from hetfl_flwr.server.admission.node_keys import read_node_keys
 from simulations.listing import keys_toml, write_keys
 
 PATH = Path(__file__).parents[1] / "pyproject.toml"

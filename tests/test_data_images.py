@@ -205,10 +205,10 @@ class TestOwnFolder:
         assert said.startswith(f"cannot decode image 0 of split 'train' of '{root}': ")
 
     def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
-        from simulations.engine.run import resolved
+        from hetfl_flwr.resolution import resolved
 
         monkeypatch.chdir(tmp_path)
-        found = resolved(make_config(dataset="digits, ./mine"))
+        found = resolved(make_config(dataset="digits, ./mine"), "local")
         assert found.dataset == f"digits,{tmp_path}/mine"
 
 

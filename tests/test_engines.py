@@ -4,6 +4,7 @@ The reference is the local engine with one worker.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,8 @@ def test_a_mistake_ends_a_deployed_run_with_one_line(
 @pytest.mark.exhaustive
 def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 2 does not finish its first batch before the server has written down rounds 0, 1 and 2. Of the nine uploads
-    of three rounds it has sent one; the others went on meanwhile."""
+    of three rounds it has sent one; the others went on meanwhile. A callback of a user's is told of every round, and
+    the log ends with a table of the clients."""
     run = tmp_path / "run"
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv("WAIT_FOR", str(run / ROUNDS_FILE))
@@ -180,6 +182,7 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
         for client_id, model in enumerate(["mlp", "mlp", "fixtures.models:waiting"]):
             started.supernode(client_id, 3, model=model)
         settings: dict[str, Value] = {"algorithm": "fedhe", "fedhe.mode": "async", "rounds": 3, "local-batches": 1}
+        settings["callbacks"] = "fixtures.callbacks:Lines"
         said = started.run({**settings, "clients": 3, "dataset": "digits", "evaluate-every": 3, "output-dir": str(run)})
         assert started.statuses()[0] == "finished:completed", said + started.logs()
     clients = json.loads((run / "clients.json").read_text())
@@ -189,3 +192,8 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
     assert sum(len(entry["failures"]) for entry in rounds(run)) == 0
     seconds = [entry["seconds"] for entry in rounds(run)]
     assert sum(seconds[:3]) < 120
+    told = [f"{entry['round']} {entry['accuracy']}" for entry in rounds(run)]
+    assert (run / "lines.txt").read_text().splitlines() == ["begin None", *told, "end None"]
+    [row] = re.findall(r"\b2  fixtures\.models:waiting .*", said)
+    assert f"{100 * clients[2]['accuracy']:.1f}  480 bytes" in row
+    assert "partition=" not in said

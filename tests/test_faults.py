@@ -19,7 +19,7 @@ from flwr.app import Message, MessageType
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.server.federation import BUSY
+from hetfl_flwr.server.messenger import BUSY
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SHARE
 from simulations.engine.clients import FIRST_NODE
@@ -66,7 +66,7 @@ class Accepted:
         return sorted(self.rounds[max(self.rounds)], key=lambda upload: upload.client_id) if self.rounds else []
 
     def rows(self, numbers: np.ndarray) -> list[tuple[int, int]]:
-        """Return whose rows these are, and which: numbers go through the rows of all who share, by partition."""
+        """Return whose rows these are, and which: numbers go through the rows of all who share, by client id."""
         return [(sorted(self.sharing)[number // PUBLIC], number % PUBLIC) for number in numbers.tolist()]
 
 

@@ -8,11 +8,16 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.server import federation as federation_module
+from hetfl_flwr.server import grids
+from hetfl_flwr.server.admission import attendance
+from hetfl_flwr.server.admission.attendance import Origin
+from hetfl_flwr.server.admission.registration import _member
+from hetfl_flwr.server.exchange import Expected
 from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.federation import Federation, Origin, _member
+from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Member, Roster
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
@@ -88,10 +93,10 @@ class Post(Grid):
             message.metadata.__dict__["_message_id"] = str(len(self.pushed))
             answer = self.answers.get(message.metadata.dst_node_id, reply_with())
             if message.metadata.message_type == "query" and answer is not never:
-                answer = self.roll_call
+                answer = self.register
             self._replies.insert(0, answer(message))
 
-    def roll_call(self, message):
+    def register(self, message):
         known = self.members[message.metadata.dst_node_id]
         content = known if isinstance(known, RecordDict) else RecordDict({"member": known.to_record()})
         return Message(content, reply_to=message)
@@ -114,8 +119,8 @@ def federation_of(*members, engine="deployment", **keys):
     return federation
 
 
-def exchange(federation, answers=None, uploads=UPLOAD, kind="train"):
-    """Send every member one message; ``answers`` says by partition who answers otherwise than well."""
+def exchange(federation, answers=None, uploads=UPLOAD, kind="train", keep=False):
+    """Send every member one message; ``answers`` says by client id who answers otherwise than well."""
     federation.grid.answers = {
         one.node: answers[one.client_id] for one in federation.roster if one.client_id in (answers or {})
     }
@@ -123,7 +128,7 @@ def exchange(federation, answers=None, uploads=UPLOAD, kind="train"):
         Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), node, kind)
         for node in federation.grid.get_node_ids()
     ]
-    return federation.exchange(messages, uploads and (lambda member: uploads))
+    return federation.exchange(messages, Expected(uploads and (lambda member: uploads), messages=keep))
 
 
 def client_ids(members):
@@ -139,7 +144,7 @@ def test_the_roster_is_ordered_by_partition_whatever_the_node_ids():
     assert [one.node for one in federation.roster] == [100, 99, 98]
 
 
-def test_the_answer_to_the_roll_call_comes_back_as_it_was():
+def test_the_answer_to_the_register_comes_back_as_it_was():
     here = member(1, model="fedhe:5", shape=(3, 32, 32), weights="abc")
     assert list(federation_of(here).roster) == [here]
 
@@ -153,10 +158,13 @@ def test_the_answer_to_the_roll_call_comes_back_as_it_was():
     ids=["no record", "fields missing"],
 )
 def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
-    federation = Federation(Post([member(0)]), RunConfig(clients=2))
-    federation.grid.engine = "local"
+    post = Post([member(0)])
+    post.engine = "local"
+    federation = Federation(post, RunConfig(clients=2))
     federation.grid.members[55] = content
-    assert refusal(FederationError, federation.assemble).startswith("node 55: not a registration reply")
+    assert refusal(FederationError, federation.assemble).startswith(
+        "node 55: not a registration reply"
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,8 +200,9 @@ def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
 )
 def test_what_a_node_says_of_itself_is_checked(refusal, fields, said):
     """Whatever a stranger says, the refusal is one short line that repeats none of it."""
-    federation = Federation(Post([]), RunConfig(clients=2))
-    federation.grid.engine = "local"
+    post = Post([])
+    post.engine = "local"
+    federation = Federation(post, RunConfig(clients=2))
     federation.grid.members[55] = RecordDict({"member": ConfigRecord({**member(1).to_record(), **fields})})
     line = refusal(FederationError, federation.assemble)
     assert line.startswith(f"node 55: {said}")
@@ -202,8 +211,9 @@ def test_what_a_node_says_of_itself_is_checked(refusal, fields, said):
 
 
 def test_two_nodes_that_claim_one_partition_are_both_named(refusal):
-    federation = Federation(Post([member(1, node=8), member(1, node=9)]), RunConfig(clients=2))
-    federation.grid.engine = "local"
+    post = Post([member(1, node=8), member(1, node=9)])
+    post.engine = "local"
+    federation = Federation(post, RunConfig(clients=2))
     said = refusal(FederationError, federation.assemble)
     assert said == "partition-id 1 is claimed by two nodes, 8 and 9"
 
@@ -240,9 +250,9 @@ def test_more_clients_are_demanded_than_there_can_be(refusal):
     assert refusal(FederationError, federation.assemble) == "min-clients = 3, but there are 2 clients"
 
 
-def test_a_node_that_fails_the_roll_call_says_why(refusal):
+def test_a_node_that_fails_the_register_says_why(refusal):
     post = Post([member(0)])
-    post.engine, post.roll_call = "local", fails("client 0, query: no such\nmodel")
+    post.engine, post.register = "local", fails("client 0, query: no such\nmodel")
     said = refusal(FederationError, Federation(post, RunConfig(clients=1)).assemble)
     assert said == "client 0, query: no such model"
 
@@ -300,8 +310,8 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
     round 1. A client that fails alone ends it, too: the mistake is everybody's."""
     post = Post([member(0), member(1)])
     post.engine = "simulation"
-    known = post.roll_call
-    post.roll_call = lambda message: (fails("client 1, no data") if message.metadata.dst_node_id == 99 else known)(
+    known = post.register
+    post.register = lambda message: (fails("client 1, no data") if message.metadata.dst_node_id == 99 else known)(
         message
     )
     assert refusal(FederationError, Federation(post, RunConfig(clients=2)).assemble) == "client 1, no data"
@@ -316,32 +326,32 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
     assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "client 1, no data"
 
 
-def test_a_node_that_does_not_answer_the_roll_call_is_named_before_it_is_given_up(monkeypatch, caplog):
+def test_a_node_that_does_not_answer_the_register_is_named_before_it_is_given_up(monkeypatch, caplog):
     """Once, with what to do; who has answered is not named, nor is anybody who is slow at training."""
-    monkeypatch.setattr(federation_module, "SILENCE", 0.01)
+    monkeypatch.setattr(attendance, "SILENCE", 0.01)
     post = Post([member(0), member(1)])
-    known = post.roll_call
-    post.roll_call = lambda message: (never if message.metadata.dst_node_id == 99 else known)(message)
+    known = post.register
+    post.register = lambda message: (never if message.metadata.dst_node_id == 99 else known)(message)
     federation = Federation(post, RunConfig(clients=2, round_timeout=0.05))
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if "registration reply" in record.getMessage()]
-    assert "no registration reply within 0.01 s from node 99:" in said
+    (said,) = [record.getMessage() for record in caplog.records if "node 99" in record.getMessage()]
+    assert "within 0.01 s from node 99:" in said
     assert "started again" in said
 
 
-def test_a_node_that_dies_during_the_roll_call_is_waited_for():
+def test_a_node_that_dies_during_the_register_is_waited_for():
     """It comes back under another id; who is not there has made no mistake that would end the run."""
     post = Post([member(0), member(1)])
-    known = post.roll_call
+    known = post.register
 
     def dies(message):
-        post.roll_call = known
+        post.register = known
         post.members = {100: post.members[100], 7: member(1, node=7)}
         return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
 
-    post.roll_call = lambda message: (dies if message.metadata.dst_node_id == 99 else known)(message)
+    post.register = lambda message: (dies if message.metadata.dst_node_id == 99 else known)(message)
     federation = Federation(post, RunConfig(clients=2, round_timeout=0.5))
     federation.assemble()
     assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 7)]
@@ -363,7 +373,7 @@ def dated(*members, engine):
 def test_a_node_that_dies_when_it_is_asked_again_has_left(engine):
     federation, since = dated(member(0), member(1), engine=engine)
     since[99] = "one"
-    federation.grid.roll_call = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+    federation.grid.register = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
     assert welcomed(federation) == [Failure(1, "client registration", "client 1 (mlp): its node has left", 99)]
     assert client_ids(federation.roster) == [0]
 
@@ -374,7 +384,7 @@ def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has(eng
     members = member(0, round=1, holds=[1]), member(1, round=1, holds=[0])
     federation, since = dated(*members, engine=engine)
     exchange(federation)
-    assert federation.trained == {0: 1, 1: 1}
+    assert federation.roster.trained == {0: 1, 1: 1}
     called = len(federation.grid.pushed)
     since[99], federation.grid.members[99] = "one", member(1, round=0, holds=[])
     assert welcomed(federation) == [
@@ -483,7 +493,7 @@ def test_a_strategy_sees_only_the_clients_drawn_ordered_by_partition():
 def test_replies_are_sorted_by_partition_in_whatever_order_they_come():
     federation = federation_of(member(2), member(0), member(1))
     result = exchange(federation)
-    assert [federation.roster.of(reply.metadata.src_node_id).client_id for reply in result.replies] == [0, 1, 2]
+    assert client_ids(result.replies) == [0, 1, 2]
     assert result.failures == []
 
 
@@ -502,7 +512,7 @@ def test_a_bad_reply_is_set_aside_by_name_and_the_others_are_kept(kind):
     answer, said = BAD[kind]
     federation = federation_of(*map(member, range(3)))
     result = exchange(federation, {1: answer})
-    assert [federation.roster.of(reply.metadata.src_node_id).client_id for reply in result.replies] == [0, 2]
+    assert client_ids(result.replies) == [0, 2]
     [failure] = result.failures
     assert (failure.client_id, failure.stage) == (1, "train")
     assert failure.reason.startswith("client 1")
@@ -521,7 +531,7 @@ def test_each_client_is_held_to_its_own_declaration():
     narrow = PayloadSpec((ArraySpec("logits", (2,), "float32"),))
     federation.grid.answers[99] = reply_with({"logits": GOOD["logits"]})
     messages = [Message(RecordDict(), node, "train") for node in (99, 100)]
-    assert federation.exchange(messages, lambda one: narrow if one.client_id == 1 else UPLOAD).failures == []
+    assert federation.exchange(messages, Expected(lambda one: narrow if one.client_id == 1 else UPLOAD)).failures == []
 
 
 def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():
@@ -531,15 +541,28 @@ def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():
         Message(RecordDict({"arrays": ArrayRecord({"a": Array(np.zeros(10 * (1 + k)))})}), 100 - k, "train")
         for k in range(4)
     ]
-    result = federation.exchange(sent, lambda one: UPLOAD)
+    result = federation.exchange(sent, Expected(lambda one: UPLOAD, messages=True))
     assert list(result.traffic) == [0, 1, 2, 3]
     assert [one.bytes_down for one in result.traffic.values()] == [80, 160, 240, 320]
     assert [one.wire_down for one in result.traffic.values()] == [wire_bytes(message) for message in sent]
     assert [one.bytes_up for one in result.traffic.values()] == [24, 24, 0, 0]  # 2 float32 and 2 int64
     up = [one.wire_up for one in result.traffic.values()]
-    assert up[:2] == [wire_bytes(reply) for reply in result.replies]
+    assert up[:2] == [wire_bytes(reply.message) for reply in result.replies]
     assert up[0] > up[2] > up[3] == 0
-    assert payload_bytes(result.replies[0]) == 24
+    assert payload_bytes(result.replies[0].message) == 24
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["arrays", "messages"])
+def test_an_upload_is_decoded_once_and_travels_on_as_arrays_or_as_its_message(monkeypatch, keep):
+    """Two arrays of each of two clients, for the check, the guard and the strategy; nothing is held in memory twice."""
+    decoded, read = [], codec._array
+    monkeypatch.setattr(codec, "_array", lambda data, *rest: decoded.append(data) or read(data, *rest))
+    federation = federation_of(member(0), member(1))
+    result = exchange(federation, keep=keep)
+    for reply in result.replies:
+        assert (set(reply.arrays), reply.message is None) == (set() if keep else {"logits", "counts"}, not keep)
+        assert (reply.upload.client_id, reply.upload.samples) == (reply.client_id, 5)
+    assert len(decoded) == 4
 
 
 def test_nothing_sent_is_nothing_received():
@@ -554,8 +577,9 @@ def test_replies_to_something_else_are_passed_over():
     stray.metadata.__dict__["_message_id"] = "of another round"
     late = reply_with({}, {"num-examples": 99})(stray)
     federation.grid._replies.append(late)
-    [reply] = exchange(federation).replies
-    assert reply is not late
+    [reply] = exchange(federation, keep=True).replies
+    assert reply.message is not late
+    assert reply.samples == 5
 
 
 def test_a_message_lives_as_long_as_the_round_may_take():
@@ -566,8 +590,8 @@ def test_a_message_lives_as_long_as_the_round_may_take():
 
 
 def test_the_server_polls_at_flower_s_pace_where_the_grid_names_none():
-    assert Federation(Post([]), RunConfig()).poll == 0.0
-    assert Federation(object(), RunConfig()).poll == federation_module.DEPLOYMENT_POLL
+    assert Federation(Post([]), RunConfig()).messenger.poll == 0.0
+    assert Federation(object(), RunConfig()).messenger.poll == grids.DEPLOYMENT_POLL
 
 
 def test_a_slow_node_is_sent_nothing_more_until_its_late_reply_is_in():

@@ -25,7 +25,7 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.rounds import SyncRounds
 from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import METRICS, ROUND
+from hetfl_flwr.wire.messages import ROUND
 from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
 from strategies.fedmd import FedMD
@@ -459,7 +459,7 @@ def test_a_client_that_joins_between_two_others_digests_the_same_rows_as_they(ma
     assert not played.trained.failures
     assert not played.left_out
     assert len(played.trained.replies) == 3
-    losses = [dict(reply.content.metric_records[METRICS])["digest-loss"] for reply in played.trained.replies]
+    losses = [reply.metrics["digest-loss"] for reply in played.trained.replies]
     assert all(loss > 0 for loss in losses)
     for client in (0, 1, 2):
         assert torch.equal(inputs_of(federation, strategy, server_state, client), asked)

@@ -28,7 +28,7 @@ TAKEN = {
     "flwr.compat.client.numpy_client": {"NumPyClient"},
     "flwr.proto.message_pb2": {"Message"},
     "flwr.proto.recorddict_pb2": {"RecordDict"},
-    "flwr.serverapp.strategy.strategy_utils": {"aggregate_arrayrecords", "aggregate_metricrecords"},
+    "flwr.serverapp.strategy.strategy_utils": {"aggregate_metricrecords"},
     "flwr.supercore.inflatable.inflatable_object": {"get_all_nested_objects", "no_object_id_recompute"},
     "flwr.supercore.logger": {"FLOWER_LOGGER"},
     "flwr.supercore.run": {"Run"},

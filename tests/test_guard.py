@@ -18,6 +18,7 @@ from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.server.exchange import Expected
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.guard import Guard, Size, measure
@@ -34,7 +35,7 @@ def round_of(federation: Federation, answers: dict[int, Any]) -> list[Failure]:
         one.node: answers[one.client_id] for one in federation.roster if one.client_id in answers
     }
     messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in federation.grid.answers]
-    return federation.exchange(messages, lambda one: UPLOAD).failures
+    return federation.exchange(messages, Expected(lambda one: UPLOAD)).failures
 
 
 def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
@@ -182,7 +183,26 @@ def test_of_an_update_the_change_is_measured():
     spec = PayloadSpec((ArraySpec("weight", (2,), "float32", update=True), ArraySpec("logits", (2,), "float32")))
     arrays = {"weight": np.float32([101, 98]), "logits": np.float32([5, 5])}
     sent = {"weight": np.float16([100, 100]), "logits": np.float32([4, 4])}  # the average of all: another thing
-    assert measure(arrays, spec, sent, 49) == {"weight": Size(np.sqrt(2.5), work=7), "logits": Size(5.0, usual=1.0)}
+    assert measure(arrays, spec, sent, 49) == {
+        "weight": Size(np.sqrt(2.5), work=7, usual=5.0),
+        "logits": Size(5.0, usual=1.0),
+    }
+
+
+def test_once_training_has_settled_no_slight_change_is_far():
+    """Weights of size 0.1: changes of 0.0003, and one of 0.0017, which is 6 times theirs and 2 % of the weights."""
+    spec, sent = PayloadSpec((ArraySpec("bias", (6,), "float32", update=True),)), np.full(6, 0.1, np.float32)
+
+    def set_aside(change: float) -> dict[int, str]:
+        changes = dict.fromkeys(range(3), 0.0003) | {3: change}
+        sizes = {
+            client: measure({"bias": sent + np.float32(one)}, spec, {"bias": sent}, 50)
+            for client, one in changes.items()
+        }
+        return Guard(5.0).set_aside(sizes)
+
+    assert set_aside(0.0017) == set_aside(0.0049) == {}
+    assert list(set_aside(0.0051)) == [3]
 
 
 # --- whole runs ----------------------------------------------------------------------------------
@@ -346,7 +366,7 @@ def test_the_sizes_of_clients_that_have_left_are_measures_no_more():
         del federation.grid.members[node]
     federation.welcome()
     assert round_of(federation, {3: large, 4: large}) == []
-    assert set(federation.guard.newest) == set(federation.claims_guard.newest) == {3, 4}
+    assert set(federation.messenger.guards.uploads.newest) == set(federation.messenger.guards.claims.newest) == {3, 4}
 
 
 def test_clients_that_differ_widely_do_not_let_one_of_any_size_pass():

@@ -87,7 +87,7 @@ def test_who_joins_during_round_2_takes_part_from_round_3_with_the_knowledge_so_
     else:
         assert same(own, first[2])
         assert name in ("agg", "local") or not same(own, first[0])
-    sharing = getattr(build_strategy(config), "sharing", None)
+    sharing = build_strategy(config).sharing
     pools = [[sorted({key.rpartition(".")[2] for key in pool}) for pool in grid.sent(POOL, k)] for k in range(3)]
     to_clients = sharing is not None and sharing.to_clients
     assert pools == ([[["1"], ["2"]], [["0"], ["2"]], [["0", "1"]]] if to_clients else [[], [], []])
@@ -151,8 +151,8 @@ def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, playe
     assert trained(rounds) == ["0"] * 4
     for entry in rounds[:1] + rounds[2:]:  # who has not shared its rows before round 1 is asked again before round 2
         assert "no memory" in [reason.rpartition(": ")[2] for client_id, _, reason in reasons(entry) if client_id == 1]
-        roll_call = [reason for _, stage, reason in reasons(entry) if stage == "client registration"]
-        assert roll_call == ["client 2: no memory"] * (entry["round"] > 1)
+        registration = [reason for _, stage, reason in reasons(entry) if stage == "client registration"]
+        assert registration == ["client 2: no memory"] * (entry["round"] > 1)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -150,7 +150,7 @@ SICK = "age,sick\n" + "".join(f"{row},{'Jane Doe HIV+' if row % 2 else 'no'}\n" 
 
 @pytest.fixture
 def ask(monkeypatch, make_config):
-    """Call the roll of one node of a deployment, which has a data set of its own; return its answer."""
+    """Register one node of a deployment, which has a data set of its own; return its answer."""
 
     def asked(keys=None, *, deployed=True, **node_config):
         if deployed:

@@ -135,7 +135,7 @@ def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_conf
     assert list(federation.roster.public_samples) == [0, 1]
     grid.joined = True
     assert federation.welcome() == []
-    assert [one.client_id for one in federation.holding(federation.roster, Sharing())] == [0, 1]
+    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 1]
     late = federation.share(Sharing())
     down = {client_id: traffic.bytes_down for client_id, traffic in late.traffic.items()}
     up = {client_id: traffic.bytes_up for client_id, traffic in late.traffic.items()}
@@ -143,7 +143,7 @@ def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_conf
     assert down == {0: block, 1: block, 2: 2 * block}
     assert up == {0: 0, 1: 0, 2: block}
     assert len({len(node.pool) for node in nodes(federation)}) == 1
-    assert len(federation.holding(federation.roster, Sharing())) == 3
+    assert len(federation.samples.holding(federation.roster, Sharing())) == 3
 
 
 class Forging(LocalGrid):
@@ -184,7 +184,7 @@ def test_a_client_whose_seeds_are_wrong_is_named_and_left_out(make_config, share
     assert (failure.client_id, failure.stage) == (1, "sharing of public samples")
     assert failure.reason.startswith("client 1 (lenet5): ")
     assert failure.reason.endswith(said)
-    assert [one.client_id for one in federation.holding(federation.roster, Sharing())] == [0, 2]
+    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 2]
     assert list(federation.roster.public_samples) == [0, 2]
 
 
@@ -192,10 +192,10 @@ def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_con
     grid = Forging(make_config(clients=3), POOL, None)
     federation, exchange = shared(Sharing(), grid)
     assert [failure.client_id for failure in exchange.failures] == [1]
-    assert [one.client_id for one in federation.holding(federation.roster, Sharing())] == [0, 2]
+    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 2]
     grid._kind = "nothing"
     assert federation.share(Sharing()).failures == []
-    assert len(federation.holding(federation.roster, Sharing())) == 3
+    assert len(federation.samples.holding(federation.roster, Sharing())) == 3
 
 
 @pytest.mark.parametrize(

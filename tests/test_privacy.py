@@ -324,7 +324,7 @@ def test_public_rows_of_tables_travel_in_half_precision_and_are_wide_again(make_
     federation: Federation = make_federation(config)
     own = make_node(config, 0).own_public_samples(labelled=True)["inputs"]
     assert federation.share(find("agg").strategy.sharing).failures == []
-    assert (federation.roster.seeds[0]["inputs"] == own.astype(np.float16)).all()
+    assert (federation.roster.public_samples[0]["inputs"] == own.astype(np.float16)).all()
     other = make_node(config, 1)
     assert other.keep_public_samples(to_record(halved({"inputs.0": own, "labels.0": np.zeros(len(own), "i8")}))) == len(
         own
@@ -340,7 +340,7 @@ def test_public_rows_are_shared_with_their_noise(make_config, make_federation, m
     federation: Federation = make_federation(config)
     own = make_node(config, 0).own_public_samples(labelled=True)
     assert federation.share(find("agg").strategy.sharing).failures == []
-    seen = federation.roster.seeds[0]
+    seen = federation.roster.public_samples[0]
     assert (seen["labels"] == own["labels"]).all()
     assert 1 < np.abs(seen["inputs"].astype(float) - own["inputs"]).mean() < 10
 

@@ -14,10 +14,11 @@ from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord, Round, round_line, summary_file
+from hetfl_flwr.runs.tables import client_table
 from simulations.cli import main
 from simulations.reports.plots import compare_figure, plot_compare, plot_run, run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
-from simulations.reports.tables import client_table, compare_table, summary_table, unequal_terms
+from simulations.reports.tables import compare_table, summary_table, unequal_terms
 
 
 def line(number: int, scores: list[float], sent: int = 100, **changes: Any) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def test_summary_comes_before_what_the_rounds_say(tmp_path: Path) -> None:
 
 def test_client_table(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
-    seen = rows(client_table(load_run(folder)))
+    seen = rows(client_table("run", load_run(folder).clients))
     assert [(row["client"], row["before"], row["after"]) for row in seen] == [
         ("0", "0.0", "70.0"),
         ("1", "20.0", "90.0"),
@@ -120,7 +121,7 @@ def test_client_table(tmp_path: Path) -> None:
     known |= {"accuracy": 0.93, "bytes_up": 96000, "bytes_down": 82}
     told = [client(client_id, model="a[b]", **known) for client_id in (1, 0)]
     (folder / "clients.json").write_text(json.dumps(told))
-    first, second = rows(client_table(load_run(folder)))
+    first, second = rows(client_table("run", load_run(folder).clients))
     assert list(first.values()) == [
         "0",
         "a[b]",
@@ -137,7 +138,7 @@ def test_client_table(tmp_path: Path) -> None:
 
 
 def test_client_that_has_not_trained_has_no_accuracy_after(tmp_path: Path) -> None:
-    seen = rows(client_table(load_run(make(tmp_path / "run", LINES[:1]))))
+    seen = rows(client_table("run", load_run(make(tmp_path / "run", LINES[:1])).clients))
     assert [(row["before"], row["after"]) for row in seen] == [("0.0", "-"), ("20.0", "-")]
 
 

@@ -14,7 +14,7 @@ from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.results import new_folder
 from hetfl_flwr.runs.schema import clients_file, read_clients, read_rounds, read_summary, round_line, summary_file
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.federation import GridView
+from hetfl_flwr.server.grids import GridView
 from simulations.engine.grid import LocalGrid
 
 SUMMARY = [
@@ -559,7 +559,7 @@ def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_fe
     assert going_on == resolve(resumed(config))
     other = resumed(config, seed=1)
     line = refusal(ConfigError, run_federation, other, elsewhere(other, 8), run_id=8)
-    changes = "rounds, checkpoint-every, track, node-keys, accept-loss and how to start"
+    changes = "rounds, checkpoint-every, track, callbacks, node-keys, accept-loss and how to start"
     assert line == f"{folder} was run with seed = 0, not 1: only {changes} may change on resume"
 
 

@@ -16,6 +16,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.exchange import arrays_of
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
 from simulations.testing.contract import first_round
@@ -120,7 +121,7 @@ def fedhenn(rows: int, **options: Any) -> FedHeNN:
     strategy = FedHeNN(**options)
     members = roster(1, public=rows, shape=(1,))
     strategy.prepare(members, RunConfig())
-    members.seeds = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
+    members.public_samples = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
     return strategy
 
 
@@ -281,8 +282,8 @@ def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algori
         algorithm=algorithm, models=NORMED, clients=3, **{f"{algorithm}.robust": robust, **AVERAGING[algorithm]}
     )
     strategy, _, exchange = first_round(lab.federation(config))
-    uploads = [from_record(reply.content.array_records[ARRAYS]) for reply in exchange.replies]
-    learnt = from_record(strategy.aggregate_train(1, exchange.replies)[0])
+    uploads = [reply.arrays or arrays_of(reply.message) for reply in exchange.replies]
+    learnt = from_record(strategy.aggregate_replies(1, exchange.replies))
     statistics = [name for name in learnt if "running" in name]
     assert [name.rpartition(".")[2] for name in statistics] == ["running_mean", "running_var"]
     assert not any("num_batches_tracked" in name for name in learnt)

@@ -13,7 +13,9 @@ from clients.fedhe import FedHeClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.server.federation import GridView
+from hetfl_flwr.server import messenger
+from hetfl_flwr.server import rounds as server_rounds
+from hetfl_flwr.server.grids import GridView
 from hetfl_flwr.server.roster import Sharing
 from hetfl_flwr.server.rounds import AsyncRounds
 from hetfl_flwr.wire.codec import from_record
@@ -224,15 +226,44 @@ def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_
     assert sum(entry["bytes_up"] for entry in rounds) == 9 * 480
 
 
-def test_a_client_that_never_answers_is_named_and_left_alone_while_the_others_go_on(make_config, run_federation):
+class Clock:
+    """Stands in for the module ``time``: a second is over whenever nothing has come."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Timed(Recording):
+    """A `Recording` by whose looks in vain a clock goes."""
+
+    def __init__(self, config: RunConfig, clock: Clock, lost: Iterable[int] = ()) -> None:
+        super().__init__(config, lost)
+        self._time = clock
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = super().pull_messages(message_ids)
+        self._time.now += not replies
+        return replies
+
+
+def test_a_client_that_never_answers_is_named_and_left_alone_while_the_others_go_on(
+    make_config, run_federation, monkeypatch
+):
     """Of the nine uploads that three rounds are worth, the last is the one that it owes."""
-    config = make_config(**ASYNC, clients=3, rounds=3, round_timeout=0.3)
-    grid = Recording(config, lost=[2])
+    clock = Clock()
+    for module in (server_rounds, messenger):
+        monkeypatch.setattr(module, "time", clock)
+    config = make_config(**ASYNC, clients=3, rounds=3, round_timeout=20.0)
+    grid = Timed(config, clock, lost=[2])
     rounds = entries(run_federation(config, grid))
     failures = [failure for entry in rounds for failure in entry["failures"]]
-    assert failures[0]["reason"] == "client 2 (mlp): no reply within 0.3 s"
+    assert failures[0]["reason"] == "client 2 (mlp): no reply within 20 s"
     assert grid.trained().count(2) == 1
     assert sum(entry["bytes_up"] for entry in rounds) == 8 * 480
+    assert 20 < clock.now < 60
 
 
 def test_too_few_good_uploads_end_the_run(make_config, run_federation, monkeypatch, refusal):

@@ -19,6 +19,7 @@ from hetfl_flwr.node import stores
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.wire.codec import from_record, to_record
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
@@ -127,7 +128,7 @@ def train(federation: Federation, client_ids: tuple[int, ...]) -> None:
     arrays = strategy.prepare(federation.roster, federation.config)
     members = [member for member in federation.roster if member.client_id in client_ids]
     messages = strategy.configure_train(1, arrays, ConfigRecord(), federation.view(members))
-    assert len(federation.exchange(messages, strategy.upload_spec).replies) == len(client_ids)
+    assert len(federation.exchange(messages, expected_of(strategy)).replies) == len(client_ids)
 
 
 def test_a_client_that_cannot_be_put_to_rest_ends_the_run(refusal, config_for, run_federation, small_grid, monkeypatch):

@@ -13,12 +13,14 @@ from test_federation import Post, client_ids, fails, member, never
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.server import federation as federation_module
+from hetfl_flwr.server import messenger
+from hetfl_flwr.server.admission import attendance, registration
+from hetfl_flwr.server.admission.attendance import Origin
+from hetfl_flwr.server.admission.node_keys import NodeKeys, read_node_keys, write_node_keys
+from hetfl_flwr.server.admission.start import Refusal, Start
 from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.federation import Federation, Origin
-from hetfl_flwr.server.node_keys import NodeKeys, read_node_keys, write_node_keys
+from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.start import Refusal, Start
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import NEWEST
 
@@ -43,16 +45,17 @@ class Clock:
 def clock(monkeypatch):
     """A clock that the server goes by."""
     clock = Clock()
-    monkeypatch.setattr(federation_module, "time", clock)
+    for module in (attendance, messenger, registration):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
 def post_of(*members, engine="deployment", answers=None):
-    """Return a Grid of these nodes, of which some answer client registration in ways of their own, by node id."""
+    """Return a Grid of these nodes, of which some answer the client registration in ways of their own, by node id."""
     post = Post(members)
     post.engine = engine
-    known = post.roll_call
-    post.roll_call = lambda message: (answers or {}).get(message.metadata.dst_node_id, known)(message)
+    known = post.register
+    post.register = lambda message: (answers or {}).get(message.metadata.dst_node_id, known)(message)
     return post
 
 
@@ -122,7 +125,7 @@ def test_who_answers_first_does_not_decide_how_many_there_are(clock, claim):
     """The others are here, and load their data for a minute."""
     liar, waiting = member(0, node=1, clients=claim), []
     post = post_of(liar, *honest(4)[1:], answers=dict.fromkeys((99, 98, 97), waiting.append))
-    clock.events[60.0] = lambda: post._replies.extend(Post.roll_call(post, message) for message in waiting)
+    clock.events[60.0] = lambda: post._replies.extend(Post.register(post, message) for message in waiting)
     federation = started(post, start_timeout=100, clients=4)
     assert client_ids(federation.roster) == [0, 1, 2, 3]
     assert 60 <= clock.now < 61
@@ -201,7 +204,7 @@ def test_a_quorum_begins_at_once_and_waits_for_nobody_else(clock, keys):
     assert clock.now == 0
     assert client_ids(federation.roster) == [0, 1]
     assert federation.notes() == []
-    assert federation.busy() == {98}
+    assert federation.messenger.busy() == {98}
 
 
 def test_a_quorum_that_is_not_reached_in_time_ends_the_start(clock, refusal):
@@ -472,8 +475,8 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
 def test_with_a_list_alone_there_are_as_many_clients_as_it_lists(clock, keyed):
     """Client 0 comes first and says that there is one client; the two others are waited for, and one cannot."""
     post, path = keyed(member(0, node=5, clients=1), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
-    late, known = {node: post.members.pop(node) for node in (6, 7)}, post.roll_call
-    post.roll_call = lambda message: (fails("no data") if message.metadata.dst_node_id == 7 else known)(message)
+    late, known = {node: post.members.pop(node) for node in (6, 7)}, post.register
+    post.register = lambda message: (fails("no data") if message.metadata.dst_node_id == 7 else known)(message)
     clock.events[20.0] = lambda: post.members.update(late)
     federation = started(post, node_keys=path)
     assert client_ids(federation.roster) == [0, 1]
@@ -496,8 +499,8 @@ def test_more_clients_than_are_listed_are_refused_at_once(clock, keyed, refusal,
 def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
     """Client 2's node says as client 1 that it cannot take part; client 1 comes a little later, and is waited for."""
     post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
-    known, late = post.roll_call, post.members.pop(6)
-    post.roll_call = lambda message: (
+    known, late = post.register, post.members.pop(6)
+    post.register = lambda message: (
         fails("client 1, client registration: no data") if message.metadata.dst_node_id == 7 else known
     )(message)
     clock.events[20.0] = lambda: post.members.update({6: late})
@@ -615,9 +618,9 @@ def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(cl
     assert clock.now == 160
     assert asked(post, 7) == len(unanswered) == 1
     [failure] = failures
-    assert failure == Failure(-1, "client registration", "node 7: no registration reply within 60 s", 7)
-    assert sum("no registration reply within 60 s from node 7:" in line for line in caplog.messages) == 1
-    post._replies.append(Post.roll_call(post, unanswered[0]))
+    assert failure == Failure(-1, "client registration", "node 7: no answer to the client registration within 60 s", 7)
+    assert sum("no answer to the client registration within 60 s from node 7:" in line for line in caplog.messages) == 1
+    post._replies.append(Post.register(post, unanswered[0]))
     assert federation.welcome() == []
     assert client_ids(federation.roster) == [0, 1, 2]
 
@@ -627,7 +630,7 @@ def test_a_newcomer_that_leaves_is_forgotten_and_asked_anew_where_it_returns(clo
     federation.welcome()
     late = post.members.pop(7)
     assert federation.welcome() == []
-    assert federation.busy() == set()
+    assert federation.messenger.busy() == set()
     post.members[7], since[7] = late, "one"
     federation.welcome()
     assert asked(post, 7) == 2
@@ -645,7 +648,7 @@ def test_a_client_that_restarts_and_is_silent_is_sent_nothing_else_and_stays_a_c
     result = train(federation)
     assert [failure.reason for failure in result.failures] == ["client 1 (mlp): still busy with an earlier message"]
     assert clock.now == 0
-    post._replies.append(Post.roll_call(post, unanswered[0]))
+    post._replies.append(Post.register(post, unanswered[0]))
     assert federation.welcome() == []
     assert train(federation).failures == []
     assert asked(post, 99) == 3  # at the start, at its restart, to train
@@ -654,7 +657,7 @@ def test_a_client_that_restarts_and_is_silent_is_sent_nothing_else_and_stays_a_c
 def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in_the_next(clock):
     """Looks for newcomers are some seconds apart; a node that is refused is asked once in a round."""
     federation, post, _ = running(round_timeout=30.0)
-    federation.poll = 1.0
+    federation.messenger.poll = 1.0
     post.answers[99] = never
     looks = []
     known = post.get_nodes

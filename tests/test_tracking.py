@@ -17,22 +17,27 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs import tracking
+from hetfl_flwr.runs.callbacks import Guarded, RunInfo, told
 from hetfl_flwr.runs.schema import Round
-from hetfl_flwr.runs.tracking import Tracking, check_trackers, scalars
+from hetfl_flwr.runs.tracking import check_trackers, scalars, start_trackers
 
 History = dict[str, dict[int, float]]
 
 
-class Reached:
-    """As much of `Results` as trackers see: `last` rounds after round 0, round r with accuracy r / 10."""
+def started(folder: Path, track: str) -> Guarded:
+    """Start trackers of a run of nine rounds."""
+    folder.mkdir(exist_ok=True)
+    return start_trackers(RunConfig.from_flat({"track": track, "rounds": 9}), folder)
 
-    def __init__(self, folder: Path, track: str, last: int) -> None:
-        folder.mkdir(exist_ok=True)
-        self.folder, self.config = folder, RunConfig.from_flat({"track": track, "rounds": 9})
-        self.rounds = [round_(number) for number in range(last + 1)]
 
-    def summary(self) -> dict[str, Any]:
-        return {"algorithm": "fedhe", "rounds": len(self.rounds) - 1, "accuracy": 0.5, "fwt": None, "clients": 2}
+def reached(folder: Path, last: int) -> RunInfo:
+    """A run that goes on after `last` rounds, round r with accuracy r / 10."""
+    rounds = tuple(round_(number) for number in range(last + 1))
+    return RunInfo(RunConfig(rounds=9), folder, "local", "digits", last, rounds)
+
+
+def summary(last: int) -> Any:
+    return {"algorithm": "fedhe", "rounds": last, "accuracy": 0.5, "fwt": None, "clients": 2}
 
 
 class Recorder:
@@ -129,14 +134,16 @@ def test_a_run_that_was_killed_and_goes_on_has_every_round_once(
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    killed = Tracking(Reached(tmp_path / "run", name, -1))  # type: ignore[arg-type]
+    killed = started(tmp_path / "run", name)
     for number in range(4):
-        killed.show(round_(number))
+        killed.round(round_(number))
     if reader is wandb:  # of which one process may have a run but once
-        killed._trackers[name]._run.finish()  # type: ignore[attr-defined]
-    with Tracking(Reached(tmp_path / "run", name, 2)) as tracked:  # type: ignore[arg-type]
-        for number in (3, 4):
-            tracked.show(round_(number))
+        killed.callbacks[f"track: {name}"].tracker._run.finish()  # type: ignore[attr-defined]
+    tracked = started(tmp_path / "run", name)
+    tracked.begin(reached(tmp_path / "run", 2))
+    for number in (3, 4):
+        tracked.round(round_(number))
+    tracked.end(summary(4), None)
     history, keys = reader(tmp_path / "run")
     assert sorted(history["accuracy"]) == [0, 1, 2, 3, 4]
     assert list(history["client/1/accuracy"].values()) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
@@ -187,21 +194,21 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("recorders")
 def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line; the other tracker has all rounds, and the error that ended the run."""
-    tracked = Tracking(Reached(tmp_path, "wandb,mlflow", -1))  # type: ignore[arg-type]
-    failing, other = tracked._trackers.values()
+    tracked = started(tmp_path, "wandb,mlflow")
+    failing, other = (one.tracker for one in tracked.callbacks.values())  # type: ignore[attr-defined]
 
     FLOWER_LOGGER.setLevel("CRITICAL")  # as in `hetfl run`
 
     def play() -> None:
-        with tracked:
+        with told([tracked], reached(tmp_path, -1), lambda: summary(-1)) as tell:
             for number in range(3):
-                tracked.show(round_(number))
+                tell(round_(number))
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
         play()
-    assert failing.told == [0]  # type: ignore[attr-defined]
-    assert other.told == [0, 1, 2, (-1, {"summary/accuracy": 0.5}, TimeoutError)]  # type: ignore[attr-defined]
+    assert failing.told == [0]
+    assert other.told == [0, 1, 2, (-1, {"summary/accuracy": 0.5}, TimeoutError)]
     assert capsys.readouterr().err == (
         "track: wandb has failed, and is told no more of this run: RuntimeError: no connection\n"
     )
@@ -219,18 +226,18 @@ def test_a_failing_tracker_leaves_the_run_alone(
 
 @pytest.mark.usefixtures("recorders")
 def test_trackers_know_the_run_again(tmp_path: Path) -> None:
-    Tracking(Reached(tmp_path, "mlflow", 2))  # type: ignore[arg-type]
+    started(tmp_path, "mlflow")
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "new"}
     (tmp_path / "trackers.json").write_text('{"mlflow": "m1", "wandb": "w1"}')
-    second = Tracking(Reached(tmp_path, "mlflow", 2))  # type: ignore[arg-type]
-    (tracker,) = second._trackers.values()
+    second = started(tmp_path, "mlflow")
+    [tracker] = [one.tracker for one in second.callbacks.values()]  # type: ignore[attr-defined]
     tracker.reached = 1
-    with second:
-        pass
-    assert (tracker.id, tracker.told[:-1]) == ("m1", [2])  # type: ignore[attr-defined]
+    second.begin(reached(tmp_path, 2))
+    second.end(summary(2), None)
+    assert (tracker.id, tracker.told[:-1]) == ("m1", [2])
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "m1", "wandb": "w1"}
     (tmp_path / "trackers.json").write_text("{")
-    (tracker,) = Tracking(Reached(tmp_path, "mlflow", 0))._trackers.values()  # type: ignore[arg-type]
+    [tracker] = [one.tracker for one in started(tmp_path, "mlflow").callbacks.values()]  # type: ignore[attr-defined]
     assert tracker.id == "new"
 
 
@@ -248,9 +255,7 @@ def test_mistakes_are_one_line_before_any_round(
     with pytest.raises(ConfigError, match="not installed"):
         run_federation(make_config(track="mlflow"))
     assert not (tmp_path / "run").exists()
-    assert "cannot be started: ModuleNotFoundError" in refusal(
-        ConfigError, Tracking, Reached(tmp_path / "other", "mlflow", -1)
-    )
+    assert "cannot be started: ModuleNotFoundError" in refusal(ConfigError, started, tmp_path / "other", "mlflow")
 
 
 def test_nothing_is_tracked_by_default(make_config: Any, run_federation: Any) -> None:

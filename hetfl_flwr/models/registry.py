@@ -152,12 +152,12 @@ def assign(models: str, client_id: int) -> str:
     ----------
     models : str
         Comma-separated list, as in `parse_models`.
-    partition : int
-        The client's partition, 0 or more.
+    client_id : int
+        The client id, 0 or more.
 
     Examples
     --------
-    >>> [deal("mlp,lenet5", partition) for partition in range(3)]
+    >>> [assign("mlp,lenet5", client_id) for client_id in range(3)]
     ['mlp', 'lenet5', 'mlp']
     """
     names = parse_models(models)

@@ -25,7 +25,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.files import check_seal, header, read_file, read_header, replace_file, seal
 from hetfl_flwr.runs.schema import CHECKPOINTS, SERVER_STATE_FILE
-from hetfl_flwr.server.under_way import KeepsClients, UnderWay
+from hetfl_flwr.server.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
 MESSAGES_FILE = "messages.safetensors"
@@ -34,7 +34,7 @@ KEPT = 2
 """Checkpoints of a run folder: the newest, and one to go back to should it be damaged."""
 
 CHANGEABLE = (
-    *("rounds", "checkpoint-every", "track", "accept-loss", "resume", "output-dir"),
+    *("rounds", "checkpoint-every", "track", "callbacks", "accept-loss", "resume", "output-dir"),
     *("start-clients", "start-timeout", "node-keys"),
 )
 """Config keys that may differ when a run goes on."""
@@ -60,13 +60,13 @@ class Checkpoint:
     counts : mapping
         What is counted of each client so far, as JSON can hold it.
     trained : mapping of int to int
-        The round in which each client has trained last, by partition.
+        The round in which each client has trained last, by client id.
     arrays : mapping of str to array
         The the server state.
     under_way : UnderWay
         Messages between server and clients.
     clients : mapping of int to str
-        Digests of the clients' states, by partition, where the engine keeps them. Known once it is written.
+        Digests of the clients' states, by client id, where the engine keeps them. Known once it is written.
     """
 
     round: int

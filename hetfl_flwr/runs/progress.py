@@ -19,7 +19,8 @@ from rich.progress import (
 )
 
 from hetfl_flwr.flower import FLOWER_LOGGER, log
-from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
+from hetfl_flwr.runs.schema import Round, Summary
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)
 """Whether bars are shown."""
@@ -85,36 +86,31 @@ class Bar(AbstractContextManager["Bar"]):
             self._display.update(self._progress)
 
 
-class Watch(AbstractContextManager["Watch"]):
-    """Shows rounds as they are finished.
+class Watch(RoundCallback):
+    """Shows rounds as they are finished."""
 
-    Parameters
-    ----------
-    rounds : int
-        How many there will be.
-    label : str
-        What runs, for the bar.
-    """
-
-    def __init__(self, rounds: int, label: str) -> None:
-        self._console = console = Console(stderr=True, soft_wrap=True, highlight=False)
-        self._rounds = rounds
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, soft_wrap=True, highlight=False)
         self._bytes = 0
+        self._rounds = 0
+        self._bar: Bar | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        """Show the bar; say after which round a resumed run goes on."""
+        if run.after is not None:
+            log(INFO, "goes on after round %d of %d", run.after, run.config.rounds)
+        self._rounds = run.config.rounds
         columns = MofNCompleteColumn(), TextColumn("{task.fields[figures]}")
-        self._bar = Bar(*columns, console=console, label=label, total=rounds, figures="")
-
-    def __enter__(self) -> Self:
-        """Begin."""
+        label = f"{run.config.algorithm} on {run.dataset}"
+        self._bar = Bar(*columns, console=self._console, label=label, total=self._rounds, figures="")
         self._bar.__enter__()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End."""
-        self._bar.__exit__(kind, error, trace)
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.__exit__(None, error, None)
 
-    def show(self, entry: Round) -> None:
+    def round(self, entry: Round) -> None:
         """Show one round."""
         self._bytes += entry.bytes_up + entry.bytes_down
         for failure in entry.failures:
@@ -124,7 +120,8 @@ class Watch(AbstractContextManager["Watch"]):
             else:  # `hetfl run`, which shows a person no log
                 self._console.print(f"round {entry.round}: {failure.reason}", style="yellow", markup=False)
         accuracy = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.1%}  "
-        self._bar.update(entry.round, figures=accuracy + decimal(self._bytes))
+        if self._bar is not None:
+            self._bar.update(entry.round, figures=accuracy + decimal(self._bytes))
         log(
             INFO,
             "round=%d/%d accuracy=%s bytes_up=%d bytes_down=%d seconds=%.3f failures=%d",

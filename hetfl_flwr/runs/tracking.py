@@ -14,23 +14,19 @@ The server writes them, in every engine. What they get has the same names everyw
 import json
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from logging import WARNING, getLogger
 from pathlib import Path
 from time import time
-from types import TracebackType
-from typing import Any, Protocol, Self
-
-from rich.console import Console
+from typing import Any, Protocol
 
 from hetfl_flwr.config import RunConfig, parse_trackers
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.files import replace_file
-from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.learning.metrics import mean
-from hetfl_flwr.runs.results import Results
-from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo, one_line
+from hetfl_flwr.runs.schema import Round, Summary
 
 PROJECT = "hetfl"
 """Name of the W&B project and the MLflow experiment, where the environment names no other."""
@@ -188,65 +184,61 @@ def check_trackers(config: RunConfig) -> None:
             raise ConfigError(f'track = {config.track!r}: {name} is not installed: pip install "hetfl[{name}]"')
 
 
-class Tracking(AbstractContextManager["Tracking"]):
-    """Tells a run's trackers of its rounds. One that fails is left out from there on; the run is not.
+class Tracking(RoundCallback):
+    """Tells one tracker of a run's rounds.
 
     Parameters
     ----------
-    results : Results
-        The run, with the rounds that it has already.
+    tracker : Tracker
+        Which.
+    config : RunConfig
+        The run.
+    """
+
+    def __init__(self, tracker: Tracker, config: RunConfig) -> None:
+        self.tracker = tracker
+        self._config = config.to_flat()
+
+    def begin(self, run: RunInfo) -> None:
+        """Tell of the rounds that a resumed run has already."""
+        for entry in run.rounds:
+            self.round(entry)
+
+    def round(self, entry: Round) -> None:
+        """Tell of a round, unless the tracker has it from before."""
+        if entry.round > self.tracker.reached:
+            self.tracker.log(entry.round, scalars(entry))
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        """Tell of the end."""
+        figures = {
+            f"summary/{key}": value
+            for key, value in summary.items()
+            if isinstance(value, int | float) and key not in self._config
+        }
+        self.tracker.finish(summary["rounds"], figures, error)
+
+
+def start_trackers(config: RunConfig, folder: Path) -> Guarded:
+    """Start the trackers of a run. One that fails is left out from there on; the run is not.
 
     Raises
     ------
     ConfigError
         A tracker cannot be started.
     """
-
-    def __init__(self, results: Results) -> None:
-        self._results = results
-        self._trackers: dict[str, Tracker] = {}
-        path = results.folder / IDS_FILE
-        ids: dict[str, str] = {}
-        with suppress(OSError, ValueError):  # none yet, or broken: trackers starts over
-            ids = json.loads(path.read_text())
-        for name in parse_trackers(results.config.track):
-            try:
-                self._trackers[name] = TRACKERS[name](results.config, results.folder, ids.get(name, ""))
-            except Exception as error:
-                raise ConfigError(f"track = {name!r}: cannot be started: {_line(error)}") from None
-        if found := {name: tracker.id for name, tracker in self._trackers.items() if tracker.id}:
-            replace_file(path, (json.dumps(ids | found, allow_nan=False) + "\n").encode())
-
-    def __enter__(self) -> Self:
-        """Tell of the rounds that a run which goes on has already."""
-        for entry in self._results.rounds:
-            self.show(entry)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Tell of the end."""
-        summary, config = self._results.summary(), self._results.config.to_flat()
-        figures = {
-            f"summary/{key}": value
-            for key, value in summary.items()
-            if isinstance(value, int | float) and key not in config
-        }
-        self._each(lambda tracker: tracker.finish(summary["rounds"], figures, error))
-
-    def show(self, entry: Round) -> None:
-        """Tell of one round those that do not have it from before."""
-        numbers = scalars(entry)
-        self._each(lambda tracker: tracker.log(entry.round, numbers) if entry.round > tracker.reached else None)
-
-    def _each(self, call: Callable[[Tracker], None]) -> None:
-        for name, tracker in list(self._trackers.items()):
-            try:
-                call(tracker)
-            except Exception as error:
-                del self._trackers[name]
-                _warn(f"track: {name} has failed, and is told no more of this run: {_line(error)}")
+    path, ids = folder / IDS_FILE, dict[str, str]()
+    with suppress(OSError, ValueError):  # none yet, or broken: trackers starts over
+        ids = json.loads(path.read_text())
+    started: dict[str, Tracker] = {}
+    for name in parse_trackers(config.track):
+        try:
+            started[name] = TRACKERS[name](config, folder, ids.get(name, ""))
+        except Exception as error:
+            raise ConfigError(f"track = {name!r}: cannot be started: {one_line(error)}") from None
+    if found := {name: tracker.id for name, tracker in started.items() if tracker.id}:
+        replace_file(path, (json.dumps(ids | found, allow_nan=False) + "\n").encode())
+    return Guarded({f"track: {name}": Tracking(tracker, config) for name, tracker in started.items()})
 
 
 def scalars(entry: Round) -> Scalars:
@@ -268,15 +260,3 @@ def scalars(entry: Round) -> Scalars:
     for client_id, own in zip(entry.clients, clients, strict=True):
         numbers |= {f"client/{client_id}/{key}": value for key, value in own.items()}
     return numbers
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
-def _warn(text: str) -> None:
-    """Say it in the log, or where a person sees no log (`hetfl run`), on standard error."""
-    if FLOWER_LOGGER.isEnabledFor(WARNING):
-        log(WARNING, "%s", text)
-    else:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(text, style="yellow", markup=False)

@@ -1,1 +1,1 @@
-"""The server's side of a run: who takes part, the rounds, and what replies are worth."""
+"""The server's side of a run: who takes part, what is said to clients and comes back, and the rounds."""

@@ -1,18 +1,19 @@
-"""What is sent to clients and comes back: what it costs, and whether it may be used."""
+"""What is sent to clients and comes back: decoded and checked once, where it arrives, and what it costs."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.guard import Sizes
+from hetfl_flwr.server.roster import Member
 from hetfl_flwr.text import LONGEST_NAME, brief, printable
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, STAGES
@@ -58,17 +59,108 @@ class Traffic:
         self.wire_down += other.wire_down
 
 
+@dataclass(frozen=True)
+class Upload:
+    """What one client sent in one round, already checked.
+
+    Parameters
+    ----------
+    client_id : int
+        Which client.
+    arrays : mapping of str to array
+        Its knowledge, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
+    samples : int
+        How many samples it has trained on.
+    """
+
+    client_id: int
+    arrays: Arrays
+    samples: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer, decoded and checked once, where it arrived.
+
+    Parameters
+    ----------
+    client_id : int
+        Which client.
+    metrics : mapping of str to number
+        What it has measured, ``num-examples`` among it.
+    arrays : mapping of str to array
+        What it has uploaded. Empty where the message is kept in their place.
+    message : Message, optional
+        The answer as it came; None where the arrays stand for it.
+    """
+
+    client_id: int
+    metrics: Mapping[str, float]
+    arrays: Arrays = field(default_factory=dict)
+    message: Message | None = None
+
+    @classmethod
+    def of(cls, message: Message, client_id: int) -> "Reply":
+        """Decode a message that this process has written, or has checked before."""
+        return cls(client_id, _numbers(message), arrays_of(message), message)
+
+    @property
+    def samples(self) -> int:
+        """How many samples it has trained or measured on."""
+        return int(self.metrics[EXAMPLES])
+
+    @property
+    def upload(self) -> Upload:
+        """What an algorithm is given."""
+        return Upload(self.client_id, self.arrays, self.samples)
+
+
+class Expected(NamedTuple):
+    """What replies are held against.
+
+    Parameters
+    ----------
+    uploads : callable, optional
+        What each client is to upload. None: no arrays are looked at.
+    samples : callable, optional
+        The largest ``num-examples`` that each client may say, by its registered rows. None: any.
+    messages : bool
+        Whether replies keep their messages in place of their arrays: one of both is enough to hold in memory.
+    """
+
+    uploads: Callable[[Member], PayloadSpec] | None = None
+    samples: Callable[[Member], int] | None = None
+    messages: bool = False
+
+
+METRICS_ALONE = Expected()
+"""Replies are to have metrics, and no arrays are looked at."""
+
+
 @dataclass
 class Exchange:
-    """Replies that may be used, ordered by partition; what failed; and what it cost, by partition."""
+    """Replies that may be used, ordered by client id; what failed; and by client id what it cost and how large it was.
 
-    replies: list[Message] = field(default_factory=list)
+    Parameters
+    ----------
+    replies : list of Reply
+        Those that may be used.
+    failures : list of Failure
+        Why others may not, or did not come.
+    traffic : dict of int to Traffic
+        What it cost.
+    sizes : dict of int to Sizes
+        How large the uploads were, for the guard.
+    """
+
+    replies: list[Reply] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     traffic: dict[int, Traffic] = field(default_factory=dict)
+    sizes: dict[int, Sizes] = field(default_factory=dict)
 
-    def ordered(self, roster: Roster) -> "Exchange":
+    def ordered(self) -> "Exchange":
         """Return it with everything in the order of the clients, whoever's reply came first."""
-        replies = sorted(self.replies, key=lambda reply: roster.of(reply.metadata.src_node_id).client_id)
+        replies = sorted(self.replies, key=lambda reply: reply.client_id)
         failures = sorted(self.failures, key=lambda failure: failure.client_id)
         return Exchange(replies, failures, dict(sorted(self.traffic.items())))
 
@@ -142,36 +234,83 @@ def cost(reply: Message, member: Member) -> Traffic:
         raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
 
 
-def checked(
-    reply: Message,
-    message: Message,
-    member: Member,
-    uploads: Callable[[Member], PayloadSpec] | None,
-    most: int,
-    *,
-    half: bool,
-) -> Message:
-    """Return a reply, with its arrays in their declared dtypes, or raise a PayloadError that says what is wrong."""
+def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, most: int, *, half: bool) -> Reply:
+    """Decode and check a reply.
+
+    Parameters
+    ----------
+    reply : Message
+        What came.
+    sent : Sent
+        What it answers.
+    member : Member
+        Who was asked.
+    spec : PayloadSpec, optional
+        What is to be uploaded. None: no arrays are looked at.
+    most : int
+        The largest ``num-examples``.
+    half : bool
+        Whether arrays must have come in half precision. They have their declared dtypes all the same.
+
+    Raises
+    ------
+    PayloadError
+        Says what is wrong.
+    """
     if reply.has_error():  # Flower's own, such as that a node is not there any more, come from the SuperLink
         raise PayloadError(reason(reply.error, member))
-    for name, came, asked in (
-        ("node", reply.metadata.src_node_id, message.metadata.dst_node_id),
-        ("run", reply.metadata.run_id, message.metadata.run_id),
+    asked = sent.message.metadata
+    for name, came, wanted in (
+        ("node", reply.metadata.src_node_id, asked.dst_node_id),
+        ("run", reply.metadata.run_id, asked.run_id),
     ):
-        if came != asked:
-            raise PayloadError(f"{member}: a reply of {name} {came}, expected {name} {asked}")
+        if came != wanted:
+            raise PayloadError(f"{member}: a reply of {name} {came}, expected {name} {wanted}")
     content = reply.content
     if content.config_records:
         raise PayloadError(f"{member}: config records {', '.join(content.config_records)}, expected none")
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
     _check_metrics(dict(content.metric_records[METRICS]), member, most)
-    if uploads is None:
-        return reply
+    if spec is None:
+        return Reply(member.client_id, _numbers(reply), message=reply)
     if list(content.array_records) != [ARRAYS]:
         raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
-    arrays = decode(uploads(member), content.array_records[ARRAYS], str(member), half=half)
-    return with_arrays(reply, to_record(arrays)) if half else reply
+    arrays = decode(spec, content.array_records[ARRAYS], str(member), half=half)
+    return Reply(member.client_id, _numbers(reply), arrays, reply)
+
+
+def kept(reply: Reply, expected: Expected, *, half: bool) -> Reply:
+    """Return a reply with its message, in full precision, or with its arrays: what the strategy takes."""
+    if reply.message is None or expected.uploads is None:
+        return reply
+    if not expected.messages:
+        return replace(reply, message=None)
+    message = with_arrays(reply.message, to_record(reply.arrays)) if half else reply.message
+    return replace(reply, arrays={}, message=message)
+
+
+def averageable(replies: Iterable[Reply]) -> list[Message]:
+    """Return the messages that weigh anything, with the metrics that all of them have.
+
+    No mean is taken over no samples, and Flower's strategies raise where one client names other metrics than the rest.
+    """
+    weighty = [reply for reply in replies if reply.samples]
+    names = set.intersection(*(set(reply.metrics) for reply in weighty)) if weighty else set()
+    return [_with_metrics(reply.message, names) for reply in weighty if reply.message is not None]
+
+
+def _with_metrics(reply: Message, names: set[str]) -> Message:
+    metrics = reply.content.metric_records[METRICS]
+    kept = MetricRecord({name: value for name, value in metrics.items() if name in names})
+    reply = copy(reply)
+    reply.content = RecordDict({**reply.content, METRICS: kept})
+    return reply
+
+
+def _numbers(reply: Message) -> dict[str, float]:
+    metrics = reply.content.metric_records[METRICS]
+    return {name: value for name, value in metrics.items() if isinstance(value, int | float)}
 
 
 def arrays_of(message: Message) -> dict[str, NDArray[Any]]:

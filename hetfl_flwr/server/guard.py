@@ -5,7 +5,7 @@ uses another unit or scales what it sends. It does not hold against wrong upload
 algorithm's ``robust`` is there.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.files import as_json
+from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 FEWEST = 3
@@ -34,6 +35,10 @@ MOST_MORE = 4.0
 DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
 
+SLIGHT = 0.05
+"""Part of an array's own size up to which a change of it is never far: once training has settled, honest changes differ
+by more than the factor, and all of them are slight."""
+
 MAD_TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
 
@@ -49,7 +54,7 @@ class Size(NamedTuple):
         How much training is behind it: of a change the square root of this round's samples, as a random walk grows,
         else the client's uploads so far, this one among them. 0: not counted yet.
     usual : float
-        `ArraySpec.usual`: values up to this are never far.
+        Values up to this are never far: `ArraySpec.usual`; of a change, `SLIGHT` times the size of what was sent.
     """
 
     value: float
@@ -66,7 +71,7 @@ class Guard:
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
-    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `ArraySpec.usual`.
+    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most, for a client says itself how many samples it has. So fewer than
     half of the clients do not move the others' bound beyond the sizes of honest ones. Small sizes are never far: they
@@ -162,6 +167,63 @@ class Guard:
         return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(middle):.3g}"
 
 
+class Guards:
+    """The guards of a run, each of one kind of numbers.
+
+    Parameters
+    ----------
+    factor : float
+        ``outlier-factor`` of the run config. 0: they are off.
+
+    Attributes
+    ----------
+    uploads : Guard
+        Of the sizes of uploads.
+    rows : Guard
+        Of public samples.
+    claims, tests : Guard
+        Of ``num-examples`` of training, and of evaluations.
+    """
+
+    def __init__(self, factor: float) -> None:
+        self.uploads = Guard(factor)
+        self.rows, self.claims, self.tests = (Guard(ROWS_FACTOR if factor else 0.0) for _ in range(3))
+
+    def set_aside(
+        self, sizes: Mapping[int, Sizes], trained: Mapping[int, int], tested: Mapping[int, int], here: Set[int]
+    ) -> dict[int, str]:
+        """Return the clients whose replies are far from the others', each with the reason.
+
+        Parameters
+        ----------
+        sizes : mapping
+            Of new uploads, by client.
+        trained, tested : mapping of int to int
+            ``num-examples`` of new replies, by client.
+        here : set of int
+            The clients that are there.
+        """
+        for guard in (self.uploads, self.claims, self.tests):
+            guard.keep(here)
+        far = self.claims.set_aside(_claimed(trained)) | self.tests.set_aside(_claimed(tested))
+        near = {client: one for client, one in sizes.items() if client not in far}
+        return far | self.uploads.set_aside(near, others_follow=len(here) >= FEWEST)
+
+    def counts(self) -> dict[str, dict[int, Any]]:
+        """Return what is known of each client, as JSON can hold it."""
+        return {"sizes": self.uploads.counts(), "claims": self.claims.counts(), "tests": self.tests.counts()}
+
+    def go_on(self, counts: Mapping[str, Mapping[int, Any]]) -> None:
+        """Take up what `counts` has returned."""
+        self.uploads.go_on(counts["sizes"])
+        self.claims.go_on(counts["claims"])
+        self.tests.go_on(counts["tests"])
+
+
+def _claimed(samples: Mapping[int, int]) -> dict[int, Sizes]:
+    return {client: {EXAMPLES: Size(number)} for client, number in samples.items()}
+
+
 def _by_array(uploads: Mapping[int, Sizes]) -> Iterator[tuple[str, dict[int, Size]]]:
     """Go through the arrays, and the sizes above 0 of each by client."""
     for name in dict.fromkeys(name for sizes in uploads.values() for name in sizes):
@@ -187,7 +249,9 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
             continue
         values = upload[one.name].astype(np.float64)
         if one.update and one.name in sent:
-            sizes[one.name] = Size(_root_mean_square(values - sent[one.name]), sqrt(samples))
+            before = sent[one.name].astype(np.float64)
+            slight = SLIGHT * _root_mean_square(before)
+            sizes[one.name] = Size(_root_mean_square(values - before), sqrt(samples), slight)
         else:
             sizes[one.name] = Size(_root_mean_square(values), usual=0.0 if one.update else one.usual)
     return sizes

@@ -49,13 +49,13 @@ Rows = Annotated[int, Field(strict=True, ge=0, le=MOST_ROWS)]
 
 @dataclass(frozen=True)
 class Member:
-    """A client as it registered. What it says is checked by `from_reply`, which says the ranges.
+    """A client as it has registered. What it says is checked by `from_reply`, which says the ranges.
 
     Parameters
     ----------
     node : int
         Flower's node id, random in each run.
-    partition, partitions : int
+    client_id, clients : int
         Which client it is, and of how many.
     model : str
         Name of its model. What it is made of stays at home, save for `parameters` and `weights`.
@@ -75,7 +75,7 @@ class Member:
     round : int
         The round that its saved state is of. 0: it has none; -1: its algorithm keeps nothing.
     holds : tuple of int
-        Partitions whose public samples it has been brought.
+        Ids of the clients whose public samples it has been brought.
     dataset : str
         What it calls its data: as the run config does, a name of the catalogue, or ``own``.
     class_digests, input_digests : tuple of str
@@ -140,7 +140,7 @@ class Member:
         return DataSpec(self.shape, self.classes, self.vocabulary)
 
     def to_record(self) -> ConfigRecord:
-        """Write the registration reply."""
+        """Write the registration."""
         return ConfigRecord(
             {
                 name: list(value) if isinstance(value, tuple) else value
@@ -151,7 +151,7 @@ class Member:
 
     @classmethod
     def from_reply(cls, reply: Message) -> "Member":
-        """Read the registration reply.
+        """Read the registration.
 
         Raises
         ------
@@ -182,7 +182,7 @@ _STRANGE = "not a registration reply; does it run another version of this app?"
 
 
 def _wrong(error: ValidationError) -> str:
-    """Return what is wrong with registration reply, without what it says itself."""
+    """Return what is wrong with a registration, without what it says itself."""
     first = error.errors(include_input=False, include_url=False)[0]
     field = str(first["loc"][0])
     if first["type"] == "missing":
@@ -207,13 +207,15 @@ class Sharing:
 
 
 class Roster:
-    """The clients that are in the federation now, by partition. Grows when one joins late, shrinks when one leaves.
+    """The clients that are in the federation now, by client id. Grows when one joins late, shrinks when one leaves.
 
     Attributes
     ----------
     seeds : dict
-        The public samples that clients have shared, by partition, as `hetfl_flwr.wire.samples.public_samples` declares
+        The public samples that clients have shared, by client id, as `hetfl_flwr.wire.samples.public_samples` declares
         them. Those of a client that leaves stay: everybody knows them.
+    trained : dict
+        The round in which each client has trained last, by client id; of a client that has left, too.
     """
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
@@ -221,9 +223,10 @@ class Roster:
         self._nodes = {member.client_id: member.node for member in self._by_node.values()}
         self._ordered: list[Member] | None = None
         self.public_samples: dict[int, Arrays] = {}
+        self.trained: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[Member]:
-        """Go through the members by partition."""
+        """Go through the members by client id."""
         if self._ordered is None:
             self._ordered = sorted(self._by_node.values(), key=lambda member: member.client_id)
         return iter(self._ordered)
@@ -241,7 +244,7 @@ class Roster:
         return self._by_node[node]
 
     def add(self, member: Member) -> None:
-        """Take in a client, unless its partition is taken."""
+        """Take in a client, unless its id is taken."""
         other = self._nodes.setdefault(member.client_id, member.node)
         if other != member.node:
             raise FederationError(f"partition-id {member.client_id} is claimed by two nodes, {other} and {member.node}")
@@ -410,7 +413,7 @@ class Roster:
             self._check_same_names("class")
 
     def _explain(self, what: str, algorithm: str, *, bodies: bool) -> None:
-        """Refuse what makes equal architectures heterogeneous models: inputs of different shapes, different numbers of classes."""
+        """Refuse what makes equal architectures different models: inputs of another shape, or other classes."""
         if len(self._first_with(lambda member: member.model)) > 1:
             return
         try:

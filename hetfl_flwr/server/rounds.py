@@ -2,21 +2,22 @@
 
 import time
 from collections import deque
-from copy import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
 from hetfl_flwr.flower import ErrorCode
-from hetfl_flwr.server.exchange import Exchange, Sent, Traffic
+from hetfl_flwr.server.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic, averageable
 from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.grids import Held, KeepsClients, UnderWay
 from hetfl_flwr.server.roster import Member
-from hetfl_flwr.server.under_way import Held, KeepsClients, UnderWay
-from hetfl_flwr.wire.messages import EXAMPLES, METRICS, packed, unpacked
+from hetfl_flwr.server.strategy import FederatedStrategy
+from hetfl_flwr.wire.messages import packed, unpacked
 
 
 @dataclass
@@ -67,11 +68,12 @@ class Rounds(Protocol):
 class SyncRounds:
     """Rounds in which the server waits for all clients that it has drawn, as in Flower's own strategies."""
 
-    def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
+    def __init__(self, config: RunConfig, strategy: FederatedStrategy, federation: Federation) -> None:
         self._config = config
         self._strategy = strategy
         self._federation = federation
-        self._sharing = getattr(strategy, "sharing", None)
+        self._sharing = strategy.sharing
+        self._expected = expected_of(strategy)
 
     def start(self, arrays: ArrayRecord) -> Played:
         """Share public samples if the algorithm needs them, and evaluate everyone before any training."""
@@ -96,19 +98,18 @@ class SyncRounds:
             raise Interrupted
         played = Played(arrays, left_out=federation.notes())
         if number > 1:
-            played.left_out += federation.welcome(getattr(strategy, "check", None))
+            played.left_out += federation.welcome(strategy.check)
             played.trained.add(federation.share(self._sharing))
-        drawn = federation.holding(federation.draw(number), self._sharing)
+        drawn = federation.samples.holding(federation.draw(number), self._sharing)
         if not drawn:
             return played  # Flower's own strategies would wait for a node for ever
         messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
-        trained = federation.exchange(messages, strategy.upload_spec, strategy.most_samples)
+        trained = federation.exchange(messages, self._expected)
         played.trained.add(trained)
         played.trained.replies = trained.replies
         if len(trained.replies) < self._config.min_clients:
             return played
-        learnt, _ = strategy.aggregate_train(number, with_samples(trained.replies))
-        played.arrays = arrays if learnt is None else learnt
+        played.arrays = aggregate(strategy, number, trained.replies, arrays)
         if is_due(number, self._config):
             played.evaluated = evaluate(strategy, federation, number, played.arrays)
         return played
@@ -128,7 +129,7 @@ class AsyncRounds:
     answered them are ahead of it.
     """
 
-    def __init__(self, config: RunConfig, strategy: Any, federation: Federation) -> None:
+    def __init__(self, config: RunConfig, strategy: FederatedStrategy, federation: Federation) -> None:
         self._config = config
         if strategy.sharing is not None:
             raise ConfigError(f"{config.algorithm}: public samples cannot be shared in an asynchronous run")
@@ -139,6 +140,7 @@ class AsyncRounds:
         if config.fraction < 1:
             raise ConfigError("fraction: an asynchronous run asks all clients; set it to 1, or the mode to sync")
         self._strategy = strategy
+        self._expected = expected_of(strategy)
         self._federation = federation
         self._waiting: dict[str, tuple[Sent, float]] = {}
         self._came: deque[Message] = deque()
@@ -209,7 +211,7 @@ class AsyncRounds:
         self._wanted, self._last = len(members), number == self._config.rounds
         if is_due(number, self._config) and not self._last:
             self._to_evaluate = {member.node for member in members}
-        busy = federation.busy() | {sent.node for sent, _ in self._waiting.values()}
+        busy = federation.messenger.busy() | {sent.node for sent, _ in self._waiting.values()}
         for member in members:
             if member.node not in busy:
                 self._ask(member, number, played)
@@ -227,30 +229,27 @@ class AsyncRounds:
         self._came.extend(self._federation.grid.pull_messages(self._waiting.keys()))
         self._give_up(played)
         if not self._came:
-            self._federation.pause()
+            self._federation.messenger.pause()
 
     def _use(self, reply: Message, number: int, played: Played) -> None:
         """Learn from a reply, and ask its client for more."""
-        federation, strategy = self._federation, self._strategy
+        federation = self._federation
         sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
         if sent is None:
             return  # a second reply to one message
         replies = self._judged(reply, sent, played)
         if sent.is_training and not replies:
             return  # asked again in the next round, lest one that fails at once uses the rounds up
-        if sent.is_training and (taken := with_samples(replies)):
-            learnt, _ = strategy.aggregate_train(number, taken)
-            played.arrays = played.arrays if learnt is None else learnt
+        if sent.is_training:
+            played.arrays = aggregate(self._strategy, number, replies, played.arrays)
         self._ask(federation.roster.of(sent.node), number, played)
 
-    def _judged(self, reply: Message, sent: Sent, played: Played) -> list[Message]:
+    def _judged(self, reply: Message, sent: Sent, played: Played) -> list[Reply]:
         """Return the reply, as it may be used, or nothing."""
-        alone, federation, strategy = Exchange(), self._federation, self._strategy
-        if sent.is_training:
-            federation.judge(reply, sent, alone, strategy.upload_spec, strategy.most_samples)
-        else:
-            federation.judge(reply, sent, alone)
-        federation.set_aside(alone, {sent.node: sent}, strategy.upload_spec)
+        alone, messenger = Exchange(), self._federation.messenger
+        client_id = self._federation.roster.of(sent.node).client_id
+        messenger.judge(reply, sent, alone, self._expected if sent.is_training else METRICS_ALONE)
+        messenger.set_aside(alone, {client_id: sent})
         result = played.trained if sent.is_training else played.evaluated
         result.add(alone)
         result.replies += alone.replies
@@ -269,11 +268,10 @@ class AsyncRounds:
         self._sent += 1
         self._push(strategy.configure_train(self._sent, played.arrays, ConfigRecord(), view))
 
-    def _push(self, messages: Any) -> None:
-        for message in self._federation.as_sent(messages):
-            message.metadata.ttl = max(message.metadata.ttl, self._config.round_timeout)
+    def _push(self, messages: Iterable[Message]) -> None:
+        for message in self._federation.messenger.as_sent(messages):
             sent = Sent.of(message)
-            self._federation.push([message])
+            self._federation.messenger.push([message])
             self._waiting[message.metadata.message_id] = sent, time.monotonic() + self._config.round_timeout
 
     def _give_up(self, played: Played) -> None:
@@ -282,7 +280,7 @@ class AsyncRounds:
         for message, (sent, deadline) in list(self._waiting.items()):
             if message not in came and time.monotonic() > deadline:
                 del self._waiting[message]
-                self._federation.give_up(sent, played.trained if sent.is_training else played.evaluated)
+                self._federation.messenger.give_up(sent, played.trained if sent.is_training else played.evaluated)
 
     def _forget_gone(self) -> None:
         self._waiting = {
@@ -299,33 +297,27 @@ def _packed_reply(reply: Message, sent: Sent) -> bytes:
         return packed(Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=sent.message))
 
 
-def evaluate(strategy: Any, federation: Federation, number: int, arrays: ArrayRecord) -> Exchange:
+def evaluate(strategy: FederatedStrategy, federation: Federation, number: int, arrays: ArrayRecord) -> Exchange:
     """Let every client measure its model."""
     everyone = federation.view(list(federation.roster))
     evaluated = federation.exchange(strategy.configure_evaluate(number, arrays, ConfigRecord(), everyone))
     if number:
-        strategy.aggregate_evaluate(number, with_samples(evaluated.replies))
+        strategy.aggregate_evaluate(number, averageable(evaluated.replies))
     return evaluated
+
+
+def aggregate(strategy: FederatedStrategy, number: int, replies: Sequence[Reply], arrays: ArrayRecord) -> ArrayRecord:
+    """Return what the server knows after these replies; what it knew before where none of them weighs anything."""
+    weighty = [reply for reply in replies if reply.samples]
+    learnt = strategy.aggregate_replies(number, weighty) if weighty else None
+    return arrays if learnt is None else learnt
+
+
+def expected_of(strategy: FederatedStrategy) -> Expected:
+    """Return what the answers to a strategy's training messages are held against."""
+    return Expected(strategy.upload_spec, strategy.most_samples, strategy.takes_messages)
 
 
 def is_due(number: int, config: RunConfig) -> bool:
     """Say whether clients are evaluated after a round: each ``evaluate-every`` rounds, and after the last."""
     return number % config.evaluate_every == 0 or number == config.rounds
-
-
-def with_samples(replies: list[Message]) -> list[Message]:
-    """Return the replies that weigh anything, with the metrics that all of them have.
-
-    No mean is taken over no samples, and Flower's strategies raise where one client names other metrics than the rest.
-    """
-    weighty = [reply for reply in replies if reply.content.metric_records[METRICS][EXAMPLES]]
-    measured = [set(reply.content.metric_records[METRICS]) for reply in weighty]
-    return [_with_metrics(reply, set.intersection(*measured)) for reply in weighty]
-
-
-def _with_metrics(reply: Message, names: set[str]) -> Message:
-    metrics = reply.content.metric_records[METRICS]
-    kept = MetricRecord({name: value for name, value in metrics.items() if name in names})
-    reply = copy(reply)
-    reply.content = RecordDict({**reply.content, METRICS: kept})
-    return reply

@@ -11,10 +11,10 @@ EXAMPLES = "num-examples"
 """Key of a client's metrics that says how many samples it has trained on, or been measured on; as in Flower's own."""
 
 MEMBER = "member"
-"""Name of the record in which a client answers client registration."""
+"""Name of the record in which a client registers."""
 
 RUN = "run"
-"""Key, beside `ROUND`, under which a client registration names the run that this one goes on with."""
+"""Key, beside `ROUND`, of the run that this one goes on with, when a client is asked to register."""
 
 NEWEST = 2**62
 """A round later than all: clients go on with the newest state that they have."""
@@ -22,11 +22,10 @@ NEWEST = 2**62
 SHARE, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
 """Messages that ask a client for its public samples and that bring it those of others; whether labels are asked for."""
 
-STAGES = {
-    MessageType.QUERY: "client registration",
-    SHARE: "sharing of public samples",
-    POOL: "sharing of public samples",
-}
+REGISTRATION = "client registration"
+"""How errors call what clients are asked for first: who they are."""
+
+STAGES = {MessageType.QUERY: REGISTRATION, SHARE: "sharing of public samples", POOL: "sharing of public samples"}
 """How errors call what a message asks for, where its type says too little."""
 
 

@@ -83,7 +83,7 @@ class ArraySpec:
         the size of the change counts for `hetfl_flwr.server.guard.Guard`, not its own.
     usual : float
         Size that honest clients may reach when others are far below it, because their models or their progress differ:
-        up to there `hetfl_flwr.server.guard.Guard` lets any pass. Of an update there is none.
+        up to there `hetfl_flwr.server.guard.Guard` lets any pass. Of an update it is a twentieth of what was sent.
     """
 
     name: str

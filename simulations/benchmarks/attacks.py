@@ -28,13 +28,14 @@ from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDi
 from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.resolution import resolved
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS
 from hetfl_flwr.wire.spec import LEARNT_LIMIT
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
-from simulations.engine.run import process_as_it_was, resolved
+from simulations.engine.run import process_as_it_was
 
 HOSTILE, SEEDS, ROUNDS = 3, 3, 50
 
@@ -164,7 +165,8 @@ def measured(keys: Mapping[str, Value], column: Column, seed: int, **more: Value
             robust["fedhe.store"] = "latest"  # what comes one by one outvotes nobody
     with TemporaryDirectory() as folder, process_as_it_was(log=False, bars=False):
         flat = {**keys, **robust, "clients": column.clients, "seed": seed, "evaluate-every": ROUNDS, "rounds": ROUNDS}
-        config = resolved(RunConfig.from_flat({**flat, "output-dir": f"{folder}/run", "checkpoint-every": 0, **more}))
+        flat |= {"output-dir": f"{folder}/run", "checkpoint-every": 0, **more}
+        config = resolved(RunConfig.from_flat(flat), "local")
         with HostileGrid(config, 2**62 + seed, column) as grid:
             server_app(grid, Context(2**62 + seed, 1, {}, RecordDict(), config.to_flat()))
         lines = (Path(config.output_dir) / "rounds.jsonl").read_text().splitlines()

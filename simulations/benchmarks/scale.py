@@ -10,7 +10,7 @@ busy:
   grows with them and is left out.
 - *memory*: that process's resident memory when its last round begins, and its growth over the second half of the
   rounds. Clients keep 64 MB in memory (`LocalGrid`'s ``memory``, 2 GB by default), so that some of every size rest.
-- *start*: all that comes before the first evaluation, most of it client registration.
+- *start*: all that comes before the first evaluation, most of it the client registration.
 - *workers*: rounds a second of FedH2L, 4 clients on rotated domains, two workers over one; runs take turns.
 - *state pickled*: what Flower's simulation has Ray pickle of a client's state for a message, and once more for its
   reply: ``Context.state`` after a round with Adam. The ClientApp is called as Flower's backend calls it, without Ray.

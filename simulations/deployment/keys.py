@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.server.node_keys import is_public_key, read_node_keys, write_node_keys
+from hetfl_flwr.server.admission.node_keys import is_public_key, read_node_keys, write_node_keys
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names that every server certificate holds: the SuperLink's own processes call it by them."""

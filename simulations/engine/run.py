@@ -5,7 +5,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +14,8 @@ from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from hetfl_flwr.runs.callbacks import RoundCallback
     from simulations.engine.grid import LocalGrid
-
-DEFAULT_CLIENTS = 10
-"""Clients of a local run that names no number."""
 
 MANY_CLIENTS = 1000
 """Clients above which the split of the data is tried before they are called."""
@@ -30,6 +28,7 @@ def run_locally(
     workers: int = 1,
     verbose: bool = True,
     progress: bool = True,
+    callbacks: Sequence["RoundCallback"] = (),
 ) -> Path:
     """Run a federation in this process, or in some worker processes, and return its run folder.
 
@@ -46,6 +45,8 @@ def run_locally(
         Whether Flower's log is shown.
     progress : bool
         Whether a bar is shown, in a terminal or a notebook.
+    callbacks : sequence of RoundCallback
+        What is told of each round, beside the callbacks that the config names.
 
     Raises
     ------
@@ -54,14 +55,16 @@ def run_locally(
     Interrupted
         After Ctrl-C, when the round was done: says how to go on.
     """
+    from hetfl_flwr.resolution import resolved
+
     run = secrets.randbits(62) | 1 << 62
     if resume:
         config, run = _resumed(chosen)
     else:
-        config = RunConfig.from_flat(dict(chosen))
-    config = resolved(config)
+        config = resolved(RunConfig.from_flat(dict(chosen)), "local")
     from flwr.app import Context, RecordDict
 
+    from hetfl_flwr.runs.callbacks import added
     from hetfl_flwr.server_app import app as server_app
     from simulations.engine.grid import LocalGrid
 
@@ -71,7 +74,7 @@ def run_locally(
     flat = config.to_flat()
     with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
         try:
-            with _stoppable(grid):
+            with added(callbacks), _stoppable(grid):
                 server_app(grid, Context(run, 1, {}, RecordDict(), flat))
         except Interrupted:
             again = f"hetfl run {config.algorithm} --out {config.output_dir} --resume"
@@ -138,26 +141,9 @@ def _check_split(config: RunConfig) -> None:
         load_client_data(config.split(config.clients), 0)
 
 
-def resolved(config: RunConfig) -> RunConfig:
-    """Return the config with absolute paths, a run folder and a number of clients: nothing is left to guess."""
-    from hetfl_flwr.algorithms import resolve
-    from hetfl_flwr.data import absolute
-    from hetfl_flwr.runs.results import new_folder
-
-    config = config.with_data()
-    found: dict[str, Value] = {
-        "dataset": absolute(config.dataset),
-        "output-dir": str(new_folder(config)),
-        "clients": config.clients or DEFAULT_CLIENTS,
-    }
-    for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
-        if value:
-            found[key] = str(Path(value).expanduser().resolve())
-    return resolve(config.with_values(found))
-
-
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id."""
+    from hetfl_flwr.resolution import resolved
     from hetfl_flwr.runs.checkpoint import choose
     from hetfl_flwr.runs.results import check_unchanged, config_of
 
@@ -165,11 +151,12 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
         raise ConfigError("--resume needs --out: which run folder to go on with")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
     asked = config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
-    check_unchanged(folder, resolved(asked))
-    checkpoint = choose(folder, resolved(asked)).checkpoint
+    settled = resolved(asked, "local")
+    check_unchanged(folder, settled)
+    checkpoint = choose(folder, settled).checkpoint
     if asked.rounds < checkpoint.round:
         raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
-    return asked, checkpoint.run
+    return settled, checkpoint.run
 
 
 @contextmanager

@@ -22,10 +22,11 @@ from rich.table import Table
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.page import PAGE, STYLE
 from simulations.reports.runs import Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
 from simulations.reports.svg import Picture, of_clients, over_payload, over_rounds, percent
-from simulations.reports.tables import NOTHING, compare_table, privacy, shared_terms, unequal_terms
+from simulations.reports.tables import compare_table, privacy, shared_terms, unequal_terms
 
 if TYPE_CHECKING:
     from simulations.reports.partition import Split

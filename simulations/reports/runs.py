@@ -44,6 +44,7 @@ INCIDENTAL = {
     "accept-loss",
     "round-timeout",
     "track",
+    "callbacks",
 }
 """Config keys in which runs of the same settings may differ."""
 
@@ -167,7 +168,7 @@ def _broken(what: str, remedy: str) -> NoReturn:
 
 
 def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
-    """Return what is known of the clients' accuracies: (round, partition, accuracy), by round."""
+    """Return what is known of the clients' accuracies: (round, client id, accuracy), by round."""
     return [
         (record.round, int(key), accuracy)
         for record in rounds

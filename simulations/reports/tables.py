@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev, stdev
 from typing import TypeVar
 
-from rich import box
-from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.schema import ClientRecord, Summary
+from hetfl_flwr.runs.schema import Summary
+from hetfl_flwr.runs.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
 from simulations.reports.runs import (
     Group,
     Run,
@@ -25,8 +24,6 @@ from simulations.reports.runs import (
 )
 
 T = TypeVar("T")
-NOTHING = "-"
-BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
 EPSILON_NOTE = (
     "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
     "noise came from."
@@ -60,24 +57,6 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
     return f"Not on equal terms: these runs differ in {', '.join(told)}." if told else None
 
 
-def client_table(run: Run) -> Table:
-    """Return one row a client: model, samples, accuracy on its own test set before and after, payload."""
-    columns: dict[str, Callable[[ClientRecord], str]] = {
-        "client": lambda client: str(client["partition"]),
-        "model": lambda client: client["model"] or NOTHING,
-        "params": lambda client: _count(client["parameters"]),
-        "train": lambda client: _count(client["train"]),
-        "val": lambda client: _count(client["validation"]),
-        "test": lambda client: _count(client["test"]),
-        "before": lambda client: _percent(client["accuracy_before"]),
-        "after": lambda client: _percent(client["accuracy"]),
-        "up": lambda client: _bytes(client["bytes_up"]),
-        "down": lambda client: _bytes(client["bytes_down"]),
-    }
-    note = f"Accuracy in % before and after training on the client's test set; payload up and down. {BYTES_NOTE}"
-    return _table(f"Clients of {run.name}", columns, run.clients, words={"model"}, notes=[note])
-
-
 def summary_table(run: Run) -> Table:
     """Return the figures of one run, one a row, with the reasons of the first failures."""
     shown = figures(run)
@@ -89,18 +68,18 @@ def summary_table(run: Run) -> Table:
         "seed": str(shown["seed"]),
         "engine": shown["engine"],
         "accuracy %": _accuracy([shown]),
-        "best test %": _percent(best_accuracy(run)),
+        "best test %": percent(best_accuracy(run)),
         "ACC / BWT / FWT %": _domains(shown),
-        "global accuracy %": None if shown["global_accuracy"] is None else _percent(shown["global_accuracy"]),
-        "payload up": _bytes(shown["bytes_up"]),
-        "payload down": _bytes(shown["bytes_down"]),
-        "wire up": _bytes(shown["wire_up"]),
-        "wire down": _bytes(shown["wire_down"]),
+        "global accuracy %": None if shown["global_accuracy"] is None else percent(shown["global_accuracy"]),
+        "payload up": byte_size(shown["bytes_up"]),
+        "payload down": byte_size(shown["bytes_down"]),
+        "wire up": byte_size(shown["wire_up"]),
+        "wire down": byte_size(shown["wire_down"]),
         "seconds": _seconds(shown["seconds"]),
-        "failures": _count(shown["failures"]),
+        "failures": thousands(shown["failures"]),
         "privacy": privacy(run),
     }
-    table = _frame(run.name, [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"])
+    table = frame(run.name, [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"])
     table.show_header = False
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold", min_width=60)
@@ -143,18 +122,18 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
     """
     groups = group_runs(runs)
     goal = _target(runs, target)
-    to_goal = "payload to target" if goal is None else f"payload to {_percent(goal)} %"
+    to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
     columns: dict[str, Callable[[Group], str]] = {
         "algorithm": lambda group: group.label,
         **_differing(groups),
         "accuracy %": lambda group: _accuracy(group.values(lambda run: run)),
         "± seeds %": lambda group: _over_seeds(group.values(lambda run: run["accuracy"])),
         "ACC / BWT / FWT %": lambda group: _mean_domains(group) or NOTHING,
-        "global %": lambda group: _percent(_mean(group.values(lambda run: run["global_accuracy"]))),
-        "best test %": lambda group: _percent(_mean(best_accuracy(run) for run in group.runs)),
-        "payload": lambda group: _bytes(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
-        "wire": lambda group: _bytes(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
-        to_goal: lambda group: _reached(group, goal, bytes_to, _bytes),
+        "global %": lambda group: percent(_mean(group.values(lambda run: run["global_accuracy"]))),
+        "best test %": lambda group: percent(_mean(best_accuracy(run) for run in group.runs)),
+        "payload": lambda group: byte_size(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
+        "wire": lambda group: byte_size(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
+        to_goal: lambda group: _reached(group, goal, bytes_to, byte_size),
         to_goal.replace("payload", "clock"): lambda group: _reached(group, goal, clock_to, _seconds),
         "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
         "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
@@ -175,7 +154,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         f"Epsilon: {EPSILON_NOTE}" if "epsilon" in columns else None,
         f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",
     ]
-    return _table(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=notes)
+    return table_of(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=notes)
 
 
 def _differing(groups: Sequence[Group]) -> dict[str, Callable[[Group], str]]:
@@ -203,35 +182,6 @@ def _reached(
     return shown(fmean(paid)) + partly
 
 
-def _frame(title: str, notes: Iterable[str | None]) -> Table:
-    return Table(
-        title=Text(title),
-        caption=Text("\n".join(note for note in notes if note is not None)),
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-
-
-def _table(
-    title: str,
-    columns: dict[str, Callable[[T], str]],
-    items: Iterable[T],
-    *,
-    words: set[str],
-    notes: Iterable[str | None],
-) -> Table:
-    table = _frame(title, notes)
-    for name in columns:
-        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
-    for item in items:
-        table.add_row(*(Text(cell(item)) for cell in columns.values()))  # brackets in a Text are no markup
-    return table
-
-
 def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
@@ -246,13 +196,13 @@ def _accuracy(summaries: Sequence[Summary]) -> str:
     clients = [_known(summary["accuracy_per_client"]) for summary in summaries]
     deviation = _mean(pstdev(scores) if scores else None for scores in clients)
     if mean is None or deviation is None:
-        return _percent(mean)
-    return f"{_percent(mean)} ± {_percent(deviation)}"
+        return percent(mean)
+    return f"{percent(mean)} ± {percent(deviation)}"
 
 
 def _over_seeds(accuracies: Sequence[float | None]) -> str:
     known = _known(accuracies)
-    return _percent(stdev(known)) if len(known) > 1 else NOTHING
+    return percent(stdev(known)) if len(known) > 1 else NOTHING
 
 
 def privacy(run: Run) -> str | None:
@@ -275,7 +225,7 @@ def _epsilon(values: Iterable[float | None]) -> str:
 
 def _domains(summary: Summary) -> str | None:
     values = summary["acc"], summary["bwt"], summary["fwt"]
-    return " / ".join(map(_percent, values)) if _known(values) else None
+    return " / ".join(map(percent, values)) if _known(values) else None
 
 
 def _mean_domains(group: Group) -> str | None:
@@ -284,7 +234,7 @@ def _mean_domains(group: Group) -> str | None:
         group.values(lambda run: run["bwt"]),
         group.values(lambda run: run["fwt"]),
     )
-    return " / ".join(_percent(_mean(values)) for values in scores) if any(map(_known, scores)) else None
+    return " / ".join(percent(_mean(values)) for values in scores) if any(map(_known, scores)) else None
 
 
 def _rounds(run: Run) -> str:
@@ -303,18 +253,6 @@ TERMS: dict[str, Callable[[Group], str]] = {
     "seed": lambda group: _listed(group.values(lambda run: run["seed"])),
 }
 """What comparable runs have in common, as it is shown for one group."""
-
-
-def _percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.1f}"
-
-
-def _bytes(value: float | None) -> str:
-    return NOTHING if value is None else decimal(round(value))
-
-
-def _count(value: int | None) -> str:
-    return NOTHING if value is None else f"{value:,}"
 
 
 def _seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Skeleton, server side: what the server knows, sends and makes of uploads.
+"""Skeleton, server side: what the server knows, what it sends, and what it makes of uploads.
 
 Here goes the citation: authors, title, where and when.
 """
@@ -39,12 +39,12 @@ class Skeleton(KnowledgeStrategy):
     """
 
     def initial(self, roster: Roster) -> Arrays:
-        """Return what the server knows before round 1. All that it is to remember is in these arrays."""
+        """Return the server state before round 1. All that the server is to remember is in these arrays."""
         classes = roster.classes
         return {"logits": np.zeros((classes, classes), np.float32), "known": np.zeros(classes, bool)}
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Return what one client is sent: here all that is known."""
+        """Return what one client is sent in a round: here the whole server state."""
         return server_state
 
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -52,10 +52,13 @@ class Skeleton(KnowledgeStrategy):
         return uploaded(member.classes)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
-        """Return what the server knows after a round.
+        """Return the server state after a round.
 
         The paper's server goes here. This one takes the mean over all samples of a class, whoever has them.
         """
+        # ``upload.samples`` are those trained on, repeats included; ``member.train`` of each member in ``self.roster``
+        # are its training rows. An array for each client is named after it: f"logits.{upload.partition}". A server that
+        # trains counts its rounds in an array, and draws from ``generator(self.config.seed, count, "purpose")``.
         counts = np.stack([upload.arrays["counts"] for upload in uploads])  # (K, C)
         logits = np.stack([upload.arrays["logits"] for upload in uploads])  # (K, C, C)
         total = counts.sum(0)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hetfl_flwr.config import RunConfig, Value, parse_value
 from hetfl_flwr.errors import ConfigError
-from simulations.engine.run import process_as_it_was, resolved
+from simulations.engine.run import process_as_it_was
 from simulations.studies.jobs import Job, run_all
 
 Grid = Mapping[str, Sequence[Value]]
@@ -147,8 +147,10 @@ def _job(settings: dict[str, Value], swept: Sequence[str], out: Path) -> Job:
     name = ",".join(f"{key}={_written(settings[key])}" for key in swept)
     if len(name) > LONGEST:
         raise ConfigError(f"{name[:40]}... is too long for the name of a folder: sweep over fewer keys at once")
+    from hetfl_flwr.resolution import resolved
+
     folder = (out / name).expanduser().resolve()
-    config = resolved(RunConfig.from_flat({**settings, "output-dir": str(folder), "resume": False}))
+    config = resolved(RunConfig.from_flat({**settings, "output-dir": str(folder), "resume": False}), "local")
     flat = config.to_flat()
     return Job(name, folder, {key: value for key, value in flat.items() if key != "output-dir"})
 
@@ -189,10 +191,12 @@ def _check(left: Sequence[Job]) -> None:
 def _assemble(job: Job) -> None:
     """Do what is done before round 1, and keep nothing of it."""
     from hetfl_flwr.algorithms import build_strategy
+    from hetfl_flwr.runs.callbacks import own_callbacks
     from hetfl_flwr.server.federation import Federation
     from simulations.engine.grid import LocalGrid
 
     config = RunConfig.from_flat({**job.settings, "state-dir": ""})
+    own_callbacks(config)
     with LocalGrid(config.to_flat(), config.clients, run=1) as grid:
         federation = Federation(grid, config)
         federation.assemble()

@@ -15,8 +15,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hetfl_flwr.algorithms import build_client, build_strategy, chosen, find
 from hetfl_flwr.config import Value
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.server.exchange import Exchange
+from hetfl_flwr.server.exchange import Exchange, Reply
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.rounds import expected_of
+from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
 from hetfl_flwr.wire.spec import Dim
@@ -87,9 +89,10 @@ class AlgorithmContract:
         config = lab.config()
         federation = lab.federation(config)
         strategy, arrays, exchange = first_round(federation)
-        before = arrays.deflate(), [reply.content.deflate() for reply in exchange.replies]
-        learnt, _ = strategy.aggregate_train(1, exchange.replies)
-        assert (arrays.deflate(), [reply.content.deflate() for reply in exchange.replies]) == before
+        before = arrays.deflate(), [_frozen(reply) for reply in exchange.replies]
+        learnt = strategy.aggregate_replies(1, exchange.replies)
+        assert learnt is not None
+        assert (arrays.deflate(), [_frozen(reply) for reply in exchange.replies]) == before
 
         view = federation.view(list(federation.roster))
         message = next(iter(strategy.configure_train(2, learnt, ConfigRecord(), view)))
@@ -124,12 +127,12 @@ class AlgorithmContract:
             ]
 
     def test_the_order_of_replies_changes_no_bit(self, lab: Lab) -> None:
-        """`aggregate` gets its uploads ordered by partition, whoever was first."""
+        """`aggregate` gets its uploads ordered by client id, whoever was first."""
         config = lab.config(clients=3)
         learnt = []
         for grid in (None, Reversing(config)):
             strategy, _, exchange = first_round(lab.federation(config, grid))
-            learnt.append(strategy.aggregate_train(1, exchange.replies)[0])
+            learnt.append(strategy.aggregate_replies(1, exchange.replies))
         assert bits(learnt[0]) == bits(learnt[1])
 
     def test_a_strategy_keeps_nothing_in_itself_between_two_rounds(self, lab: Lab) -> None:
@@ -139,13 +142,14 @@ class AlgorithmContract:
         """
         federation = lab.federation(lab.config())
         strategy, arrays, exchange = first_round(federation)
-        once, _ = strategy.aggregate_train(1, exchange.replies)
+        once = strategy.aggregate_replies(1, exchange.replies)
+        assert once is not None
         later = train(federation, strategy, once, round=2)
-        strategy.aggregate_train(2, later.replies)
+        strategy.aggregate_replies(2, later.replies)
 
         view = federation.view(list(federation.roster))
         list(strategy.configure_train(1, arrays, ConfigRecord(), view))
-        again, _ = strategy.aggregate_train(1, exchange.replies)
+        again = strategy.aggregate_replies(1, exchange.replies)
         assert bits(again) == bits(once)
 
     def test_the_payload_measured_is_the_payload_declared(self, lab: Lab) -> None:
@@ -164,7 +168,7 @@ class AlgorithmContract:
             measured = [entry[f"bytes_{way}"] for entry in rounds[1:]]
             exact = not any(isinstance(size, Dim) for spec in declared for array in spec.arrays for size in array.shape)
             assert all(count == most if exact else 0 <= count <= most for count in measured)
-            assert (rounds[0][f"bytes_{way}"] == 0) == (getattr(strategy, "sharing", None) is None)
+            assert (rounds[0][f"bytes_{way}"] == 0) == (strategy.sharing is None)
 
     def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was(self, lab: Lab, tmp_path: Path) -> None:
         """In its bits and its bytes: public samples are told the clients again, and are counted once, in round 0.
@@ -207,39 +211,45 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def bits(record: ArrayRecord) -> dict[str, bytes]:
+def bits(record: ArrayRecord | None) -> dict[str, bytes]:
     """Return the arrays of a record in a form that can be compared."""
-    return {name: array.tobytes() for name, array in from_record(record).items()}
+    return {name: array.tobytes() for name, array in from_record(record or ArrayRecord()).items()}
 
 
-def train(federation: Federation, strategy: Any, arrays: ArrayRecord, round: int = 1) -> Exchange:
+def train(federation: Federation, strategy: FederatedStrategy, arrays: ArrayRecord, round: int = 1) -> Exchange:
     """Let all clients train for a round."""
     view = federation.view(list(federation.roster))
     messages = strategy.configure_train(round, arrays, ConfigRecord(), view)
-    return federation.exchange(messages, strategy.upload_spec, strategy.most_samples)
+    return federation.exchange(messages, expected_of(strategy))
 
 
-def prepared(federation: Federation) -> tuple[Any, ArrayRecord]:
+def prepared(federation: Federation) -> tuple[FederatedStrategy, ArrayRecord]:
     """Return the strategy and what it knows before round 1; public samples are shared where it needs them."""
     strategy = build_strategy(federation.config)
     arrays = strategy.prepare(federation.roster, federation.config)
-    assert federation.share(getattr(strategy, "sharing", None)).failures == []
+    assert federation.share(strategy.sharing).failures == []
     return strategy, arrays
 
 
-def give_public_samples(node: Node, federation: Federation, strategy: Any) -> None:
+def give_public_samples(node: Node, federation: Federation, strategy: FederatedStrategy) -> None:
     """Bring a node that is not the federation's own what the others have shared."""
-    sharing = getattr(strategy, "sharing", None)
+    sharing = strategy.sharing
     if sharing is not None and sharing.to_clients:
         for client_id, block in federation.roster.public_samples.items():
             if client_id != node.client_id:
                 node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
 
 
-def first_round(federation: Federation) -> tuple[Any, ArrayRecord, Exchange]:
+def first_round(federation: Federation) -> tuple[FederatedStrategy, ArrayRecord, Exchange]:
     """Return the strategy, what it knew before round 1, and what the clients have answered in it."""
     strategy, arrays = prepared(federation)
     return strategy, arrays, train(federation, strategy, arrays)
+
+
+def _frozen(reply: Reply) -> tuple[object, ...]:
+    """Return what a reply holds, in a form that can be compared."""
+    arrays = {name: array.tobytes() for name, array in reply.arrays.items()}
+    return arrays, dict(reply.metrics), reply.message and reply.message.content.deflate()
 
 
 def answered(client: Any, message: Message) -> Message:
@@ -269,10 +279,13 @@ def _played(lab: Lab, *, rebuild: bool) -> tuple[list[Any], list[dict[str, bytes
             if rebuild:
                 nodes[client_id] = Node.from_context(contexts[client_id])
                 clients[client_id] = build_client(config, nodes[client_id])
-            replies.append(answered(clients[client_id], message))
-            content = replies[-1].content
+            answer = answered(clients[client_id], message)
+            replies.append(Reply.of(answer, client_id))
+            content = answer.content
             said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))
-        arrays, _ = strategy.aggregate_train(round, replies)
+        learnt = strategy.aggregate_replies(round, replies)
+        assert learnt is not None
+        arrays = learnt
     return said, [_kept(client) for client in clients]
 
 

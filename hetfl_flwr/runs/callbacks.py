@@ -1,0 +1,263 @@
+"""Who is told of a run's rounds: its results, the progress bar, trackers, and callbacks of a user's own."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import isclass
+from logging import WARNING
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from hetfl_flwr.config import RunConfig, parse_callbacks
+from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
+from hetfl_flwr.flower import FLOWER_LOGGER, log
+from hetfl_flwr.runs.schema import Round, Summary
+from hetfl_flwr.text import printable
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known of a run when it begins, or goes on.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run config, with nothing left open.
+    folder : Path
+        The run folder.
+    engine : str
+        ``local``, ``simulation`` or ``deployment``.
+    dataset : str
+        What the clients call their data.
+    after : int or None
+        The round after which a resumed run goes on. None: the run is new, and round 0 comes first.
+    rounds : tuple of Round
+        The rounds that a resumed run has already.
+    """
+
+    config: RunConfig
+    folder: Path
+    engine: str
+    dataset: str
+    after: int | None = None
+    rounds: tuple[Round, ...] = ()
+
+
+class RoundCallback(Protocol):
+    """Is told when a run begins, after each round, and when the run ends.
+
+    A class of your own may derive from this one and write the methods that it needs, or have all three without
+    deriving from it. The run config names it, ``callbacks = "my_pkg.module:Callback"``, in which case it is built
+    without arguments; or `run` takes it as an object, ``run("fedhe", callbacks=[Callback()])``. Callbacks run on the
+    server, one after another, in every engine.
+
+    The run folder is written first, so a callback finds the round that it is told of in ``rounds.jsonl``. A callback
+    that raises is named in one line and told no more of this run; the run goes on as if it had not been there. What it
+    changes in its arguments changes nothing elsewhere.
+
+    Examples
+    --------
+    >>> from hetfl_flwr import RoundCallback, run
+    >>> class Best(RoundCallback):
+    ...     def begin(self, run):
+    ...         self.accuracy = 0.0
+    ...     def round(self, entry):
+    ...         self.accuracy = max(self.accuracy, entry.accuracy or 0.0)
+    >>> best = Best()
+    >>> result = run(
+    ...     "fedhe", callbacks=[best], clients=2, rounds=1, out=getfixture("tmp_path") / "run", progress=False
+    ... )
+    >>> bool(best.accuracy == result.rounds.accuracy.max())
+    True
+    """
+
+    def begin(self, run: RunInfo) -> None:
+        """Take note of a run that begins, or goes on after ``run.after``.
+
+        Parameters
+        ----------
+        run : RunInfo
+            What is known of it.
+        """
+        return
+
+    def round(self, entry: Round) -> None:
+        """Take note of a round. Round 0 is the evaluation before any training.
+
+        Parameters
+        ----------
+        entry : Round
+            A line of ``rounds.jsonl``: ``entry.round``, ``entry.accuracy`` (None: not evaluated in this round),
+            ``entry.clients``, ``entry.failures`` and so on.
+        """
+        return
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        """Take note of the end.
+
+        Parameters
+        ----------
+        summary : Summary
+            The contents of ``summary.json``.
+        error : BaseException or None
+            What ended the run before its last round; None where nothing did.
+        """
+        return
+
+
+METHODS = ("begin", "round", "end")
+"""What a callback must have."""
+
+_added: ContextVar[Sequence[RoundCallback]] = ContextVar("_added", default=())
+
+
+@contextmanager
+def added(callbacks: Sequence[RoundCallback]) -> Iterator[None]:
+    """Have runs of this process tell these objects, beside those that the run config names."""
+    token = _added.set(tuple(callbacks))
+    try:
+        yield
+    finally:
+        _added.reset(token)
+
+
+class Guarded(RoundCallback):
+    """Several callbacks as one. One that raises is named in a line and told no more; the others are.
+
+    Parameters
+    ----------
+    callbacks : mapping of str to RoundCallback
+        By the name under which a line speaks of it.
+    """
+
+    def __init__(self, callbacks: Mapping[str, RoundCallback]) -> None:
+        self.callbacks = dict(callbacks)
+
+    def begin(self, run: RunInfo) -> None:
+        """Tell all of the begin."""
+        self._each(lambda callback: callback.begin(deepcopy(run)))
+
+    def round(self, entry: Round) -> None:
+        """Tell all of a round."""
+        self._each(lambda callback: callback.round(deepcopy(entry)))
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        """Tell all of the end."""
+        self._each(lambda callback: callback.end(deepcopy(summary), error))
+
+    def _each(self, tell: Callable[[RoundCallback], None]) -> None:
+        for name, callback in list(self.callbacks.items()):
+            try:
+                tell(callback)
+            except Exception as error:
+                del self.callbacks[name]
+                _warn(f"{name} has failed, and is told no more of this run: {one_line(error)}")
+
+
+@contextmanager
+def told(
+    callbacks: Sequence[RoundCallback], run: RunInfo, summary: Callable[[], Summary]
+) -> Iterator[Callable[[Round], None]]:
+    """Tell callbacks of the begin; yield what tells them of a round; and tell them of the end, whatever happens.
+
+    All are told in their order. One that raises keeps the others from that round, but none from the end.
+    """
+
+    def ended(callback: RoundCallback) -> Callable[[Any, BaseException | None, TracebackType | None], None]:
+        return lambda kind, error, trace: callback.end(summary(), error)
+
+    def tell(entry: Round) -> None:
+        for callback in callbacks:
+            callback.round(entry)
+
+    with ExitStack() as stack:
+        for callback in reversed(callbacks):
+            stack.push(ended(callback))
+        for callback in callbacks:
+            callback.begin(run)
+        yield tell
+
+
+def own_callbacks(config: RunConfig) -> Guarded:
+    """Return the user's own callbacks: those that the run config names, and then the objects of `added`.
+
+    Raises
+    ------
+    ConfigError
+        A name leads to no class with the methods of a `RoundCallback`, or one that cannot be built.
+    """
+    named = {f"callback {name}": _built(name) for name in parse_callbacks(config.callbacks)}
+    objects = _added.get()
+    kinds = [f"callback {type(one).__name__}" for one in objects]
+    labels = [kind if kinds.count(kind) == 1 else f"{kind} {number}" for number, kind in enumerate(kinds, start=1)]
+    return Guarded(named | dict(zip(labels, objects, strict=True)))
+
+
+def split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[RoundCallback]]:
+    """Return the names, and the objects, of callbacks that a script gives; a class is built.
+
+    Raises
+    ------
+    ConfigError
+        One is neither a name nor a callback.
+    """
+    items = [given] if isinstance(given, str) else list(given)
+    names = [item for item in items if isinstance(item, str) and item.strip()]
+    objects: list[Any] = [
+        _built_from(item, item.__name__) if isclass(item) else item for item in items if not isinstance(item, str)
+    ]
+    for one in objects:
+        _check_methods(one, "callbacks", type(one).__name__)
+    return names, objects
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's kind and text in one line."""
+    return printable(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+
+
+def _built(name: str) -> RoundCallback:
+    path, _, attribute = name.partition(":")
+    try:
+        module = import_module(path)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
+        said = error.marked if isinstance(error, HetflError) else f"{type(error).__name__}: {private(error)}"
+        hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else f" ({place(error)})"
+        raise ConfigError(f"callbacks = '{name}': module '{path}' cannot be imported: {said}{hint}") from error
+    if not hasattr(module, attribute):
+        own = [key for key, value in vars(module).items() if isclass(value) and value.__module__ == path]
+        raise ConfigError(f"callbacks = '{name}': {unknown(f'class of module {path!r}', attribute, own)}")
+    return _built_from(getattr(module, attribute), name)
+
+
+def _built_from(kind: object, name: str) -> RoundCallback:
+    if not isclass(kind):
+        raise ConfigError(f"callbacks = '{name}': is no class, but of type {type(kind).__name__}")
+    _check_methods(kind, f"callbacks = '{name}'", kind.__name__)
+    try:
+        built: Any = kind()
+    except Exception as error:
+        raise ConfigError(f"callbacks = '{name}': cannot be built without arguments: {one_line(error)}") from error
+    return built  # type: ignore[no-any-return]  # its methods are there
+
+
+def _check_methods(thing: object, key: str, name: str) -> None:
+    lacking = [method for method in METHODS if not callable(getattr(thing, method, None))]
+    if lacking:
+        raise ConfigError(f"{key}: {name} has no method {', '.join(lacking)}; a callback has begin, round and end")
+
+
+def _warn(text: str) -> None:
+    """Say it in the log, or where a person sees no log (`hetfl run`), on standard error."""
+    if FLOWER_LOGGER.isEnabledFor(WARNING):
+        log(WARNING, "%s", text)
+    else:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(text, style="yellow", markup=False)

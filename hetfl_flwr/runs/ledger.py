@@ -1,0 +1,213 @@
+"""What a run has reached so far, in memory: its rounds, what each client has come to, and the server state."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from flwr.app import ArrayRecord
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.metrics import mean, weighted_mean
+from hetfl_flwr.runs.schema import ClientRecord, Round, Summary
+from hetfl_flwr.server.exchange import Traffic
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.grids import simulated_time
+from hetfl_flwr.server.roster import Member
+from hetfl_flwr.server.rounds import Played
+from hetfl_flwr.server.uploads import Uploads
+from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.privacy import epsilon
+
+
+class Ledger:
+    """What a run has reached so far.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    engine : str
+        ``local``, ``simulation`` or ``deployment``.
+    uploads : Uploads
+        How many uploads each client has made.
+    noise : str or None
+        What noise on uploads is drawn from, ``seed`` or ``system``; None without noise.
+
+    Attributes
+    ----------
+    rounds : list of Round
+        The rounds so far, round 0 among them.
+    done : int
+        The last round that has been played.
+    arrays : ArrayRecord
+        What the server knows after it.
+    """
+
+    def __init__(self, config: RunConfig, engine: str, uploads: Uploads, noise: str | None = None) -> None:
+        self.config = config
+        self.engine = engine
+        self.uploads = uploads
+        self.noise = noise
+        self.rounds: list[Round] = []
+        self.done = 0
+        self.arrays = ArrayRecord()
+        self._traffic: dict[int, Traffic] = {}
+        self._latest: dict[int, dict[str, float]] = {}
+        self._samples: dict[int, int] = {}
+        self._members: dict[int, Member] = {}
+
+    def begin(self, arrays: ArrayRecord, members: Iterable[Member]) -> None:
+        """Take note of what the server knows before round 1, and of its clients."""
+        self.arrays = arrays
+        self._members = {member.client_id: member for member in members}
+
+    def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
+        """Take in a round that has been played."""
+        roster, trained, evaluated = federation.roster, played.trained, played.evaluated
+        self._members |= {member.client_id: member for member in roster}
+        entry = Round.blank(round, round_seconds(seconds))
+        if self.config.client_seconds:
+            entry.clock = simulated_time(federation.grid)
+        measured = {reply.client_id: dict(reply.metrics) for reply in evaluated.replies}
+        self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
+        entry.clients = {str(client): dict(values) for client, values in measured.items()}
+        if measured:
+            self._latest = {**self._latest, **measured} if played.carry else measured
+            self._average(entry)
+        for reply in trained.replies:
+            entry.clients.setdefault(str(reply.client_id), {}).update(
+                {key: value for key, value in reply.metrics.items() if key != EXAMPLES}
+            )
+        for client_id, traffic in trained.traffic.items():
+            self._traffic.setdefault(client_id, Traffic()).add(traffic)
+        total = _total(trained.traffic.values())
+        entry.numbers_up, entry.numbers_down = total.numbers_up, total.numbers_down
+        entry.bytes_up, entry.bytes_down = total.bytes_up, total.bytes_down
+        entry.wire_up, entry.wire_down = total.wire_up, total.wire_down
+        evaluation = _total(evaluated.traffic.values())
+        entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
+        entry.failures = [*played.left_out, *trained.failures, *evaluated.failures]
+        self.rounds.append(entry)
+        self.done, self.arrays = round, played.arrays
+        return entry
+
+    def _average(self, entry: Round) -> None:
+        """Fill in the means over clients of what was measured last."""
+        for name in ("accuracy", "validation_accuracy", "acc", "fwt"):
+            setattr(entry, name, mean(self._measured(name).values()))
+        if entry.fwt is not None:
+            entry.bwt = entry.accuracy  # the accuracy on each client's own domain
+        entry.global_accuracy = weighted_mean(self._measured("global_accuracy"), self._samples)
+
+    def _measured(self, name: str) -> dict[int, float]:
+        key = name.replace("_", "-")
+        return {client: values[key] for client, values in self._latest.items() if key in values}
+
+    def counts(self) -> dict[str, dict[int, Any]]:
+        """Return what is counted of each client so far, as JSON can hold it."""
+        return {
+            "traffic": {client: asdict(traffic) for client, traffic in self._traffic.items()},
+            "latest": self._latest,
+            "samples": self._samples,
+            "uploads": self.uploads.counts,
+        }
+
+    def go_on(self, counts: Mapping[str, Mapping[int, Any]], members: Iterable[Member]) -> None:
+        """Take up what `counts` has returned, in a run of these clients."""
+        self._members = {member.client_id: member for member in members}
+        self._traffic = {client: Traffic(**traffic) for client, traffic in counts["traffic"].items()}
+        self._latest, self._samples = dict(counts["latest"]), dict(counts["samples"])
+        self.uploads.go_on(counts["uploads"])
+
+    @property
+    def dataset(self) -> str:
+        """What the clients call their data: the run config's word where all have that, else theirs, each once."""
+        said = dict.fromkeys(member.dataset for _, member in sorted(self._members.items()))
+        return ", ".join(said) or self.config.dataset
+
+    def summary(self) -> Summary:
+        """Return the run in one object. Keys that mean nothing here are None."""
+        last = self._last_evaluated
+        latest = _values(last, "accuracy")
+        validated = [entry.validation_accuracy for entry in self.rounds if entry.validation_accuracy is not None]
+        return {
+            "algorithm": self.config.algorithm,
+            "dataset": self.dataset,
+            "clients": len(self._members),
+            "rounds": self.reached,
+            "seed": self.config.seed,
+            "engine": self.engine,
+            "accuracy": last.accuracy if last else None,
+            "accuracy_per_client": [latest.get(client) for client in sorted(self._members)],
+            "acc": last.acc if last else None,
+            "bwt": last.bwt if last else None,
+            "fwt": last.fwt if last else None,
+            "global_accuracy": last.global_accuracy if last else None,
+            "best_validation_accuracy": max(validated, default=None),
+            "bytes_up": sum(entry.bytes_up for entry in self.rounds),
+            "bytes_down": sum(entry.bytes_down for entry in self.rounds),
+            "wire_up": sum(entry.wire_up for entry in self.rounds),
+            "wire_down": sum(entry.wire_down for entry in self.rounds),
+            "seconds": round_seconds(sum(entry.seconds for entry in self.rounds)),
+            "failures": sum(len(entry.failures) for entry in self.rounds),
+            "epsilon": self.epsilon(max(self.uploads.counts.values(), default=0)),
+            "noise_source": self.noise,
+            "versions": installed(),
+        }
+
+    def epsilon(self, uploads: int) -> float | None:
+        """Return the epsilon of a client after so many uploads, by the run config; None without noise."""
+        return epsilon(self.config.noise_multiplier, uploads) if self.noise else None
+
+    @property
+    def reached(self) -> int:
+        """The last round that is known."""
+        return self.rounds[-1].round if self.rounds else 0
+
+    @property
+    def _last_evaluated(self) -> Round | None:
+        return next((entry for entry in reversed(self.rounds) if entry.accuracy is not None), None)
+
+    def clients(self) -> list[ClientRecord]:
+        """Return one object a client: model, samples, accuracy before and after, bytes."""
+        before = _values(self.rounds[0] if self.rounds else None, "accuracy")
+        after = _values(self._last_evaluated, "accuracy")
+        return [
+            {
+                "partition": client,
+                "model": member.model,
+                "dataset": member.dataset,
+                "owners": member.owners or None,
+                "parameters": member.parameters,
+                "train": member.train,
+                "validation": member.validation,
+                "test": member.test,
+                "accuracy_before": before.get(client),
+                "accuracy": after.get(client),
+                "bytes_up": self._traffic.get(client, Traffic()).bytes_up,
+                "bytes_down": self._traffic.get(client, Traffic()).bytes_down,
+                "versions": member.versions,
+                "uploads": self.uploads.counts.get(client, 0),
+                "epsilon": self.epsilon(self.uploads.counts.get(client, 0)),
+            }
+            for client, member in sorted(self._members.items())
+        ]
+
+
+def _values(entry: Round | None, metric: str) -> dict[int, float]:
+    if entry is None:
+        return {}
+    return {int(client): values[metric] for client, values in entry.clients.items() if metric in values}
+
+
+def _total(traffic: Iterable[Traffic]) -> Traffic:
+    total = Traffic()
+    for one in traffic:
+        total.add(one)
+    return total
+
+
+def round_seconds(seconds: float) -> float:
+    """Return seconds to the millisecond."""
+    return round(seconds, 3)

@@ -1,0 +1,94 @@
+"""Tables for a terminal, and for the log: how they look, and the one of a run's clients.
+
+Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
+from typing import TypeVar
+
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from hetfl_flwr.runs.schema import ClientRecord
+
+T = TypeVar("T")
+NOTHING = "-"
+BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
+LOG_WIDTH = 160
+"""Characters of a line of a table in the log."""
+
+
+def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
+    """Return one row a client: model, samples, accuracy on its own test set before and after, payload."""
+    columns: dict[str, Callable[[ClientRecord], str]] = {
+        "client": lambda client: str(client["partition"]),
+        "model": lambda client: client["model"] or NOTHING,
+        "params": lambda client: thousands(client["parameters"]),
+        "train": lambda client: thousands(client["train"]),
+        "val": lambda client: thousands(client["validation"]),
+        "test": lambda client: thousands(client["test"]),
+        "before": lambda client: percent(client["accuracy_before"]),
+        "after": lambda client: percent(client["accuracy"]),
+        "up": lambda client: byte_size(client["bytes_up"]),
+        "down": lambda client: byte_size(client["bytes_down"]),
+    }
+    note = f"Accuracy in % before and after training on the client's test set; payload up and down. {BYTES_NOTE}"
+    return table_of(f"Clients of {name}", columns, clients, words={"model"}, notes=[note])
+
+
+def lines(table: Table) -> list[str]:
+    """Return a table as lines of plain text."""
+    file = StringIO()
+    plain = Console(file=file, width=LOG_WIDTH, color_system=None, force_terminal=False, force_jupyter=False)
+    plain.print(table)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def frame(title: str, notes: Iterable[str | None]) -> Table:
+    """Return a table without rows and columns, with a title above it and notes below."""
+    return Table(
+        title=Text(title),
+        caption=Text("\n".join(note for note in notes if note is not None)),
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def table_of(
+    title: str,
+    columns: dict[str, Callable[[T], str]],
+    items: Iterable[T],
+    *,
+    words: set[str],
+    notes: Iterable[str | None],
+) -> Table:
+    """Return a table of one row an item; columns of `words` stand at the left, all others at the right."""
+    table = frame(title, notes)
+    for name in columns:
+        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
+    for item in items:
+        table.add_row(*(Text(cell(item)) for cell in columns.values()))  # brackets in a Text are no markup
+    return table
+
+
+def percent(value: float | None) -> str:
+    """Return a fraction in %, as in ``93.1``."""
+    return NOTHING if value is None else f"{100 * value:.1f}"
+
+
+def byte_size(value: float | None) -> str:
+    """Return a number of bytes, as in ``96.0 kB``."""
+    return NOTHING if value is None else decimal(round(value))
+
+
+def thousands(value: int | None) -> str:
+    """Return a whole number, as in ``55,210``."""
+    return NOTHING if value is None else f"{value:,}"

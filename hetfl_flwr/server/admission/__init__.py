@@ -1,0 +1,1 @@
+"""Who is taken into the federation: which nodes are here, who they say they are, and when the run may begin."""

@@ -1,0 +1,201 @@
+"""Which nodes are here, and which of them have been asked who they are."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from logging import WARNING
+from math import inf
+from typing import NamedTuple
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from hetfl_flwr.flower import log
+from hetfl_flwr.server.admission.node_keys import NodeKeys
+from hetfl_flwr.server.admission.start import Refusal
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.grids import ListsNodes
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
+
+UNLISTED = "its key is not in node-keys"
+"""Why a node was not asked who it is."""
+
+SILENCE = 60.0
+"""Seconds after which nodes of a deployment that have not registered are named."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run that this one goes on with, where the clients have its state on their disks.
+
+    Parameters
+    ----------
+    run : int
+        Its id.
+    round : int
+        The round after which the server goes on; `NEWEST` where clients are not in step with it.
+    trained : mapping of int to int
+        The round in which each client had trained last, by client id.
+    sent : int
+        The number of the last message that an asynchronous run had sent.
+    """
+
+    run: int
+    round: int
+    trained: Mapping[int, int]
+    sent: int = 0
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A node that is here.
+
+    Parameters
+    ----------
+    since : str
+        Since when, where the Grid knows it.
+    client_id : int
+        The client that its key is listed for in ``node-keys``. -1: none, or there is no list.
+    """
+
+    since: str
+    client_id: int
+
+
+class Query(NamedTuple):
+    """A question who a node is, which has not been answered.
+
+    Parameters
+    ----------
+    node : int
+        Who was asked.
+    patience : float
+        When it is named as silent; infinity once it has been.
+    """
+
+    node: int
+    patience: float
+
+
+class Attendance:
+    """Asks nodes that come, or come back, who they are, and takes in their answers. Nobody waits for these.
+
+    Parameters
+    ----------
+    grid : Grid
+        The engine's own.
+    keys : NodeKeys, optional
+        Nodes whose keys are not among these are not asked.
+    origin : Origin, optional
+        The run that this one goes on with.
+    timeout : float
+        Seconds that a question lives, at least.
+    busy : callable
+        Returns the nodes that have not answered what they were sent before.
+    """
+
+    def __init__(
+        self, grid: Grid, keys: NodeKeys | None, origin: Origin | None, timeout: float, busy: Callable[[], set[int]]
+    ) -> None:
+        self._grid = grid
+        self._keys = keys
+        self._origin = origin
+        self._timeout = timeout
+        self._busy = busy
+        self._since: dict[int, str] = {}
+        self._queries: dict[str, Query] = {}
+
+    def present(self) -> dict[int, Presence]:
+        """Return the nodes that are here."""
+        if not isinstance(self._grid, ListsNodes):
+            return dict.fromkeys(self._grid.get_node_ids(), Presence("", -1))
+        return {
+            node.node_id: Presence(node.last_activated_at, self._keys.number(node.public_key) if self._keys else -1)
+            for node in self._grid.get_nodes()
+        }
+
+    def left(self, present: Mapping[int, Presence]) -> set[int]:
+        """Return nodes that have left or restarted since they were asked who they are, and expect no answer of them."""
+        left = {node for node, since in self._since.items() if node not in present or present[node].since != since}
+        for node in left:
+            del self._since[node]
+        self._queries = {message: query for message, query in self._queries.items() if query.node not in left}
+        return left
+
+    def ask(self, present: Mapping[int, Presence]) -> list[Refusal]:
+        """Ask nodes that are new, or have restarted since they were asked, who they are; return those not listed."""
+        busy = self._busy()
+        new = [node for node in sorted(present) if node not in self._since and node not in busy]
+        self._since |= {node: present[node].since for node in new}
+        messages = [self.query(node) for node in new if self._is_listed(present[node])]
+        if messages:
+            self._grid.push_messages(messages)
+        patience = time.monotonic() + SILENCE
+        self._queries |= {one.metadata.message_id: Query(one.metadata.dst_node_id, patience) for one in messages}
+        return [
+            Refusal(Failure(-1, REGISTRATION, f"node {node}: {UNLISTED}", node))
+            for node in new
+            if not self._is_listed(present[node])
+        ]
+
+    def query(self, node: int) -> Message:
+        """Return a message that asks a node who it is."""
+        content = RecordDict()
+        if self._origin is not None:
+            content[CONFIG] = ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})
+        message = Message(content, node, MessageType.QUERY)
+        message.metadata.ttl = max(message.metadata.ttl, self._timeout)
+        return message
+
+    def asked(self) -> set[int]:
+        """Return the nodes that have not answered yet."""
+        return {query.node for query in self._queries.values()}
+
+    def answered(self) -> dict[int, Message]:
+        """Return the answers that have come, by node."""
+        replies = list(self._grid.pull_messages(self._queries.keys())) if self._queries else []
+        came = {self._queries.pop(reply.metadata.reply_to_message_id, None): reply for reply in replies}
+        return {query.node: reply for query, reply in came.items() if query is not None}
+
+    def give_up(self) -> dict[str, int]:
+        """Expect no more answers; return the messages that have none, and their nodes."""
+        queries, self._queries = self._queries, {}
+        return {message: query.node for message, query in queries.items()}
+
+    def has_restarted(self, node: int, presence: Presence) -> bool:
+        """Say whether a node is another than when it was asked."""
+        return self._since.get(node) != presence.since
+
+    def remember(self, node: int, presence: Presence) -> None:
+        """Take note that a node has registered; it is asked again only after a restart."""
+        self._since[node] = presence.since
+
+    def forget(self, node: int) -> None:
+        """Ask a node again where it is still there."""
+        self._since.pop(node, None)
+
+    def forget_others(self, registered: Roster) -> None:
+        """Ask all nodes again but those that have registered, and those that have not answered yet."""
+        asked = self.asked()
+        self._since = {node: since for node, since in self._since.items() if node in registered or node in asked}
+
+    def name_silent(self) -> list[int]:
+        """Name nodes that have not answered for `SILENCE` seconds, each once; return them."""
+        now = time.monotonic()
+        silent = {message: query.node for message, query in self._queries.items() if now > query.patience}
+        self._queries |= {message: Query(node, inf) for message, node in silent.items()}
+        nodes = sorted(silent.values())
+        if nodes:
+            log(
+                WARNING,
+                "no answer to the client registration within %g s from node %s: it is loading its data, or is to be "
+                "started again if its log says nothing new",
+                SILENCE,
+                ", ".join(map(str, nodes)),
+            )
+        return nodes
+
+    def _is_listed(self, presence: Presence) -> bool:
+        """Say whether a node may be asked who it is: its key is in ``node-keys``, or there is no such list."""
+        return self._keys is None or presence.client_id >= 0

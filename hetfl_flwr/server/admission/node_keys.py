@@ -1,0 +1,100 @@
+"""Which key belongs to which client of a deployment: the list that the server holds each registration against."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+    load_ssh_public_key,
+)
+
+from hetfl_flwr.config import load_toml
+from hetfl_flwr.errors import ConfigError
+
+HEADER = "# Public keys of a federation's nodes, by client number (partition-id): for the run-config key node-keys.\n"
+
+
+def read_node_keys(path: Path) -> dict[int, str]:
+    """Read a list of public keys in OpenSSH's format, by client number.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read or is no such list, or one key is listed for two clients: names the entry.
+    """
+    try:
+        entries = load_toml(path)
+    except (ConfigError, ValueError) as error:  # ValueError: no path that a file can have
+        raise ConfigError(str(error).replace(": not TOML: ", ": no list of node keys: ", 1)) from None
+    listed: dict[int, str] = {}
+    owners: dict[bytes, int] = {}
+    for name, text in entries.items():
+        if not (name.isascii() and name.isdigit() and len(name) < 10):
+            raise ConfigError(f"{path}: '{name}' is no client number")
+        number = int(name)
+        key = _canonical(text)
+        if key is None:
+            raise ConfigError(f"{path}: client {number} has no public key in OpenSSH's format")
+        if number in listed:
+            raise ConfigError(f"{path}: client {number} is listed twice")
+        if key in owners:
+            raise ConfigError(f"{path}: client {number} and client {owners[key]} are listed with one key")
+        listed[number], owners[key] = text, number
+    return listed
+
+
+def is_public_key(text: str) -> bool:
+    """Say whether a text is a public key in OpenSSH's format."""
+    return _canonical(text) is not None
+
+
+def write_node_keys(keys: Mapping[int, str]) -> bytes:
+    """Write a list as `read_node_keys` reads it."""
+    return (HEADER + "".join(f'{number} = "{keys[number]}"\n' for number in sorted(keys))).encode()
+
+
+class NodeKeys:
+    """The clients' numbers by their nodes' public keys.
+
+    Parameters
+    ----------
+    path : Path
+        The list, as ``hetfl keys`` writes it.
+
+    Raises
+    ------
+    ConfigError
+        As `read_node_keys`, or the list is empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._numbers = {_canonical(text): number for number, text in read_node_keys(path).items()}
+        if not self._numbers:
+            raise ConfigError(f"{path}: lists no client")
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients that are listed."""
+        return sorted(self._numbers.values())
+
+    def number(self, key: bytes) -> int:
+        """Return the client that a node's public key, in PEM format as Flower has it, is listed for; -1: no one."""
+        try:
+            return self._numbers.get(_pem(load_pem_public_key(key)), -1)
+        except (ValueError, UnsupportedAlgorithm):
+            return -1
+
+
+def _canonical(text: object) -> bytes | None:
+    try:
+        return _pem(load_ssh_public_key(text.encode())) if isinstance(text, str) else None
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+
+
+def _pem(key: PublicKeyTypes) -> bytes:
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

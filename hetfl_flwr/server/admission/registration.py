@@ -1,0 +1,363 @@
+"""Client registration: nodes say who they are, and are taken in as clients or left out by name."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+
+from flwr.app import Message
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.flower import ErrorCode, log
+from hetfl_flwr.server.admission import attendance
+from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence
+from hetfl_flwr.server.admission.node_keys import NodeKeys
+from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start
+from hetfl_flwr.server.exchange import reason
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.messenger import BUSY, Messenger
+from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.messages import REGISTRATION
+
+Check = Callable[[Roster], object]
+"""Raises FederationError for a roster that an algorithm cannot work with."""
+
+NEWCOMERS = 5.0
+"""Seconds between two looks for nodes that have come while a round of a deployment is running."""
+
+MOST_AHEAD = 1_000_000
+"""Rounds, or messages of an asynchronous run, that a client's state may be ahead of the server's checkpoint."""
+
+
+class Registration:
+    """Keeps the roster: takes in nodes as they say who they are, and takes those off that have left.
+
+    Parameters
+    ----------
+    messenger : Messenger
+        Reaches the nodes. While it waits for replies in a deployment, nodes that have come are asked who they are.
+    config : RunConfig
+        The run.
+    roster : Roster
+        The clients.
+    keys : NodeKeys, optional
+        Whose key belongs to which client.
+    origin : Origin, optional
+        The run that this one goes on with.
+    own : bool
+        Whether all nodes are the user's own and answer at once, as in the local engine and the simulation.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        config: RunConfig,
+        roster: Roster,
+        keys: NodeKeys | None,
+        origin: Origin | None,
+        *,
+        own: bool,
+    ) -> None:
+        self.config = config
+        self.roster = roster
+        self._messenger = messenger
+        self._keys = keys
+        self._origin = origin
+        self._own = own
+        self._noted: list[Failure] = []
+        self._next_look = 0.0
+        self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout, messenger.busy)
+        messenger.engaged = self._attendance.asked
+        messenger.idle = self._look
+
+    def assemble(self, check: Check | None = None) -> None:
+        """Wait for the nodes and register them.
+
+        In the local engine and the simulation all clients are the user's, and one that cannot take part is an error,
+        unless there is no ``clients`` and others can. In a deployment such a one is left out by name.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Raises FederationError for a roster that the algorithm cannot work with. In a deployment, those who do not
+            get on with a majority of the others are left out by name.
+
+        Raises
+        ------
+        ConfigError
+            A deployment whose operator does not say how many clients there are.
+        FederationError
+            Too few nodes within ``start-timeout``, or clients that cannot take part: names them and why.
+        """
+        listed = self._keys.clients if self._keys else ()
+        start = Start(self.config, self.roster, fixed=self._own, listed=listed)
+        self._wait(start)
+        start.check_enough()
+        if check is not None:
+            self._settle(check, start)
+        self._noted += start.failures
+        for member, announced in start.disagreeing():
+            self._note(member, f"says that there are {member.clients} clients, most say {announced}")
+        self._name_versions(self.roster)
+        self._check_origin()
+
+    def _wait(self, start: Start) -> None:
+        """Take in nodes as they come and answer until the run may begin."""
+        began = time.monotonic()
+        deadline, report, pause = began + start.seconds, began, FIRST_REPORT
+        while True:
+            present = self._attendance.present()
+            self._forget_gone(present, start)
+            for refusal in self._attendance.ask(present):
+                start.refuse(refusal)
+            self._take_in_answered(present, start, deadline)
+            start.check_refused()
+            now, pending = time.monotonic(), len(self._attendance.asked())
+            self._attendance.name_silent()
+            if start.may_begin(pending) or now > deadline or start.hopeless(pending, now):
+                break
+            if now >= report:
+                log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(pending), deadline - now)
+                report, pause = now + pause, 2 * pause
+            time.sleep(max(self._messenger.poll, 0.1))
+        if not start.may_begin(len(self._attendance.asked())):
+            log(WARNING, "waited %.0f s for nodes: %s", now - began, start.missing())
+            for node in self._attendance.asked():
+                line = f"node {node}: no reply within {start.seconds:g} s"
+                start.refused[node] = Refusal(Failure(present[node].client_id, REGISTRATION, line, node))
+        if self._own:
+            self._messenger.leave(self._attendance.give_up())
+
+    def _forget_gone(self, present: Mapping[int, Presence], start: Start) -> None:
+        """Forget who has left or restarted. Their numbers are free: all that were refused may have another chance."""
+        left = self._attendance.left(present)
+        if any(node in self.roster for node in left):
+            for node in left:
+                self.roster.remove(node)
+            left |= start.refused.keys()
+        for node in left:
+            start.refused.pop(node, None)
+            self._attendance.forget(node)
+
+    def _take_in_answered(self, present: Mapping[int, Presence], start: Start, deadline: float) -> None:
+        while answers := self._attendance.answered():
+            for refusal in self._registered_all(answers, present):
+                start.refuse(refusal)
+            if time.monotonic() > deadline:
+                break
+
+    def _settle(self, check: Check, start: Start) -> None:
+        """Set aside, in a deployment, those with whom the algorithm cannot work beside most of the others.
+
+        Only those vote whose numbers the operator waits for. Whoever was refused since one of these had taken its
+        number first is taken in, if it does fit.
+
+        Raises
+        ------
+        FederationError
+            It cannot work with those who are here, nor with enough of them that are a majority.
+        """
+        try:
+            check(self.roster)
+        except FederationError:
+            majority = [] if start.fixed else Roster(start.voters).majority(check)
+            if not majority:
+                raise
+            nodes = {member.node for member in majority}
+            odd = [member for member in self.roster if member.node not in nodes]
+            for member in odd:
+                self.roster.remove(member.node)
+            self._take_in_fitting(odd, check, start, self._fit)
+            self._take_in_fitting(start.rivals, check, start, self._take_in)
+            if len(self.roster) < start.fewest:
+                raise
+
+    def _take_in_fitting(
+        self, members: Iterable[Member], check: Check, start: Start, take_in: Callable[[Member, Check], object]
+    ) -> None:
+        """Take in those whose number is free and with whom the algorithm can work, too; the others are left out."""
+        taken = {member.client_id for member in self.roster}
+        for member in members:
+            if member.client_id in taken:
+                continue
+            start.refused.pop(member.node, None)
+            try:
+                take_in(member, check)
+                taken.add(member.client_id)
+            except FederationError as error:
+                self._note(member, f"left out, for most clients agree without it: {error}")
+                log(WARNING, "not taken in: %s", self._noted[-1].reason)
+
+    def notes(self) -> list[Failure]:
+        """Return what has been noticed about clients since the last call."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    def note(self, losses: Iterable[tuple[int, str]]) -> None:
+        """Have it among the notes what was lost when the run went on, and whose it was; -1: not one client's."""
+        nodes = {member.client_id: member.node for member in self.roster}
+        self._noted += [Failure(client_id, "resume", told, nodes.get(client_id, 0)) for client_id, told in losses]
+
+    def welcome(self, check: Check | None = None) -> list[Failure]:
+        """Forget nodes that left, ask new and restarted ones who they are, and return what was noticed.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Raises FederationError for a roster that the algorithm cannot work with; a node that makes it so is not
+            taken in.
+        """
+        present = self._attendance.present()
+        self._messenger.forget_gone(present)
+        for member in list(self.roster):
+            if member.node not in present:
+                self._forget(member.node)
+        before = {member.node for member in self.roster}
+        failures = (self._query_all if self._own else self._query_on)(present, check)
+        self._name_versions(member for member in self.roster if member.node not in before)
+        return [*self.notes(), *sorted(failures, key=lambda failure: failure.reason)]
+
+    def _query_all(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
+        """Ask each node that is new, or has restarted since it was asked, who it is; return those not taken in."""
+        wanted = [
+            node
+            for node in sorted(present)
+            if node not in self.roster or self._attendance.has_restarted(node, present[node])
+        ]
+        answers = dict(self._messenger.answers([self._attendance.query(node) for node in wanted]))
+        return [refusal.failure for refusal in self._registered_all(answers, present, check)]
+
+    def _query_on(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
+        """Take in those who have answered since, and ask others; nobody waits for their answers.
+
+        Who was refused is asked once more in each round.
+        """
+        self._attendance.left(present)
+        refused = self._registered_all(self._attendance.answered(), present, check)
+        line = f"no answer to the client registration within {attendance.SILENCE:g} s"
+        silent = [
+            Failure(present[node].client_id, REGISTRATION, f"node {node}: {line}", node)
+            for node in self._attendance.name_silent()
+        ]
+        self._attendance.forget_others(self.roster)
+        refused += self._attendance.ask(present)
+        return [*silent, *(refusal.failure for refusal in refused)]
+
+    def _registered_all(
+        self, answers: Mapping[int, Message | str], present: Mapping[int, Presence], check: Check | None = None
+    ) -> list[Refusal]:
+        """Take in the nodes that have said who they are, by node; return those that are refused."""
+        refusals = (self._registered(node, answers[node], present[node], check) for node in sorted(answers))
+        return [refusal for refusal in refusals if refusal is not None]
+
+    def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Refusal | None:
+        """Take in a node that has said who it is, or return why not."""
+        if reply == BUSY and node in self.roster:
+            return None  # restarted, and what it was sent before is not given up yet
+        if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
+            self._forget(node)
+            self._attendance.forget(node)
+            return None  # where it comes back, it is asked again
+        self.roster.remove(node)
+        member = None
+        try:
+            member = self._identified(node, reply, presence)
+            self._take_in(member, check)
+        except FederationError as error:
+            return Refusal(Failure(presence.client_id, REGISTRATION, str(error), node), member)
+        self._attendance.remember(node, presence)
+        return None
+
+    def _identified(self, node: int, reply: Message | str, presence: Presence) -> Member:
+        """Read what a node says of itself and hold it against its key.
+
+        Raises
+        ------
+        FederationError
+            It cannot be read, its key is another client's, or its state is of a round that is far from being reached.
+        """
+        member = _member(reply, node, own=self._own)
+        latest = max([self._origin.sent if self._origin else 0, *self.roster.trained.values()])
+        if member.round > latest + MOST_AHEAD:
+            raise FederationError(f"node {node}: says that its state is of round {member.round}, after round {latest}")
+        if self._keys and member.client_id != presence.client_id:
+            raise FederationError(
+                f"node {node}: says that it is client {member.client_id}, "
+                f"but its key is that of client {presence.client_id} in node-keys"
+            )
+        return member
+
+    def _take_in(self, member: Member, check: Check | None) -> None:
+        self._fit(member, check)
+        if self._is_behind(member):
+            has = f"with its state of round {member.round}" if member.round else "without its state"
+            self._note(
+                member,
+                f"comes {has}, but it has trained until round {self.roster.trained[member.client_id]}: see state-dir",
+            )
+
+    def _fit(self, member: Member, check: Check | None) -> None:
+        """Put a client on the roster, unless its number is taken or it does not fit there."""
+        self.roster.add(member)
+        try:
+            if check is not None:
+                check(self.roster)
+        except FederationError:
+            self.roster.remove(member.node)
+            raise
+
+    def _is_behind(self, member: Member) -> bool:
+        return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
+
+    def _forget(self, node: int) -> None:
+        """Take a node that is not there any more off the roster, where it is on it, and note that it has left."""
+        if node in self.roster:
+            self._note(self.roster.of(node), "its node has left")
+            self.roster.remove(node)
+
+    def _name_versions(self, members: Iterable[Member]) -> None:
+        """Name in one line who runs other versions of what bits depend on than the server does."""
+        here = installed()
+        others = [
+            f"{member} has {' and '.join(odd)}"
+            for member in members
+            if (odd := [f"{name} {value}" for name, value in member.versions.items() if value != here[name]])
+        ]
+        if others:
+            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+            ours = ", ".join(f"{name} {value}" for name, value in here.items())
+            log(WARNING, "versions differ, and bits may: the server has %s; %s%s", ours, "; ".join(others[:5]), more)
+
+    def _note(self, member: Member, what: str) -> None:
+        self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))
+
+    def _check_origin(self) -> None:
+        before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
+        if self._origin is not None and before and all(map(self._is_behind, before)):
+            raise FederationError(
+                f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
+                "the state-dir that they had"
+            )
+
+    def _look(self) -> None:
+        """In a deployment, ask nodes that have come meanwhile who they are."""
+        if not self._own and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + NEWCOMERS
+            present = self._attendance.present()
+            self._attendance.left(present)
+            self._attendance.ask(present)
+
+
+def _member(reply: Message | str, node: int, *, own: bool) -> Member:
+    """Read what a node says of itself, or raise a FederationError that says why there is none.
+
+    Where all nodes are the user's `own`, what a client calls itself is enough.
+    """
+    if isinstance(reply, str):
+        raise FederationError(f"node {node}: {reply}")
+    if reply.has_error():
+        prefix = f"node {node}: "
+        line = reason(reply.error, f"node {node}").removeprefix(prefix)
+        raise FederationError(line if own and line.startswith("client ") else prefix + line)
+    return Member.from_reply(reply)

@@ -1,0 +1,213 @@
+"""The start of a federation: how many clients there are to be, who is missing, and when it may begin."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from itertools import islice
+from logging import WARNING
+from math import inf
+from typing import NamedTuple
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.flower import log
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.roster import Member, Roster
+
+LONGEST_START = 600.0
+"""Seconds that the start of a deployment waits for nodes, where neither key says less."""
+
+PATIENCE = 30.0
+"""Seconds that the start waits for others where all nodes that are here have been refused."""
+
+FIRST_REPORT = 10.0
+"""Seconds until the log says again who is missing; each time, twice as many as before."""
+
+
+class Refusal(NamedTuple):
+    """Why a node was not taken in.
+
+    Parameters
+    ----------
+    failure : Failure
+        The reason.
+    member : Member, optional
+        The client that it says it is, where that could be read and nothing but the others speaks against it.
+    """
+
+    failure: Failure
+    member: Member | None = None
+
+
+class Start:
+    """Decides when a federation begins.
+
+    In a deployment the operator says how many clients there are, and no node's word counts for that. In the local
+    engine and the simulation all nodes are the user's own: without ``clients`` there are as many as most of them say.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    roster : Roster
+        Who has registered so far.
+    fixed : bool
+        Whether all nodes there will ever be are the user's own and here, as in the local engine and the simulation:
+        then all are heard before the start, and one that cannot take part is the user's mistake.
+    listed : collection of int
+        The clients in ``node-keys``.
+
+    Attributes
+    ----------
+    refused : dict of int to Refusal
+        Nodes that were not taken in.
+
+    Raises
+    ------
+    ConfigError
+        A deployment whose operator does not say how many clients there are, or wants more than are listed.
+    """
+
+    def __init__(self, config: RunConfig, roster: Roster, *, fixed: bool, listed: Collection[int] = ()) -> None:
+        if not (fixed or config.clients or config.start_clients or listed):
+            raise ConfigError(
+                "a deployment does not learn from its nodes how many clients there are: set clients, start-clients "
+                "or node-keys"
+            )
+        for key, wanted in (("clients", config.clients), ("start-clients", config.start_clients)):
+            if listed and wanted > len(listed):
+                raise ConfigError(f"{key} = {wanted}: more than the {len(listed)} clients in node-keys")
+        self.config = config
+        self.roster = roster
+        self.fixed = fixed
+        self.refused: dict[int, Refusal] = {}
+        self._numbers = sorted(listed) or range(config.clients)
+        self._hopeless_since = inf
+
+    @property
+    def seconds(self) -> float:
+        """How long to wait for nodes."""
+        if self.config.start_timeout or self.fixed:
+            return self.config.start_timeout or self.config.round_timeout
+        return min(self.config.round_timeout, LONGEST_START)
+
+    @property
+    def fewest(self) -> int:
+        """With how many clients the run may begin at all."""
+        return max(self.config.min_clients, self.config.start_clients)
+
+    def announced(self, pending: int = 0) -> int | None:
+        """Return how many clients there are, as more than half of the nodes say; None where that many do not agree.
+
+        Parameters
+        ----------
+        pending : int
+            Nodes that have not said anything yet.
+        """
+        voters = self.voters
+        votes = Counter(member.clients for member in voters).most_common(1)
+        return next((number for number, count in votes if 2 * count > len(voters) + pending), None)
+
+    @property
+    def voters(self) -> list[Member]:
+        """Those who are here, less those with numbers that nobody waits for: strangers, or who has come early."""
+        return [member for member in self.roster if not self._numbers or member.client_id in self._numbers]
+
+    def may_begin(self, pending: int) -> bool:
+        """Say whether there is nobody left to wait for."""
+        if self.fixed:
+            wanted = self.config.clients or self.announced(pending)
+            return not pending and wanted is not None and len(self.roster) + len(self.refused) >= wanted
+        here = self._here()
+        if self.config.start_clients and len(here) >= self.fewest:
+            return True
+        if self.config.clients:
+            return len(here) >= self.config.clients
+        return bool(self._numbers) and (here | self._failed()).issuperset(self._numbers)
+
+    def hopeless(self, pending: int, now: float) -> bool:
+        """Say whether for `PATIENCE` seconds all that are here have been refused, as by a mistake in the run config."""
+        if pending or len(self.roster) or not self.refused:
+            self._hopeless_since = inf
+            return False
+        self._hopeless_since = min(self._hopeless_since, now)
+        return now - self._hopeless_since > PATIENCE
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Leave a node out, and say so where others go on meanwhile."""
+        self.refused[refusal.failure.node] = refusal
+        if not self.fixed:
+            log(WARNING, "not taken in: %s", refusal.failure.reason)
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Why nodes were not taken in, by node."""
+        return [refusal.failure for _, refusal in sorted(self.refused.items())]
+
+    @property
+    def rivals(self) -> list[Member]:
+        """Those who were not taken in since somebody else had taken their number, by node."""
+        return [refusal.member for _, refusal in sorted(self.refused.items()) if refusal.member]
+
+    def check_refused(self) -> None:
+        """Refuse to begin where the user's own clients cannot take part: each of ``clients``, or all there are.
+
+        Raises
+        ------
+        FederationError
+            The first reason.
+        """
+        if self.fixed and self.refused and (self.config.clients or not len(self.roster)):
+            raise FederationError(next(iter(self.refused.values())).failure.reason)
+
+    def check_enough(self) -> None:
+        """Refuse to begin with too few clients.
+
+        Raises
+        ------
+        FederationError
+            Names the key that asks for more, and why some were not taken in.
+        """
+        if len(self.roster) < self.fewest:
+            key = "min-clients" if self.config.min_clients == self.fewest else "start-clients"
+            reasons = [failure.reason for failure in self.failures]
+            more = [f"{len(reasons) - 3} more were refused"] if len(reasons) > 3 else []
+            raise FederationError(
+                "; ".join([f"{key} = {self.fewest}, but there are {len(self.roster)} clients", *reasons[:3], *more])
+            )
+
+    def missing(self, pending: int = 0) -> str:
+        """Say in words who is not here yet."""
+        numbers = self._numbers
+        if not numbers and self.fixed:
+            numbers = range(self.announced(pending) or 0)
+        elif not numbers:
+            return f"{len(self.roster)} of start-clients = {self.config.start_clients} clients are here"
+        if not numbers:
+            said = _said(self.roster)
+            return f"the nodes do not agree on how many there are: {said}" if said else "no client is here"
+        here = {member.client_id for member in self.roster}.intersection(numbers)
+        count = len(numbers) - len(here)
+        missing = ", ".join(map(str, islice((number for number in numbers if number not in here), 5)))
+        more = f" and {count - 5} more" if count > 5 else ""
+        return f"{len(here)} of {len(numbers)} clients are here; missing: client {missing}{more}"
+
+    def disagreeing(self) -> Iterable[tuple[Member, int]]:
+        """Go through the clients that say another number than most, with the number that most say."""
+        announced = self.announced()
+        if announced is not None:
+            yield from ((member, announced) for member in self.roster if member.clients != announced)
+
+    def _here(self) -> set[int]:
+        """Return the clients that are here, less those with numbers that no client has."""
+        return {member.client_id for member in self.voters}
+
+    def _failed(self) -> set[int]:
+        """Return the clients that, by their keys, have said that they cannot take part."""
+        return {refusal.failure.client_id for refusal in self.refused.values()} - {-1}
+
+
+def _said(roster: Roster) -> str:
+    first: dict[int, Member] = {}
+    for member in roster:
+        first.setdefault(member.clients, member)
+    return ", ".join(f"{member} says {number}" for number, member in islice(first.items(), 3))

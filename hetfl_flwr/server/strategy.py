@@ -1,0 +1,69 @@
+"""What the server's loop asks of a strategy."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.server.exchange import Reply
+from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.spec import PayloadSpec
+
+
+class FederatedStrategy(Protocol):
+    """What the server's loop asks of a strategy, beside Flower's own hooks.
+
+    `strategies.base.KnowledgeStrategy` and `strategies.weights.WeightStrategy` fulfil it for all algorithms.
+
+    Attributes
+    ----------
+    heterogeneous : bool
+        Whether clients may have different architectures, with the default hyper-parameters.
+    width : int
+        Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own.
+    sharing : Sharing or None
+        What is needed of the clients' public samples. None: nothing.
+    asynchronous : bool
+        Whether each client is answered as soon as it has uploaded, without waiting for the others.
+    takes_messages : bool
+        Whether `aggregate_replies` needs the clients' messages, as Flower's own strategies do. False: their arrays.
+    """
+
+    heterogeneous: bool
+    width: int
+    sharing: Sharing | None
+    asynchronous: bool
+    takes_messages: bool
+
+    def check(self, roster: Roster) -> None:
+        """Raise a FederationError for clients that the algorithm cannot work with; called again when one joins."""
+
+    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+        """Check the federation and return what the server knows before round 1."""
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Return what a client is to send."""
+
+    def most_samples(self, member: Member) -> int:
+        """Return the largest ``num-examples`` that a client may say."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Write one message to each client of the round."""
+
+    def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord | None:
+        """Return what the server knows after a round: replies, at least one, that weigh anything, by client id."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask each client to measure its model."""
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Take note of what clients have measured."""
+
+    def summary(self) -> None:
+        """Log the hyper-parameters."""

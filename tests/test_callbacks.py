@@ -1,0 +1,278 @@
+"""Callbacks: told of the begin, of every round and of the end; one that raises takes nothing with it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetfl_flwr import ConfigError, RoundCallback, RunConfig, RunInfo, run
+from hetfl_flwr.errors import TooFewClients
+from hetfl_flwr.runs.callbacks import added, own_callbacks, told
+from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.schema import Round, Summary
+
+SMALL = {"models": "mlp", "clients": 2, "rounds": 3, "local_batches": 1, "progress": False}
+
+
+class Seen:
+    """A callback that derives from nothing."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def begin(self, run: RunInfo) -> None:
+        self.told.append((run.after, [entry.round for entry in run.rounds]))
+
+    def round(self, entry: Round) -> None:
+        self.told.append((entry.round, entry.accuracy))
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        self.told.append((summary["accuracy"], error))
+
+
+class Written(RoundCallback):
+    """Looks at what is in the run folder when a round is told."""
+
+    def begin(self, run: RunInfo) -> None:
+        assert (run.dataset, run.engine, run.config.clients) == ("digits", "local", 2)
+        self.folder, self.lines, self.ended = run.folder, list[int](), False
+
+    def round(self, entry: Round) -> None:
+        self.lines.append(len((self.folder / "rounds.jsonl").read_text().splitlines()))
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        assert json.loads((self.folder / "summary.json").read_text()) == summary
+        self.ended = True
+
+
+class Broken(RoundCallback):
+    """Changes all that it is given, and raises where it is to."""
+
+    def __init__(self, *, where: str = "round") -> None:
+        self.where, self.told = where, list[str]()
+
+    def begin(self, run: RunInfo) -> None:
+        self._raises("begin")
+
+    def round(self, entry: Round) -> None:
+        entry.clients.clear()
+        entry.accuracy = 1.0
+        self._raises("round")
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        summary.clear()  # type: ignore[attr-defined]
+        self._raises("end")
+
+    def _raises(self, where: str) -> None:
+        self.told.append(where)
+        if where == self.where:
+            raise RuntimeError("no\nconnection")
+
+
+def accuracies(folder: Path) -> list[tuple[int, float]]:
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [(line["round"], line["accuracy"]) for line in lines]
+
+
+def test_a_callback_sees_every_round_with_its_accuracy_after_the_run_folder_has_it(tmp_path):
+    seen, written = Seen(), Written()
+    result = run("fedhe", callbacks=[seen, written], out=tmp_path / "run", **SMALL)
+    assert seen.told == [(None, []), *accuracies(result.folder), (result.summary["accuracy"], None)]
+    assert len(seen.told) == 1 + 4 + 1
+    assert (written.lines, written.ended) == ([1, 2, 3, 4], True)
+
+
+@pytest.mark.parametrize("where", ["begin", "round", "end"])
+def test_a_callback_that_raises_is_named_and_takes_nothing_with_it(tmp_path, capsys, where):
+    """It is told no more; the others are told everything, and the run is the same as without it."""
+    expected = run("fedhe", out=tmp_path / "without", **SMALL)
+    capsys.readouterr()
+    broken, seen = Broken(where=where), Seen()
+    result = run("fedhe", callbacks=[broken, seen], out=tmp_path / "with", **SMALL)
+    assert capsys.readouterr().err == (
+        "callback Broken has failed, and is told no more of this run: RuntimeError: no connection\n"
+    )
+    assert broken.told == {"begin": ["begin"], "round": ["begin", "round"]}.get(
+        where, ["begin", "round", "round", "round", "round", "end"]
+    )
+    assert seen.told == [(None, []), *accuracies(expected.folder), (expected.summary["accuracy"], None)]
+    for name in ("rounds.jsonl", "clients.json", "knowledge.safetensors"):
+        found, wanted = ((one.folder / name).read_bytes() for one in (result, expected))
+        assert (_timeless(found) if name == "rounds.jsonl" else found) == (
+            _timeless(wanted) if name == "rounds.jsonl" else wanted
+        )
+
+
+def _timeless(lines: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) | {"seconds": 0} for line in lines.splitlines()]
+
+
+def test_a_resumed_run_says_after_which_round_it_goes_on_and_what_it_has(tmp_path, caplog):
+    run("fedhe", out=tmp_path / "run", **SMALL)
+    seen = Seen()
+    result = run("fedhe", callbacks=[seen], out=tmp_path / "run", resume=True, rounds=5, progress=False)
+    begin, *rounds, _ = seen.told
+    assert begin == (3, [0, 1, 2, 3])
+    assert rounds == accuracies(result.folder)[4:]
+    assert [number for number, _ in rounds] == [4, 5]
+
+
+def test_how_a_run_ended_is_told(make_config, run_federation, tmp_path):
+    """A round of too few replies is written down, and nobody else is told: the run has not got there."""
+    (tmp_path / "telling.py").write_text(
+        "TOLD = []\n"
+        "class Telling:\n"
+        "    def begin(self, run): pass\n"
+        "    def round(self, entry): TOLD.append(entry.round)\n"
+        "    def end(self, summary, error): TOLD.append(type(error).__name__)\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        config = make_config(clients=2, checkpoint_every=1, callbacks="telling:Telling")
+        run_federation(config)
+        again = config.with_values({"resume": True, "rounds": 4})
+        patch.setattr("strategies.fedhe.FedHe.most_samples", lambda self, member: 0)
+        with pytest.raises(TooFewClients):
+            run_federation(again)
+        assert sys.modules["telling"].TOLD == [0, 1, 2, "NoneType", "TooFewClients"]
+    folder = Path(config.output_dir)
+    assert [number for number, _ in accuracies(folder)] == [0, 1, 2, 3]
+    assert Checkpoint.read(folder).round == 2
+
+
+def test_an_end_is_told_to_all_and_results_come_first():
+    told_of: list[Any] = []
+
+    class One(RoundCallback):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def round(self, entry: Round) -> None:
+            told_of.append(self.name)
+
+        def end(self, summary: Summary, error: BaseException | None) -> None:
+            told_of.append((self.name, type(error).__name__))
+            if self.name == "results":
+                raise OSError("the disk is full")
+
+    def play() -> None:
+        run_info = RunInfo(RunConfig(), Path(), "local", "digits")
+        with told([One("results"), One("other")], run_info, dict) as tell:  # type: ignore[arg-type]
+            tell(Round.blank(0, 0.0))
+
+    with pytest.raises(OSError, match="the disk is full"):
+        play()
+    assert told_of == ["results", "other", ("results", "NoneType"), ("other", "OSError")]
+
+
+def test_checkpoints_are_written_before_users_callbacks_are_told(make_config, run_federation):
+    """Whatever a callback does to this process, the round is not lost."""
+    newest: list[int] = []
+
+    class Dies(RoundCallback):
+        def round(self, entry: Round) -> None:
+            newest.append(int(checkpoints(Path(config.output_dir))[0].name.removeprefix("round-")))
+            if entry.round == 1:
+                raise SystemExit
+
+    config = make_config(checkpoint_every=1)
+    with added([Dies()]), pytest.raises(SystemExit):
+        run_federation(config)
+    assert newest == [0, 1]
+    resumed = run_federation(config.with_values({"resume": True}))
+    assert [number for number, _ in accuracies(resumed)] == [0, 1, 2]
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+MODULE = """
+import json
+class Lines:
+    def begin(self, run): self.folder = run.folder
+    def round(self, entry):
+        with (self.folder / "mine.txt").open("a") as file:
+            file.write(f"{entry.round} {entry.accuracy}\\n")
+    def end(self, summary, error): pass
+class Half:
+    def begin(self, run): pass
+class Needs(Lines):
+    def __init__(self, what): pass
+thing = Lines()
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of a user's, under a name of its own in each test."""
+    name = f"mine_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    (tmp_path / f"{name}_broken.py").write_text("raise RuntimeError('no licence')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_the_run_config_names_callbacks(tmp_path, module):
+    """From Python as well, beside objects; the names are part of the run folder, and a resumed run may change them."""
+    seen = Seen()
+    result = run("fedhe", callbacks=[f"{module}:Lines", seen], out=tmp_path / "run", **SMALL)
+    written = [f"{number} {accuracy}" for number, accuracy in accuracies(result.folder)]
+    assert (result.folder / "mine.txt").read_text().splitlines() == written
+    assert result.config["callbacks"] == f"{module}:Lines"
+    assert len(seen.told) == 6
+    again = run("fedhe", out=result.folder, resume=True, rounds=4, settings={"callbacks": ""}, progress=False)
+    assert (result.folder / "mine.txt").read_text().splitlines() == written
+    assert again.summary["rounds"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("{}", "expected package.module:Class, or several separated by commas"),
+        ("{}:", "expected package.module:Class"),
+        ("{}:Lines,", "expected package.module:Class"),
+        ("no_such_module_here:Lines", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_here'"),
+        ("{}_broken:Lines", "cannot be imported: RuntimeError: no licence"),
+        ("{}:Line", "unknown class of module"),
+        ("{}:thing", "is no class, but of type Lines"),
+        ("{}:json", "is no class, but of type module"),
+        ("{}:Half", "Half has no method round, end; a callback has begin, round and end"),
+        ("{}:Needs", "cannot be built without arguments: TypeError: "),
+    ],
+)
+def test_a_name_that_leads_to_no_callback_is_one_line_before_anything_is_computed(
+    tmp_path, module, refusal, name, said, make_config, run_federation
+):
+    name = name.format(module)
+    line = refusal(ConfigError, lambda: run_federation(make_config(callbacks=name)))
+    assert line.startswith(f"callbacks = '{name}': ")
+    assert said in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [(3, "callbacks: int has no method begin, round, end;"), (Broken(), None), (Broken, None), (dict, "no method")],
+)
+def test_an_object_that_is_no_callback_is_refused_and_a_class_is_built(tmp_path, refusal, thing, said):
+    if said is None:
+        assert run("fedhe", callbacks=[thing], out=tmp_path / "run", **SMALL).summary["rounds"] == 3
+        return
+    assert said in refusal(ConfigError, lambda: run("fedhe", callbacks=[thing], out=tmp_path / "run", **SMALL))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_refuses_a_bad_name_with_status_2(tmp_path, monkeypatch, capsys):
+    from simulations.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["hetfl", "run", "fedhe", "--out", str(tmp_path / "r"), "--set", "callbacks=x:Y"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("hetfl: callbacks = 'x:Y': module 'x' cannot be imported: ")
+    assert not (tmp_path / "r").exists()
+
+
+def test_there_are_no_callbacks_by_default():
+    assert own_callbacks(RunConfig()).callbacks == {}
