@@ -39,6 +39,8 @@ DPI = 150
 LETTERS, HANDLE_WIDTH = 14, 10
 """Of a legend: characters on an inch, and those that a line's sample takes."""
 LONGEST_LABEL = 200
+NARROW = 100
+"""An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
 PAGE_SIZE, SMALL_SIZE = (5, 3.4), (2.2, 1.15)
 """Of figures in a page, which shows a small one for each client; inches."""
 MOST_CELLS = 400
@@ -496,7 +498,7 @@ def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.f
 
 def _draw_costs(axes: Axes, courses: Sequence[Course]) -> list[Line2D]:
     """Draw accuracy over payload, and return the lines of those that send nothing."""
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     free = [_draw_free(axes, course) for course in courses if course.free]
     _dress(axes, None)
@@ -509,7 +511,11 @@ def _draw_costs(axes: Axes, courses: Sequence[Course]) -> list[Line2D]:
         if not course.free:
             _draw_course(axes, course, np.where(course.payload > 0, course.payload, np.nan))
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high < NARROW * low:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     return free
 
 

@@ -6,6 +6,7 @@ Accuracies are fractions in [0, 1].
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.plots import (
     COLOURS,
     Course,
@@ -27,7 +29,6 @@ from simulations.reports.plots import (
     run_courses,
 )
 from simulations.reports.runs import Group, Run, client_scores, curve
-from simulations.reports.tables import NOTHING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,7 +127,8 @@ def _inline(draw: Callable[[], Figure], name: str, told: str) -> Markup:
     from matplotlib import style
 
     file = BytesIO()
-    with style.context({"svg.fonttype": "none", "svg.hashsalt": name}, after_reset=True):
+    with style.context({"svg.fonttype": "none", "svg.hashsalt": name}, after_reset=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the page's font is the reader's
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         draw().savefig(file, format="svg", transparent=True, metadata=nothing)
     svg = ElementTree.fromstring(file.getvalue())
