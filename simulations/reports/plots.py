@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -41,8 +42,8 @@ LETTERS, HANDLE_WIDTH = 14, 10
 LONGEST_LABEL = 200
 NARROW = 100
 """An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
-PAGE_SIZE, SMALL_SIZE = (5, 3.4), (2.2, 1.15)
-"""Of figures in a page, which shows a small one for each client; inches."""
+PAGE_SIZE, PAGE_LINE, SMALL_SIZE = (5, 2.9), 0.2, (2.2, 1.15)
+"""Of a figure in a page, of each line of its legend below that, and of a figure of one client; inches."""
 MOST_CELLS = 400
 """Up to so many cells of a heat map each one bears its number."""
 MOST_CLIENT_TICKS, MOST_CLASS_TICKS = 40, 20
@@ -229,7 +230,7 @@ def rounds_figure(courses: Sequence[Course]) -> Figure:
     for course in courses:
         _draw_course(axes, course, course.rounds)
     _dress(axes, None)
-    _name_below(figure, axes)
+    figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
     return _literal(figure)
 
 
@@ -237,7 +238,7 @@ def payload_figure(courses: Sequence[Course]) -> Figure:
     """Return accuracy over payload bytes as a figure in a page, which has its title; each course has a point."""
     figure, axes = _page_figure()
     _draw_costs(axes, courses)
-    _name_below(figure, axes)
+    figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
     return _literal(figure)
 
 
@@ -539,12 +540,14 @@ def _name_free(axes: Axes, free: Sequence[Line2D]) -> None:
         axes.legend(handles=free, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
 
 
-def _name_below(figure: Figure, axes: Axes) -> None:
-    """Write what the lines of some axes are below all of them."""
+def _name_below(figure: Figure, axes: Axes) -> int:
+    """Write what the lines of some axes are below all of them, and return in how many lines of text."""
     handles, labels = axes.get_legend_handles_labels()
-    longest = max(len(line) for label in labels for line in label.splitlines())
+    lines = [label.splitlines() for label in labels]
+    longest = max(len(line) for each in lines for line in each)
     columns = max(1, min(len(labels), int(LETTERS * figure.get_figwidth()) // (longest + HANDLE_WIDTH)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    return ceil(sum(map(len, lines)) / columns)
 
 
 def _dress(axes: Axes, what: str | None) -> None:
