@@ -2,32 +2,35 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
 from test_report import LINES, SILENT, client, finish, line, make
 
 from hetfl_flwr.errors import RunFolderError
 from simulations.cli import main
-from simulations.reports.charts import MOST_POINTS
 from simulations.reports.html import write_report
+from simulations.reports.svg import MOST_POINTS, MOST_SMALL_POINTS
 
 EVIL = "<script>alert(1)</script> & \"quoted\" 'too'"
 BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
 
 
 class Page(HTMLParser):
-    """A page read back: tags with their attributes, tables by caption, and the text between tags."""
+    """A page read back: tags with their attributes, tables by caption, texts of pictures, and all text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.tables: dict[str, list[list[str]]] = {}
         self.words = ""
+        self.labels: list[tuple[str, dict[str, str | None]]] = []
         self._caption: str | None = None
         self._rows: list[list[str]] = []
         self.feed(path.read_text())
@@ -48,6 +51,8 @@ class Page(HTMLParser):
         last = self.tags[-1][0] if self.tags else ""
         if last == "caption" and self._caption is not None:
             self._caption += data
+        elif last == "text" and data.strip():
+            self.labels.append((data, self.tags[-1][1]))
         elif last in ("th", "td") and self._rows and self._rows[-1]:
             self._rows[-1][-1] += data.strip()
 
@@ -61,6 +66,15 @@ class Page(HTMLParser):
     def column(self, caption: str, name: str) -> list[str]:
         heads, *rows = self.tables[caption]
         return [row[heads.index(name)] for row in rows]
+
+    def strokes(self, colour: int) -> list[tuple[str, list[tuple[float, float]]]]:
+        """Return the style and the points of each line of a colour, those of legends among them."""
+        drawn = [(str(one.get("style")), str(one["d"])) for one in self.of("path")]
+        return [
+            (style, [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", path)])
+            for style, path in drawn
+            if f"stroke: var(--c{colour})" in style
+        ]
 
 
 def report(folders: list[Path], path: Path) -> Page:
@@ -85,11 +99,13 @@ def test_one_run(tmp_path: Path) -> None:
         ["payload", "300 bytes", "300 bytes", "600 bytes", "200 bytes"],
         ["on the wire", "3.0 kB", "3.0 kB", "6.0 kB", "2.0 kB"],
     ]
-    told = [svg["aria-label"] for svg in page.of("svg") if "chart" in (svg.get("class") or "")]
-    assert told == [
-        "Accuracy over rounds. mean over clients: from 10.0 % to 80.0 %.",
-        "Accuracy over payload. fedhe: from 50.0 % to 80.0 %.",
+    assert [(svg["role"], svg["aria-label"]) for svg in page.of("svg")] == [
+        ("img", "Accuracy over rounds. mean over clients: from 10.0 % to 80.0 %."),
+        ("img", "Accuracy over payload. fedhe: from 50.0 % to 80.0 %."),
+        ("img", "client 0: 0.0 % to 70.0 %"),
+        ("img", "client 1: 20.0 % to 90.0 %"),
     ]
+    assert "Band: from the lowest client to the highest." in page.words
     assert page.column("Settings that differ from the defaults", "key") == ["dataset", "rounds", "output-dir"]
     assert {"algorithm", "partition"} <= set(page.column("Settings as by default", "key"))
 
@@ -102,16 +118,17 @@ def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
 
 
 def test_points_lie_where_their_numbers_are(tmp_path: Path) -> None:
-    """Rounds 0 to 2 from x = 56 to 504, 10 to 80 % on an axis from 0 to 100 % from y = 252 up to 10."""
+    """Rounds 0 to 2 right above their ticks, accuracies as far from one another as ticks that differ as much."""
     lines = [line(0, [0.1]), line(1, [0.5]), line(2, [0.8])]
     page = report([make(tmp_path / "run", lines)], tmp_path)
-    drawn = next(shape["points"] for shape in page.of("polyline") if shape["class"] == "line c0 d0")
-    points = [tuple(map(float, point.split(","))) for point in str(drawn).split()]
-    low, high = 252.0, 252 - (252 - 10)
-    ticks = [0.0, 0.2, 0.4, 0.6, 0.8]
-    expected = [low - (low - high) * (y - ticks[0]) / (ticks[-1] - ticks[0]) for y in (0.1, 0.5, 0.8)]
-    assert [x for x, _ in points] == [56, 280, 504]
-    assert [y for _, y in points] == pytest.approx(expected, abs=0.06)
+    points = max((drawn for _, drawn in page.strokes(0)), key=len)
+    ticks = dict(page.labels[::-1])  # of the first picture, where both have such a tick
+    assert [x for x, _ in points] == pytest.approx([float(ticks[tick]["x"] or "") for tick in "012"])
+    low, high = (float(ticks[tick]["y"] or "") for tick in ("20%", "70%"))
+    (_, first), (_, second), (_, third) = points
+    assert (first - second) / 0.4 == pytest.approx((low - high) / 0.5)
+    assert (second - third) / 0.3 == pytest.approx((low - high) / 0.5)
+    assert low - 0.1 * (high - low) / 0.5 - first == pytest.approx(3.8, abs=0.5)  # half a letter's height
 
 
 def test_several_runs(tmp_path: Path) -> None:
@@ -130,8 +147,17 @@ def test_several_runs(tmp_path: Path) -> None:
     assert ["rounds", "3", "1"] in differing
     assert not any(row[0] == "dataset" for row in differing)
     assert "Not on equal terms" in page.words
-    assert [band["class"] for band in page.of("polygon")] == ["band c0", "band c0"]
-    assert [one["class"] for one in page.of("polyline") if "c1" in str(one["class"])] == ["line c1 d0", "line c1 d1"]
+    bands = [one["style"] for one in page.of("use") if "fill-opacity" in str(one["style"])]
+    assert bands == ["fill: var(--c0); fill-opacity: 0.2"] * 2
+    assert page.words.count("Band: one standard deviation over seeds each way.") == 2
+    local = [(points[0][1] == points[-1][1], "dash" in style) for style, points in page.strokes(1) if "none" in style]
+    assert local[::2] == [(False, False), (True, True)]  # each before its line in the legend
+    assert {"fedhe, 2 seeds", "local", "local: sends nothing (last accuracy)"} <= {text for text, _ in page.labels}
+    told = [str(svg["aria-label"]) for svg in page.of("svg")][:2]
+    assert told == [
+        "Accuracy over rounds. fedhe, 2 seeds: from 15.0 % to 85.0 %; local: from 10.0 % to 40.0 %.",
+        "Accuracy over payload. fedhe, 2 seeds: from 60.0 % to 85.0 %; local: from 10.0 % to 40.0 %.",
+    ]
     assert len([one for one in page.of("details") if one.get("class") == "run"]) == 3
 
 
@@ -143,26 +169,79 @@ def test_nothing_from_a_run_folder_is_markup(tmp_path: Path) -> None:
     for folders in ([folder], [folder, make(tmp_path / "plain")]):
         page = report(folders, tmp_path)
         assert page.words.count(EVIL) > 3
-        assert (
-            page.of("script")
-            == page.of(
-                "b",
-            )[:0]
-        )
+        assert page.of("script") == []
         assert "<b>run" in page.words
+        assert any(EVIL.split()[0] in text for text, _ in page.labels)
+
+
+@pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $", "bell\x07\x1b[31m", "\u4e2d\u6587", "x" * 5000])
+@pytest.mark.filterwarnings("error")
+def test_any_name_is_drawn_as_it_is(tmp_path: Path, name: str) -> None:
+    """No formula is read in it, and what cannot be printed is escaped; a very long one loses its middle."""
+    folders = [make(tmp_path / "run", algorithm=name), make(tmp_path / "other")]
+    page = report(folders, tmp_path)
+    labels = [text for text, _ in page.labels]
+    shown = {"bell\x07\x1b[31m": r"bell\x07\x1b[31m", "x" * 5000: "x" * 40}.get(name, name)
+    assert shown in labels
+    assert len("".join(labels)) < 1000
+
+
+def test_a_run_that_sends_nothing_has_no_picture_of_payload(tmp_path: Path) -> None:
+    page = report([make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
+    told = [str(svg["aria-label"]).partition(":")[0] for svg in page.of("svg")]
+    assert told == ["Accuracy over rounds. mean over clients", "client 0", "client 1"]
+    assert "No payload was sent" in page.words
+
+
+def test_the_global_model_is_a_line_of_its_own(tmp_path: Path) -> None:
+    lines = [line(0, [0.2, 0.4], global_accuracy=0.25), line(1, [0.4, 0.6], global_accuracy=0.35)]
+    page = report([make(tmp_path / "run", lines)], tmp_path)
+    assert str(page.of("svg")[0]["aria-label"]).endswith("; global model: from 25.0 % to 35.0 %.")
+    assert "global model" in {text for text, _ in page.labels}
+
+
+def test_of_very_many_clients_none_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make(tmp_path / "run")
+    for most, pictures in ((2, 4), (1, 2)):
+        monkeypatch.setattr("simulations.reports.svg.MOST_SMALL_PICTURES", most)
+        assert len(report([folder], tmp_path).of("svg")) == pictures
+
+
+def test_equal_runs_have_equal_pages_however_matplotlib_is_set_up(tmp_path: Path) -> None:
+    folders = [make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")]
+    first, second = tmp_path / "first.html", tmp_path / "second.html"
+    write_report(folders, first)
+    with mpl.rc_context({"text.color": "white", "axes.edgecolor": "white", "font.size": 20, "svg.fonttype": "path"}):
+        write_report(folders, second)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_pictures_follow_the_colours_of_the_page(tmp_path: Path) -> None:
+    """All but grids, whose grey reads on both."""
+    page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
+    styles = [str(attributes["style"]) for tag, attributes in page.tags if "style" in attributes and tag != "td"]
+    colours = {colour for style in styles for colour in re.findall(r"(?:fill|stroke): ([^;]+)", style)}
+    assert colours == {"none", "currentColor", "var(--c0)", "var(--c1)", "var(--c7)", "#b0b0b0"}
+    assert not any("fill" in str(attributes["style"]) for _, attributes in page.labels)  # theirs is the page's
 
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
     assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"} == set()
     links = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
-    assert [value for value in links if not str(value).startswith("data:")] == []
+    inner = {str(value).removeprefix("#") for value in links if str(value).startswith("#")}
+    assert [value for value in links if not str(value).startswith(("data:", "#"))] == []
     assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
     policy = next(meta["content"] for meta in page.of("meta") if meta.get("http-equiv") == "Content-Security-Policy")
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     text = (tmp_path / "report.html").read_text()
     assert "@import" not in text
-    assert "url(" not in text
+    inner |= set(re.findall(r"url\(#(\w+)\)", text))
+    assert text.count("url(") == len(re.findall(r"url\(#\w+\)", text))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert inner == set(ids)
+    assert len(page.of("style")) == 1
 
 
 def test_who_had_which_rows_comes_from_the_data(tmp_path: Path, make_config: Any, run_federation: Any) -> None:
@@ -199,12 +278,17 @@ def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
 
 def test_a_long_run_is_small(tmp_path: Path) -> None:
     """Ten clients and 3,000 rounds in less than 300 kB, not the 2 MB of rounds.jsonl; the ends of a line are there."""
-    lines = [line(number, [number / 3000] * 10) for number in range(3001)]
+    lines = [line(number, [(number * 617 % 1000) / 1000] * 10) for number in range(3001)]
     page = report([make(tmp_path / "run", lines, rounds=3000)], tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 300_000
-    points = [str(drawn["points"]).split() for drawn in page.of("polyline")]
-    assert max(map(len, points)) == MOST_POINTS
-    assert (points[0][0], points[0][-1]) == ("56,252", "504,10")
+    drawn = [points for _, points in page.strokes(0) if len(points) > 10]
+    over_rounds, _, *clients = drawn
+    assert len(clients) == 10
+    assert MOST_POINTS / 2 < len(over_rounds) <= MOST_POINTS
+    assert all(MOST_SMALL_POINTS / 2 < len(points) <= MOST_SMALL_POINTS for points in clients)
+    ticks = dict(page.labels[::-1])
+    first, later = (float(ticks[tick]["x"] or "") for tick in ("0", "2000"))
+    assert [over_rounds[0][0], over_rounds[-1][0]] == pytest.approx([first, first + 1.5 * (later - first)])
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,5 +350,10 @@ def test_the_page_in_a_browser(tmp_path: Path, browser: Any, scheme: str) -> Non
     assert all(width > 20 and height > 5 for width, height in sizes)
     lightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
     assert (page.evaluate(lightness) > 384) == (scheme == "light")
+    for element, colour in (("svg text", "fill"), ("svg use[style*=currentColor]", "stroke")):
+        ink = f"getComputedStyle(document.querySelector('{element}')).{colour}"
+        assert (page.evaluate(lightness.replace("getComputedStyle(document.body).backgroundColor", ink)) < 384) == (
+            scheme == "light"
+        )
     assert len(page.screenshot(full_page=True)) > 20_000
     context.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from matplotlib import rc_context
 from matplotlib.image import imread
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +17,17 @@ from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord, Round, round_line, summary_file
 from hetfl_flwr.runs.tables import client_table
 from simulations.cli import main
-from simulations.reports.plots import compare_figure, plot_compare, plot_run, run_figure
+from simulations.reports.plots import (
+    compare_figure,
+    costs_figure,
+    course_of,
+    payload_figure,
+    plot_compare,
+    plot_run,
+    rounds_figure,
+    run_figure,
+    write_figure,
+)
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
 from simulations.reports.tables import compare_table, summary_table, unequal_terms
 
@@ -428,6 +439,35 @@ def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
     assert list(flat.get_ydata()) == [0.4, 0.4]
     assert list(course.get_xdata())[1:] == [200, 600]
     assert over_bytes.get_xscale() == "log"
+
+
+def test_a_band_ends_where_accuracies_do(tmp_path: Path) -> None:
+    """Of 1.0 and 0.6, of 0.0 and 0.4: 0.8 + 0.28 is above 1, 0.2 - 0.28 below 0."""
+    seeds = [[line(0, [low]), line(1, [high])] for low, high in ((0.0, 1.0), (0.4, 0.6))]
+    runs = [load_run(make(tmp_path / str(seed), lines, seed=seed)) for seed, lines in enumerate(seeds)]
+    (band,) = compare_figure(runs).axes[0].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0, 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_of_many_methods_leave_room_for_their_lines(tmp_path: Path) -> None:
+    (group,) = group_runs([load_run(make(tmp_path / "run"))])
+    courses = [course_of(replace(group, label=f"{number} " + "long name " * 15), number) for number in range(30)]
+    for draw in (rounds_figure, payload_figure):
+        figure = draw(courses)
+        figure.draw_without_rendering()
+        inches = figure.axes[0].get_position().height * figure.get_figheight()
+        assert inches > 2, draw
+
+
+@pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $"])
+def test_names_with_dollar_signs_are_no_formulas(tmp_path: Path, name: str) -> None:
+    run = load_run(make(tmp_path / "run", algorithm=name, dataset=name))
+    for number, figure in enumerate((run_figure(run), compare_figure([run]), costs_figure([run]))):
+        with rc_context({"svg.fonttype": "none"}):
+            write_figure(figure, tmp_path / f"{number}.svg")
+        assert name in (tmp_path / f"{number}.svg").read_text()
 
 
 def test_run_stopped_before_it_trained_is_not_said_to_send_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Run folders as one HTML file that needs nothing else: no script, no network; to be read, sent on and printed.
 
-Pictures are SVG in the page and follow its colours, light or dark; a point tells its numbers where the pointer rests
-on it. All that comes from a run folder is escaped. Accuracies are fractions in [0, 1], bytes in powers of 1000.
+Pictures are SVG in the page and follow its colours, light or dark. All that comes from a run folder is escaped.
+Accuracies are fractions in [0, 1], bytes in powers of 1000.
 """
 
 from __future__ import annotations
@@ -23,18 +23,9 @@ from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord
 from hetfl_flwr.runs.tables import NOTHING
-from simulations.reports.charts import (
-    FRAME,
-    SMALL,
-    SmallChart,
-    in_bytes,
-    over_bytes,
-    over_rounds,
-    percent,
-    small_charts,
-)
 from simulations.reports.page import PAGE, STYLE
 from simulations.reports.runs import Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
+from simulations.reports.svg import Picture, of_clients, over_payload, over_rounds, percent
 from simulations.reports.tables import compare_table, privacy, shared_terms, unequal_terms
 
 if TYPE_CHECKING:
@@ -77,7 +68,7 @@ class Part:
     facts: list[tuple[str, str]]
     traffic: Sheet
     clients: Sheet
-    small: list[SmallChart]
+    small: list[Picture]
     failures: Sheet | None
     changed: Sheet
     unchanged: Sheet
@@ -146,11 +137,9 @@ def report_page(runs: Sequence[Run]) -> str:
         unequal=unequal,
         comparison=_comparison(runs, unequal) if several else None,
         differing=_differing(groups) if several else None,
-        charts=[chart for chart in (over_rounds(groups), over_bytes(groups)) if chart is not None],
+        pictures=[picture for picture in (over_rounds(groups), over_payload(groups)) if picture is not None],
         parts=[_part(run, split) for run, split in zip(runs, splits, strict=True)],
         splits=[_split_part(split) for split in dict.fromkeys(splits)],
-        frame=FRAME,
-        small=SMALL,
     )
 
 
@@ -197,7 +186,7 @@ def _part(run: Run, split: Split | str) -> Part:
         facts=_facts(run),
         traffic=_traffic(run),
         clients=_clients(run, split),
-        small=small_charts(run),
+        small=of_clients(run),
         failures=_failures(run),
         changed=changed,
         unchanged=unchanged,
@@ -269,8 +258,8 @@ def _clients(run: Run, split: Split | str) -> Sheet:
         ("first", True, lambda client: percent(next(iter(own[client["partition"]]), None))),
         ("best", True, lambda client: percent(max(own[client["partition"]], default=None))),
         ("last", True, lambda client: percent([client["accuracy"], *own[client["partition"]]][-1])),
-        ("up", True, lambda client: in_bytes(client["bytes_up"])),
-        ("down", True, lambda client: in_bytes(client["bytes_down"])),
+        ("up", True, lambda client: _in_bytes(client["bytes_up"])),
+        ("down", True, lambda client: _in_bytes(client["bytes_down"])),
         ("failures", True, lambda client: str(failed.count(client["partition"]))),
     ]
     return Sheet(
@@ -428,3 +417,8 @@ def _value(value: Value) -> str:
 
 def _count(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
+
+
+def _in_bytes(value: float | None) -> str:
+    """Return a number of bytes in words, in powers of 1000."""
+    return NOTHING if value is None else decimal(round(value)).replace(".0 ", " ")

@@ -4,19 +4,19 @@ STYLE = """\
 :root {
   color-scheme: light dark;
   --paper: #fff; --ink: #1b1f24; --quiet: #59616b; --rule: #d8dde3; --panel: #f5f7f9; --tint: #0072b2; --warn: #8a4b00;
-  --c0: #0072b2; --c1: #c8500a; --c2: #00805f; --c3: #a8477e; --c4: #8d6a00; --c5: #5b54c4; --c6: #1b1f24; --c7: #737a82;
+  --c0: #0072b2; --c1: #c8500a; --c2: #00805f; --c3: #a8477e; --c4: #8d6a00; --c5: #5b54c4; --c7: #737a82;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171a; --ink: #e8eaed; --quiet: #a3abb5; --rule: #363c43; --panel: #1d2125; --tint: #4aa8e0; --warn: #f2b25c;
-    --c0: #56b4e9; --c1: #f28c4d; --c2: #35c498; --c3: #e69bc9; --c4: #eabd45; --c5: #a5a0ff; --c6: #e8eaed; --c7: #949ba4;
+    --c0: #56b4e9; --c1: #f28c4d; --c2: #35c498; --c3: #e69bc9; --c4: #eabd45; --c5: #a5a0ff; --c7: #949ba4;
   }
 }
 @media print {
   :root {
     color-scheme: light;
     --paper: #fff; --ink: #000; --quiet: #444; --rule: #bbb; --panel: #fff; --tint: #0072b2; --warn: #6b3a00;
-    --c0: #0072b2; --c1: #c8500a; --c2: #00805f; --c3: #a8477e; --c4: #8d6a00; --c5: #5b54c4; --c6: #000; --c7: #737a82;
+    --c0: #0072b2; --c1: #c8500a; --c2: #00805f; --c3: #a8477e; --c4: #8d6a00; --c5: #5b54c4; --c7: #737a82;
   }
 }
 * { box-sizing: border-box; }
@@ -42,31 +42,13 @@ p { margin: 0.6rem 0; max-width: 46rem; overflow-wrap: anywhere; }
 .tiles dd { margin: 0; font-size: 1.65rem; line-height: 1.3; font-weight: 600; font-variant-numeric: tabular-nums; }
 .tiles dd.note { font-size: 0.8rem; font-weight: 400; line-height: 1.35; }
 
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem 2.5rem; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem 2.5rem; }
 figure { margin: 0; min-width: 0; }
 figcaption h3 { margin: 0 0 0.4rem; }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg text { fill: var(--quiet); font-size: 13px; font-variant-numeric: tabular-nums; }
-@media (max-width: 36rem) { svg.chart text { font-size: 16px; } }
-svg .y { text-anchor: end; }
-svg .x { text-anchor: middle; }
-.grid { stroke: var(--rule); }
-.axis, .tick { stroke: var(--quiet); }
-.line { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; stroke-linecap: butt; }
-.band { fill: currentColor; opacity: 0.16; }
-.marks circle { fill: currentColor; opacity: 0; }
-.marks circle:hover { opacity: 1; }
-.c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); }
-.c4 { color: var(--c4); } .c5 { color: var(--c5); } .c6 { color: var(--c6); } .c7 { color: var(--c7); }
-.d1 { stroke-dasharray: 8 4; } .d2 { stroke-dasharray: 2 3; } .d3 { stroke-dasharray: 9 3 2 3; }
-.legend { display: flex; flex-wrap: wrap; gap: 0.15rem 1.25rem; margin: 0.4rem 0 0; padding: 0; list-style: none; font-size: 0.88rem; }
-.legend li { display: flex; align-items: center; gap: 0.5rem; overflow-wrap: anywhere; }
-.legend svg { flex: none; width: 28px; }
+svg { display: block; width: 100%; height: auto; overflow: visible; fill: currentColor; stroke-linejoin: round; }
 .small { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: 1rem; margin: 0.8rem 0; padding: 0; list-style: none; font-size: 0.8rem; line-height: 1.35; }
 .small b { display: block; margin-top: 0.3rem; overflow-wrap: anywhere; }
-.small .line { stroke-width: 1.5; }
-.small .mean { color: var(--c7); opacity: 0.7; }
-.panel { fill: var(--panel); stroke: var(--rule); stroke-width: 0.5; }
+.small svg { background: var(--panel); border: 1px solid var(--rule); }
 
 .scroll { overflow-x: auto; margin: 1.25rem 0 0; }
 table { border-collapse: collapse; font-size: 0.88rem; line-height: 1.4; font-variant-numeric: tabular-nums; }
@@ -102,7 +84,7 @@ footer { margin-top: 3rem; padding-top: 0.75rem; border-top: 1px solid var(--rul
   figure, tr, .tiles > div { break-inside: avoid; }
   h2, h3, caption { break-after: avoid; }
   .scroll { overflow: visible; }
-  .charts { grid-template-columns: 1fr 1fr; }
+  .pictures { grid-template-columns: 1fr 1fr; }
   table { font-size: 0.68rem; }
   th, td { padding: 0.2rem 0.4rem; }
 }
@@ -134,35 +116,11 @@ PAGE = """\
 {% if sheet.note %}<p class="note">{{ sheet.note }}</p>{% endif %}
 {% endmacro %}
 
-{% macro picture(chart) %}
+{% macro figure(picture) %}
 <figure>
-<figcaption><h3>{{ chart.title }}</h3></figcaption>
-{% set bottom = frame.height - frame.bottom %}
-<svg class="chart" viewBox="0 0 {{ frame.width }} {{ frame.height }}" role="img" aria-label="{{ chart.told }}">
-{% for y, text in chart.y_ticks %}
-<line class="grid" x1="{{ frame.left }}" x2="{{ frame.width - frame.right }}" y1="{{ y }}" y2="{{ y }}"/><text class="y" x="{{ frame.left - 7 }}" y="{{ y }}" dy="0.32em">{{ text }}</text>
-{% endfor %}
-{% for x, text in chart.x_ticks %}
-<line class="tick" x1="{{ x }}" x2="{{ x }}" y1="{{ bottom }}" y2="{{ bottom + 5 }}"/><text class="x" x="{{ x }}" y="{{ bottom + 19 }}">{{ text }}</text>
-{% endfor %}
-<line class="axis" x1="{{ frame.left }}" x2="{{ frame.width - frame.right }}" y1="{{ bottom }}" y2="{{ bottom }}"/>
-<text class="x name" x="{{ (frame.left + frame.width - frame.right) / 2 }}" y="{{ frame.height - 6 }}">{{ chart.x_name }}</text>
-{% for line in chart.lines if line.band %}
-<polygon class="band c{{ line.colour }}" points="{{ line.band }}"/>
-{% endfor %}
-{% for line in chart.lines %}
-<polyline class="line c{{ line.colour }} d{{ line.dash }}" points="{{ line.points }}"/>
-{% endfor %}
-{% for line in chart.lines %}
-<g class="marks c{{ line.colour }}">{% for x, y, told in line.marks %}<circle cx="{{ x }}" cy="{{ y }}" r="5"><title>{{ told }}</title></circle>{% endfor %}</g>
-{% endfor %}
-</svg>
-<ul class="legend">
-{% for line in chart.lines %}
-<li><svg viewBox="0 0 28 10" aria-hidden="true"><line class="line c{{ line.colour }} d{{ line.dash }}" x1="0" x2="28" y1="5" y2="5"/></svg>{{ line.label }}</li>
-{% endfor %}
-</ul>
-{% if chart.note %}<p class="note">{{ chart.note }}</p>{% endif %}
+<figcaption><h3>{{ picture.title }}</h3></figcaption>
+{{ picture.svg }}
+{% if picture.note %}<p class="note">{{ picture.note }}</p>{% endif %}
 </figure>
 {% endmacro %}
 
@@ -185,8 +143,8 @@ PAGE = """\
 <details>
 <summary>Each client's accuracy over the rounds</summary>
 <ul class="small">
-{% for chart in part.small %}
-<li><svg viewBox="-2 -2 {{ small.width + 4 }} {{ small.height + 4 }}" role="img" aria-label="{{ chart.name }}: {{ chart.told }}"><title>{{ chart.name }}: {{ chart.told }}</title><rect class="panel" width="{{ small.width }}" height="{{ small.height }}"/><polyline class="line mean" points="{{ chart.mean }}"/><polyline class="line c0" points="{{ chart.points }}"/></svg><b>{{ chart.name }}</b> {{ chart.told }}</li>
+{% for picture in part.small %}
+<li>{{ picture.svg }}<b>{{ picture.title }}</b> {{ picture.note }}</li>
 {% endfor %}
 </ul>
 <p class="note">All on one scale; grey is the mean over clients.</p>
@@ -239,16 +197,16 @@ PAGE = """\
 {% endif %}
 <section>
 <h2>Accuracy and its cost</h2>
-{% if charts %}
-<div class="charts">
-{% for chart in charts %}
-{{ picture(chart) }}
+{% if pictures %}
+<div class="pictures">
+{% for picture in pictures %}
+{{ figure(picture) }}
 {% endfor %}
 </div>
 {% else %}
 <p>No round was evaluated, so there is nothing to draw.</p>
 {% endif %}
-{% if charts | length == 1 %}<p>No payload was sent, so there is no picture of its cost.</p>{% endif %}
+{% if pictures | length == 1 %}<p>No payload was sent, so there is no picture of its cost.</p>{% endif %}
 </section>
 {% if differing %}
 <section>

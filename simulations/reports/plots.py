@@ -7,8 +7,9 @@ which colour-blind readers can tell apart; lines differ in dashes or markers as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
+from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.text import printable
 from simulations.reports.runs import Group, Run, client_scores, curve, figures, group_runs
 from simulations.reports.tables import shared_terms, unequal_terms
 
@@ -35,8 +37,13 @@ MOST_CLIENT_LINES = 12
 CLIENT_COLOURS = 6
 """The first so many colours are the clients'; black is the mean's."""
 DPI = 150
-LEGEND_WIDTH, HANDLE_WIDTH = 140, 10
-"""Of a comparison, in characters."""
+LETTERS, HANDLE_WIDTH = 14, 10
+"""Of a legend: characters on an inch, and those that a line's sample takes."""
+LONGEST_LABEL = 200
+NARROW = 100
+"""An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
+PAGE_SIZE, PAGE_LINE, SMALL_SIZE = (5, 2.9), 0.2, (2.2, 1.15)
+"""Of a figure in a page, of each line of its legend below that, and of a figure of one client; inches."""
 MOST_CELLS = 400
 """Up to so many cells of a heat map each one bears its number."""
 MOST_CLIENT_TICKS, MOST_CLASS_TICKS = 40, 20
@@ -52,7 +59,7 @@ LETTER_WIDTH, NAME_HEIGHT = 0.009, 0.03
 class Course:
     """One line of a comparison: the rounds that all runs of a group have evaluated; arrays of shape (n,).
 
-    A course is free if the runs have trained and sent no payload.
+    Its band goes from `low` to `high`. A course is free if the runs have trained and sent no payload.
     """
 
     label: str
@@ -60,9 +67,26 @@ class Course:
     marker: str
     rounds: NDArray[np.int64]
     accuracy: NDArray[np.float64]
-    deviation: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
     payload: NDArray[np.float64]
     free: bool
+
+    @property
+    def banded(self) -> bool:
+        """Whether there is a band to be drawn."""
+        return bool((self.low < self.high).any())
+
+    def at(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Course:
+        """Return the course with some of its points, by number or mask."""
+        return replace(
+            self,
+            rounds=self.rounds[rows],
+            accuracy=self.accuracy[rows],
+            low=self.low[rows],
+            high=self.high[rows],
+            payload=self.payload[rows],
+        )
 
 
 def plot_run(run: Run, path: Path) -> None:
@@ -89,8 +113,8 @@ def plot_compare(runs: Sequence[Run], path: Path) -> None:
     """Draw the mean accuracy of several runs over rounds and over payload bytes, and write the picture.
 
     Runs that differ in their seed alone are one line, their mean, with a band of one standard deviation
-    (n - 1) each way, over the rounds that all of them have evaluated. Evaluations before the first byte was
-    sent have no place on the logarithmic axis and are left out there.
+    (n - 1) each way within [0, 1], over the rounds that all of them have evaluated. Evaluations before the first
+    byte was sent have no place on the logarithmic axis and are left out there.
 
     Parameters
     ----------
@@ -164,7 +188,7 @@ def run_figure(run: Run) -> Figure:
     _dress(axes, "accuracy")
     axes.set_ylim(0, 1)
     figure.legend(loc="outside right upper", frameon=False)
-    return figure
+    return _literal(figure)
 
 
 def compare_figure(runs: Sequence[Run]) -> Figure:
@@ -177,12 +201,10 @@ def compare_figure(runs: Sequence[Run]) -> Figure:
     for course in courses:
         _draw_course(over_rounds, course, course.rounds)
     _dress(over_rounds, "mean accuracy over clients")
-    _draw_costs(over_bytes, courses)
+    _name_free(over_bytes, _draw_costs(over_bytes, courses))
     _entitle(figure, groups)
-    handles, labels = over_rounds.get_legend_handles_labels()
-    columns = max(1, min(len(labels), LEGEND_WIDTH // (max(map(len, labels)) + HANDLE_WIDTH)))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    return figure
+    _name_below(figure, over_rounds)
+    return _literal(figure)
 
 
 def costs_figure(runs: Sequence[Run]) -> Figure:
@@ -192,13 +214,52 @@ def costs_figure(runs: Sequence[Run]) -> Figure:
     groups, courses = _courses(runs)
     figure = Figure(figsize=(10, 6.5), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    _draw_costs(axes, courses)
+    _name_free(axes, _draw_costs(axes, courses))
     axes.set_ylabel("mean accuracy over clients")
     lowest, highest = min(course.accuracy[-1] for course in courses), max(course.accuracy.max() for course in courses)
     axes.set_ylim(max(0, lowest - BELOW_LAST), highest + ABOVE_BEST)
     paid = [(group.label, course) for group, course in zip(groups, courses, strict=True) if not course.free]
     _name_ends(axes, paid)
     _entitle(figure, groups)
+    return _literal(figure)
+
+
+def rounds_figure(courses: Sequence[Course]) -> Figure:
+    """Return accuracy over rounds as a figure in a page, which has its title; each course has a point."""
+    figure, axes = _page_figure()
+    for course in courses:
+        _draw_course(axes, course, course.rounds)
+    _dress(axes, None)
+    figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
+    return _literal(figure)
+
+
+def payload_figure(courses: Sequence[Course]) -> Figure:
+    """Return accuracy over payload bytes as a figure in a page, which has its title; each course has a point."""
+    figure, axes = _page_figure()
+    _draw_costs(axes, courses)
+    figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
+    return _literal(figure)
+
+
+def client_figure(own: NDArray[np.float64], mean: NDArray[np.float64], scale: NDArray[np.float64]) -> Figure:
+    """Return a client's accuracy over the rounds before the mean of all, without axes; rows are (round, accuracy).
+
+    Parameters
+    ----------
+    own, mean : array of shape (n, 2)
+    scale : array of shape (2, 2)
+        The lowest and the highest point of all clients.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SMALL_SIZE)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.plot(*mean.T, color=COLOURS[7], linewidth=1.5, alpha=0.7, clip_on=False)
+    axes.plot(*own.T, color=COLOURS[0], linewidth=1.5, clip_on=False)
+    axes.dataLim.set_points(scale)
+    axes.autoscale_view()
     return figure
 
 
@@ -215,6 +276,22 @@ def split_figure(split: Split) -> Figure:
     _mark_clients(heat, shares)
     _mark_domains(heat, bars, [share.domain for share in shares])
     figure.suptitle(f"{split.title}: {split.rows:,} rows, {split.unused:,} unused", fontsize="medium", wrap=True)
+    return _literal(figure)
+
+
+def _page_figure() -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=PAGE_SIZE, layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _literal(figure: Figure) -> Figure:
+    """Return the figure with each dollar sign as it is: names hold no formulas."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_text(text.get_text().replace("$", r"\$"))
     return figure
 
 
@@ -244,18 +321,27 @@ def _draw_clients(axes: Axes, run: Run, marker: str) -> None:
 
 
 def _draw_band(axes: Axes, run: Run) -> None:
+    label = f"lowest to highest\nof {len(run.clients)} clients"
+    axes.fill_between(*_extremes(run), color=COLOURS[5], alpha=0.4, linewidth=0, label=label)
+
+
+def _extremes(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the rounds that any client evaluated, and the lowest and highest accuracy in each; shapes (n,)."""
     scores = np.array(client_scores(run.rounds), dtype=np.float64).reshape(-1, 3)
     rounds, starts = np.unique(scores[:, 0], return_index=True)
-    low, high = (extreme.reduceat(scores[:, 2], starts) for extreme in (np.minimum, np.maximum))
-    label = f"lowest to highest\nof {len(run.clients)} clients"
-    axes.fill_between(rounds, low, high, color=COLOURS[5], alpha=0.4, linewidth=0, label=label)
+    return rounds, np.minimum.reduceat(scores[:, 2], starts), np.maximum.reduceat(scores[:, 2], starts)
 
 
 def _draw_global(axes: Axes, run: Run, marker: str) -> None:
+    points = _global_points(run)
+    if points.size:
+        axes.plot(*points.T, color="black", linewidth=1.8, linestyle="--", marker=marker, label="global model")
+
+
+def _global_points(run: Run) -> NDArray[np.float64]:
+    """Return the global model's (round, accuracy); shape (n, 2)."""
     points = [(record.round, record.global_accuracy) for record in run.rounds]
-    known = np.array([point for point in points if point[1] is not None], dtype=np.float64)
-    if known.size:
-        axes.plot(*known.T, color="black", linewidth=1.8, linestyle="--", marker=marker, label="global model")
+    return np.array([point for point in points if point[1] is not None], dtype=np.float64).reshape(-1, 2)
 
 
 def _draw_classes(axes: Axes, shares: Sequence[Share], classes: int) -> None:
@@ -334,16 +420,29 @@ def course_of(group: Group, number: int) -> Course:
     accuracy = np.array([points.accuracy[keep] for points, keep in zip(curves, shared, strict=True)])
     payload = np.array([points.payload[keep] for points, keep in zip(curves, shared, strict=True)])
     several = len(curves) > 1
+    mean, deviation = accuracy.mean(axis=0), accuracy.std(axis=0, ddof=1) if several else np.zeros(rounds.size)
+    label = printable(group.label, LONGEST_LABEL)
     return Course(
-        label=fill(f"{group.label}, {len(curves)} seeds" if several else group.label, 40),
+        label=fill(f"{label}, {len(curves)} seeds" if several else label, 40),
         colour=COLOURS[number % len(COLOURS)],
         marker=MARKERS[number % len(MARKERS)],
         rounds=rounds,
-        accuracy=accuracy.mean(axis=0),
-        deviation=accuracy.std(axis=0, ddof=1) if several else np.zeros(rounds.size),
+        accuracy=mean,
+        low=np.maximum(mean - deviation, 0),
+        high=np.minimum(mean + deviation, 1),
         payload=payload.mean(axis=0),
         free=bool(rounds.any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
     )
+
+
+def run_courses(run: Run) -> list[Course]:
+    """Return the mean over one run's clients, between the lowest and the highest, and the global model."""
+    mean, points = course_of(Group("mean over clients", (run,)), 0), _global_points(run)
+    if np.array_equal(mean.rounds, (extremes := _extremes(run))[0]):
+        mean = replace(mean, low=extremes[1], high=extremes[2])
+    rounds, accuracy = points[:, 0].astype(np.int64), points[:, 1]
+    nothing = np.zeros(rounds.size)
+    return [mean, Course("global model", COLOURS[1], MARKERS[1], rounds, accuracy, accuracy, accuracy, nothing, False)]
 
 
 def _courses(runs: Sequence[Run]) -> tuple[list[Group], list[Course]]:
@@ -394,43 +493,61 @@ def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.f
         markevery=max(1, x.size // 8),
         label=course.label,
     )
-    if course.deviation.any():
-        low, high = course.accuracy - course.deviation, course.accuracy + course.deviation
-        axes.fill_between(x, low, high, color=course.colour, alpha=0.2, linewidth=0)
+    if course.banded:
+        axes.fill_between(x, course.low, course.high, color=course.colour, alpha=0.2, linewidth=0)
 
 
-def _draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
-    from matplotlib.ticker import EngFormatter
+def _draw_costs(axes: Axes, courses: Sequence[Course]) -> list[Line2D]:
+    """Draw accuracy over payload, and return the lines of those that send nothing."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     free = [_draw_free(axes, course) for course in courses if course.free]
     _dress(axes, None)
     axes.set_xlabel("payload sent, up + down (bytes, log scale)")
-    if free:
-        axes.legend(handles=free, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
     if len(free) == len(courses):
         axes.set_xlabel("no payload sent")
         axes.set_xticks([])
-        return
+        return free
     for course in courses:
         if not course.free:
             _draw_course(axes, course, np.where(course.payload > 0, course.payload, np.nan))
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high < NARROW * low:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    return free
 
 
 def _draw_free(axes: Axes, course: Course) -> Line2D:
-    level, deviation = course.accuracy[-1], course.deviation[-1]
-    if deviation:
-        axes.axhspan(level - deviation, level + deviation, color=course.colour, alpha=0.2, linewidth=0)
+    low, high = course.low[-1], course.high[-1]
+    if low < high:
+        axes.axhspan(low, high, color=course.colour, alpha=0.2, linewidth=0)
     return axes.axhline(
-        level,
+        course.accuracy[-1],
         color=course.colour,
         linestyle="--",
         linewidth=1.6,
         marker=course.marker,
         clip_on=False,
-        label=fill(f"{course.label}: sends nothing (last accuracy)", 60),
+        label=fill(f"{course.label}: sends nothing (last accuracy)", 50),
     )
+
+
+def _name_free(axes: Axes, free: Sequence[Line2D]) -> None:
+    if free:
+        axes.legend(handles=free, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+
+
+def _name_below(figure: Figure, axes: Axes) -> int:
+    """Write what the lines of some axes are below all of them, and return in how many lines of text."""
+    handles, labels = axes.get_legend_handles_labels()
+    lines = [label.splitlines() for label in labels]
+    longest = max(len(line) for each in lines for line in each)
+    columns = max(1, min(len(labels), int(LETTERS * figure.get_figwidth()) // (longest + HANDLE_WIDTH)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    return ceil(sum(map(len, lines)) / columns)
 
 
 def _dress(axes: Axes, what: str | None) -> None:
