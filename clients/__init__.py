@@ -1,1 +1,4 @@
-"""Client sides of the algorithms, one file each."""
+"""Client sides of the algorithms, one file each.
+
+``base`` is what they build on. Engines, files and data sets do not belong here.
+"""

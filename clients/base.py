@@ -31,6 +31,17 @@ class KnowledgeClient(NumPyClient, ABC):
     node : Node
         The client's model, data, run config and state store.
 
+    Attributes
+    ----------
+    node : Node
+        The client's model, data, run config and state store.
+    numbers : dict of str to int or float
+        Survives between rounds: put in it what the algorithm has to remember besides networks and optimizers.
+    keeps_state : bool
+        Class attribute: whether anything survives between rounds. Default: True.
+    has_distillation_term : bool
+        Class attribute: whether the loss is two `Terms`, so that ``projection`` can be set. Default: False.
+
     Raises
     ------
     ConfigError

@@ -35,16 +35,16 @@ BASES = {"base", "weights"}
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm's name and its two halves.
+    """An algorithm's name and its two sides.
 
     Parameters
     ----------
     name : str
         As in the run config.
     strategy, client : type
-        The two halves; of an algorithm with modes, those of its default mode.
+        The two sides; of an algorithm with modes, those of its default mode.
     modes : mapping of str to Algorithm
-        The halves in each mode, by the value of the key ``mode``, where modes are classes of their own; else empty.
+        The sides in each mode, by the value of the key ``mode``, where modes are classes of their own; else empty.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Algorithm:
     modes: Mapping[str, "Algorithm"] = field(default_factory=dict)
 
     @property
-    def halves(self) -> list[type[Any]]:
+    def sides(self) -> list[type[Any]]:
         """All classes: the server sides of all modes, then the client sides."""
         kinds = self.modes.values() or [self]
         return [one.strategy for one in kinds] + [one.client for one in kinds]
@@ -64,8 +64,8 @@ class Algorithm:
         mode = dict[str, Value](mode=next(iter(self.modes))) if self.modes else {}
         return mode | {
             name.replace("_", "-"): parameter.default
-            for half in self.halves
-            for name, parameter in _hyper_parameters(half).items()  # type: ignore[arg-type]  # classes can be hashed
+            for side in self.sides
+            for name, parameter in _hyper_parameters(side).items()  # type: ignore[arg-type]  # classes can be hashed
         }
 
 
@@ -196,8 +196,8 @@ def check_options(config: RunConfig) -> None:
         if own not in defaults:
             raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
     client = chosen(config).client
-    for half in find(config.algorithm).halves:
-        _typed(config, half)
+    for side in find(config.algorithm).sides:
+        _typed(config, side)
     if config.projection != "none" and not getattr(client, "has_distillation_term", False):
         able = [name for name in names() if find(name).client.has_distillation_term]
         raise ConfigError(
@@ -255,8 +255,8 @@ def _class_named(module: ModuleType, name: str) -> type[Any]:
 
 
 def _modes(name: str, servers: ModuleType, clients: ModuleType) -> dict[str, Algorithm]:
-    """Return the halves in each mode, from the ``MODES`` of two modules."""
-    strategies, others = (getattr(module, "MODES", {}) for module in (servers, clients))
+    """Return the sides in each mode, from the ``MODES`` of two modules."""
+    strategies, others = (_modes_of(module) for module in (servers, clients))
     if list(strategies) != list(others):
         raise ConfigError(
             f"algorithm modules '{servers.__name__}' and '{clients.__name__}' differ in MODES: "
@@ -265,27 +265,36 @@ def _modes(name: str, servers: ModuleType, clients: ModuleType) -> dict[str, Alg
     return {mode: Algorithm(name, strategies[mode], others[mode]) for mode in strategies}
 
 
+def _modes_of(module: ModuleType) -> Mapping[str, type[Any]]:
+    modes = vars(module).get("MODES", {})
+    if not isinstance(modes, Mapping) or not all(
+        isinstance(mode, str) and inspect.isclass(side) for mode, side in modes.items()
+    ):
+        raise ConfigError(f"algorithm module '{module.__name__}': MODES is not a mapping from names to classes")
+    return modes
+
+
 @cache
-def _hyper_parameters(half: Any) -> Mapping[str, inspect.Parameter]:
+def _hyper_parameters(side: Any) -> Mapping[str, inspect.Parameter]:
     return {
         name: parameter
-        for name, parameter in inspect.signature(half, eval_str=True).parameters.items()
+        for name, parameter in inspect.signature(side, eval_str=True).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
 
 
 @cache
-def _adapters(half: Any) -> Mapping[str, TypeAdapter[object]]:
+def _adapters(side: Any) -> Mapping[str, TypeAdapter[object]]:
     return {
         name: TypeAdapter(parameter.annotation, config=ConfigDict(strict=True))
-        for name, parameter in _hyper_parameters(half).items()
+        for name, parameter in _hyper_parameters(side).items()
     }
 
 
-def _typed(config: RunConfig, half: type[Any]) -> dict[str, object]:
+def _typed(config: RunConfig, side: type[Any]) -> dict[str, object]:
     given = config.options_of(config.algorithm)
     typed: dict[str, object] = {}
-    for name, adapter in _adapters(half).items():  # type: ignore[arg-type]
+    for name, adapter in _adapters(side).items():  # type: ignore[arg-type]
         if name not in given:
             continue
         try:
@@ -296,8 +305,8 @@ def _typed(config: RunConfig, half: type[Any]) -> dict[str, object]:
     return typed
 
 
-def _build(config: RunConfig, half: type[Any], *args: object) -> Any:
+def _build(config: RunConfig, side: type[Any], *args: object) -> Any:
     try:
-        return half(*args, **_typed(config, half))
+        return side(*args, **_typed(config, side))
     except ValueError as error:
         raise ConfigError(f"{config.algorithm}: {error}") from None

@@ -1,6 +1,6 @@
 """Random numbers: every draw comes from a generator made by (seed, *scope), never from a global one.
 
-A scope is a tuple of integers and words, such as ``(partition, round, "batches")``. Two scopes that differ
+A scope is a tuple of integers and words, such as ``(client_id, round, "batches")``. Two scopes that differ
 in any part give independent streams; equal scopes give equal streams in every process and engine.
 """
 

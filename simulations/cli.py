@@ -69,7 +69,9 @@ class Kind(StrEnum):
 
 @app.command()
 def run(
-    algorithm: Annotated[str, typer.Argument(help="Name from `hetfl list algorithms`, or package.module of your own.")],
+    algorithm: Annotated[
+        str, typer.Argument(help="Name from `hetfl list algorithms`, or package.module for one of your own.")
+    ],
     dataset: DatasetOption = None,
     data_dir: FolderOption = None,
     clients: ClientsOption = None,

@@ -27,6 +27,39 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
     An algorithm writes `initial`, `download_for`, `aggregate` and `upload_spec`. All that the server knows is a set of
     named arrays that passes through these functions and lives nowhere else; that is why a run can be checkpointed and
     resumed without the algorithm's help.
+
+    Attributes
+    ----------
+    heterogeneous : bool
+        Class attribute: whether clients may have different architectures. Default: True.
+    width : int
+        Class attribute: the embedding width that all models get where the run config's ``width`` is 0. Default: 0, each
+        model keeps its own.
+    sharing : Sharing or None
+        Class attribute: what is needed of the clients' public samples. Default: None, nothing.
+    asynchronous : bool
+        Whether each client is answered as soon as it has uploaded. Default: False.
+    roster : Roster
+        The clients, set before `initial` is called.
+    config : RunConfig
+        The run config, set before `initial` is called.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hetfl_flwr import KnowledgeStrategy, PayloadSpec, Upload, learnt
+    >>> class Mean(KnowledgeStrategy):
+    ...     def initial(self, roster):
+    ...         return {"logits": np.zeros((roster.classes, roster.classes), np.float32)}
+    ...     def download_for(self, member, server_state, round):
+    ...         return server_state
+    ...     def upload_spec(self, member):
+    ...         return PayloadSpec((learnt("logits", (member.classes, member.classes)),))
+    ...     def aggregate(self, server_state, uploads):
+    ...         return {"logits": np.mean([upload.arrays["logits"] for upload in uploads], axis=0)}
+    >>> uploads = [Upload(client_id, {"logits": np.eye(2) * client_id}, samples=50) for client_id in (0, 1)]
+    >>> Mean().aggregate({}, uploads)["logits"].tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
     """
 
     heterogeneous = True
@@ -68,7 +101,7 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
 
     @abstractmethod
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Return what a client is sent in a round, as its own half declares it."""
+        """Return what a client is sent in a round, as its own side declares it."""
 
     @abstractmethod
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -88,7 +121,7 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
 
     @final
     def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
-        """Check the federation and return the knowledge before round 1.
+        """Check the federation and return the server state before round 1.
 
         Raises
         ------
@@ -121,7 +154,7 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
 
     @final
     def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord:
-        """Let the algorithm absorb what clients have uploaded."""
+        """Let the algorithm aggregate what clients have uploaded."""
         self._server_state = to_record(
             self.aggregate(from_record(self._server_state), [reply.upload for reply in replies])
         )

@@ -124,7 +124,7 @@ class FedH2L(KnowledgeStrategy):
         }
 
     def _teachers(self, member: Member, server_state: Arrays, round: int) -> list[int]:
-        """Return the partitions of the peers that teach a client in a round, in order."""
+        """Return the ids of the peers that teach a client in a round, in order."""
         signals = (name.partition(".") for name in server_state)
         peers = [int(key) for kind, _, key in signals if kind == "accuracy" and int(key) != member.client_id]
         if not 0 < self.teachers < len(peers):

@@ -108,7 +108,7 @@ class FedMD(KnowledgeStrategy):
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the consensus and the numbers, in the pool as it is now, of its rows and of those to answer next.
 
-        A subset that nobody has answered is asked for again. Numbers change when a client joins, partitions and
+        A subset that nobody has answered is asked for again. Numbers change when a client joins, client ids and
         positions do not; rows that are in the pool no longer are left out.
         """
         rows = server_state["rows"]

@@ -1,6 +1,7 @@
 """From a name to the two halves of an algorithm, and from config keys to their hyper-parameters."""
 
 import json
+import sys
 from functools import wraps
 
 import pytest
@@ -216,3 +217,19 @@ def test_a_resolved_config_says_everything_and_only_the_own_keys():
     }
     assert config.options == own
     assert resolve(config) == config
+
+
+@pytest.mark.parametrize("modes", ["5", "{'a': 'Own'}", "{1: dict}"])
+def test_modes_that_are_no_classes_by_name_are_one_line(modes, tmp_path, monkeypatch, refusal):
+    folder = tmp_path / "broken_modes"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    text = f"from strategies.fedhe import FedHe as BrokenModes\nMODES = {modes}\n"
+    (folder / "strategy.py").write_text(text)
+    (folder / "client.py").write_text("from clients.fedhe import FedHeClient as BrokenModesClient\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    find.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("broken_modes")]:
+        del sys.modules[name]
+    said = refusal(ConfigError, find, "broken_modes")
+    assert said == "algorithm module 'broken_modes.strategy': MODES is not a mapping from names to classes"

@@ -92,7 +92,7 @@ def test_a_callback_that_raises_is_named_and_takes_nothing_with_it(tmp_path, cap
     broken, seen = Broken(where=where), Seen()
     result = run("fedhe", callbacks=[broken, seen], out=tmp_path / "with", **SMALL)
     assert capsys.readouterr().err == (
-        "callback Broken has failed, and is told no more of this run: RuntimeError: no connection\n"
+        "callback Broken has failed and is not called again in this run: RuntimeError: no connection\n"
     )
     assert broken.told == {"begin": ["begin"], "round": ["begin", "round"]}.get(
         where, ["begin", "round", "round", "round", "round", "end"]
@@ -175,10 +175,10 @@ def test_checkpoints_are_written_before_users_callbacks_are_told(make_config, ru
         def round(self, entry: Round) -> None:
             newest.append(int(checkpoints(Path(config.output_dir))[0].name.removeprefix("round-")))
             if entry.round == 1:
-                raise SystemExit
+                raise KeyboardInterrupt
 
     config = make_config(checkpoint_every=1)
-    with added([Dies()]), pytest.raises(SystemExit):
+    with added([Dies()]), pytest.raises(KeyboardInterrupt):
         run_federation(config)
     assert newest == [0, 1]
     resumed = run_federation(config.with_values({"resume": True}))
@@ -276,3 +276,36 @@ def test_the_command_refuses_a_bad_name_with_status_2(tmp_path, monkeypatch, cap
 
 def test_there_are_no_callbacks_by_default():
     assert own_callbacks(RunConfig()).callbacks == {}
+
+
+class Exits(RoundCallback):
+    """Raises what no handler of ordinary errors takes."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def round(self, entry: Round) -> None:
+        raise self.error
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("says nothing")
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit("bye"), GeneratorExit(), Mute()], ids=repr)
+def test_no_callback_ends_a_run_whatever_it_raises(error, tmp_path, capsys):
+    done = run("fedavg", callbacks=[Exits(error)], out=tmp_path / "run", **SMALL)
+    assert list(done.rounds.index) == [0, 1, 2, 3]
+    said = [line for line in capsys.readouterr().err.splitlines() if "callback Exits" in line]
+    assert [line.partition(" in this run: ")[2].partition(":")[0] for line in said] == [type(error).__name__]
+
+
+class LeavesAtOnce(RoundCallback):
+    def __init__(self) -> None:
+        raise SystemExit(0)
+
+
+def test_a_callback_that_leaves_when_it_is_built_is_refused(refusal):
+    said = refusal(ConfigError, own_callbacks, RunConfig(callbacks=f"{__name__}:LeavesAtOnce"))
+    assert "LeavesAtOnce': cannot be built without arguments: SystemExit" in said

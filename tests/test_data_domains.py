@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import hetfl_flwr
 from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, catalogue_rows, data_spec
 from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
-from hetfl_flwr.data.rotation import ANGLES, rotated, turned
+from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError, DataError
 
@@ -53,8 +53,8 @@ class TestRotation:
     def test_a_quarter_turn_is_clockwise(self):
         """Of the rows 1 2 3 / 4 5 6 / 7 8 9 the first column, read upwards, becomes the first row: 7 4 1."""
         image = torch.arange(1, 10, dtype=torch.uint8).reshape(1, 1, 3, 3)
-        assert turned(image, 90).tolist() == [[[[7, 4, 1], [8, 5, 2], [9, 6, 3]]]]
-        assert turned(image, 90).dtype == torch.uint8
+        assert rotate(image, 90).tolist() == [[[[7, 4, 1], [8, 5, 2], [9, 6, 3]]]]
+        assert rotate(image, 90).dtype == torch.uint8
 
     def test_between_pixels_it_is_bilinear_and_outside_it_is_zero(self):
         """A white square of side 3, rotated by 45 degrees.
@@ -63,14 +63,14 @@ class TestRotation:
         a white pixel to one outside, which makes 0.5858 x 255 = 149.4.
         """
         image = torch.full((1, 1, 3, 3), 255, dtype=torch.uint8)
-        assert turned(image, 45).tolist() == [[[[149, 255, 149], [255, 255, 255], [149, 255, 149]]]]
+        assert rotate(image, 45).tolist() == [[[[149, 255, 149], [255, 255, 255], [149, 255, 149]]]]
 
     def test_the_first_domain_is_not_turned_and_the_others_are_turned_by_their_angles(self):
         base = toy(40)
         family = rotated(base, seed=0, with_test=True)
         assert ANGLES == (0, 20, 40, 60)
         for degrees, arrays in zip(ANGLES, family, strict=True):
-            assert torch.equal(arrays.inputs, turned(family[0].inputs, degrees))
+            assert torch.equal(arrays.inputs, rotate(family[0].inputs, degrees))
             assert torch.equal(arrays.labels, family[0].labels)
         assert stored(Samples(family[0], torch.arange(40))) == stored(Samples(base, torch.arange(40)))
 
@@ -101,7 +101,7 @@ class TestRotatedFamily:
         for client in data:
             held = Samples(client.train.arrays, torch.arange(1000))
             straight = Samples(data[0].train.arrays, torch.arange(1000))
-            assert torch.equal(held.stored()[0], turned(straight.stored()[0], 20 * client.domain))
+            assert torch.equal(held.stored()[0], rotate(straight.stored()[0], 20 * client.domain))
         known = stored(Samples(base, torch.arange(base.train_rows)))
         assert set(stored(data[0].train)) <= set(known)
 
@@ -183,10 +183,10 @@ class TestRotatedFamily:
         data = clients(5, test="global")
         split = family_arrays(DIGITS, 0, True)[0].inputs[1437:]
         for client in data:
-            assert torch.equal(client.test.stored()[0], turned(split, 20 * client.domain))
+            assert torch.equal(client.test.stored()[0], rotate(split, 20 * client.domain))
             assert rows(client.train, client.validation) <= set(range(1000))
             assert [len(other) for other in client.others] == [360] * 3
-        assert torch.equal(data[0].others[2].stored()[0], turned(split, 60))
+        assert torch.equal(data[0].others[2].stored()[0], rotate(split, 60))
 
     def test_the_arrays_of_a_domain_are_there_once(self):
         first, second = load(), load(partition_id=4, num_partitions=8, normalize="none")
@@ -226,7 +226,7 @@ class TestRotatedFamily:
         arrays = [client.train.arrays for client in data]
         assert [tuple(one.inputs.shape) for one in arrays] == [(1000, 1, 28, 28)] * 4
         assert torch.bincount(arrays[2].labels).tolist() == [100] * 10
-        assert torch.equal(arrays[3].inputs, turned(arrays[0].inputs, 60))
+        assert torch.equal(arrays[3].inputs, rotate(arrays[0].inputs, 60))
         whole = load(**mnist | {"dataset": "mnist"}).train.arrays
         known = {image.numpy().tobytes(): label for image, label in zip(whole.inputs, whole.labels, strict=True)}
         held = zip(arrays[0].inputs, arrays[0].labels, strict=True)
@@ -266,7 +266,7 @@ class TestLists:
         assert [client.spec.classes for client in data] == [2] + [10] * 5
         assert all(client.others == () for client in data)
         assert [len(rows(one.train, one.validation, one.test)) for one in data] == [569, 1000, 1000, 1000, 1000, 1797]
-        assert torch.equal(data[3].train.arrays.inputs, turned(data[1].train.arrays.inputs, 40))
+        assert torch.equal(data[3].train.arrays.inputs, rotate(data[1].train.arrays.inputs, 40))
         assert torch.equal(data[3].train.arrays.centre, data[1].train.arrays.centre)
 
     @pytest.mark.parametrize(
@@ -288,13 +288,13 @@ class TestLists:
 class TestNames:
     def test_a_name_stands_for_one_domain_or_four(self):
         turned, digits = parse_families(" rotated-owner/name , digits")
-        assert (turned.name, turned.base, turned.turned, turned.domains) == (
+        assert (turned.name, turned.base, turned.is_rotated, turned.domains) == (
             "rotated-owner/name",
             "owner/name",
             True,
             4,
         )
-        assert (digits.name, digits.base, digits.turned, digits.domains) == ("digits", "digits", False, 1)
+        assert (digits.name, digits.base, digits.is_rotated, digits.domains) == ("digits", "digits", False, 1)
 
     def test_the_spec_of_a_family_is_that_of_its_images_and_of_a_list_that_of_its_first(self):
         assert data_spec("rotated-mnist") == data_spec("mnist, breast-cancer") == DataSpec((1, 28, 28), 10)

@@ -211,7 +211,7 @@ def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.C
     assert failing.told == [0]
     assert other.told == [0, 1, 2, (-1, {"summary/accuracy": 0.5}, TimeoutError)]
     assert capsys.readouterr().err == (
-        "track: wandb has failed, and is told no more of this run: RuntimeError: no connection\n"
+        "track: wandb has failed and is not called again in this run: RuntimeError: no connection\n"
     )
 
 

@@ -1,4 +1,7 @@
-"""Data sets and their domains, and each client's share of one: its training, validation, test and public samples."""
+"""Data sets and their domains, and each client's share of one: its training, validation, test and public samples.
+
+Nothing here knows of a server, a model or an algorithm.
+"""
 
 from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
 from hetfl_flwr.data.clients import SPLIT_KEYS, Split, load_client_data

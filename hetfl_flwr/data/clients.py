@@ -43,7 +43,7 @@ class Split:
         "client": the pool is all rows of the data set, and each client tests on a part of its own. The pool of a
         rotated family is drawn from the training split alone.
         "global": the pool is the training split, and every client tests on the data set's whole test split,
-        turned as the client's domain is.
+        rotated as the client's domain is.
     validation_fraction, test_fraction : float
         Parts of the client's own rows, each in [0, 1), their sum below 1. Above 0, a client of 3 rows or
         more gets at least one. ``test_fraction`` has no meaning with "global".

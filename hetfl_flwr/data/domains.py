@@ -54,7 +54,7 @@ class Family:
         return self.name if self.base in CATALOGUE else private(self.name)
 
     @property
-    def turned(self) -> bool:
+    def is_rotated(self) -> bool:
         """Whether it is a rotated family."""
         return self.name != self.base
 
@@ -72,7 +72,7 @@ class Family:
     @property
     def domain_names(self) -> tuple[str, ...]:
         """What its domains are called: angles, the values of a column of domains, or the data set's name."""
-        if self.turned:
+        if self.is_rotated:
             return tuple(f"{angle}°" for angle in ANGLES)
         return tuple(map(str, _domain_names(self))) if self.reading.domain_column else (self.name,)
 
@@ -142,12 +142,12 @@ def _family(name: str, reading: Reading) -> Family:
         )
     if entry:
         family = Family(name, entry.completed(reading))
-    if family.turned:
-        _check_turned(family, entry.spec if entry else None)
+    if family.is_rotated:
+        _check_rotated(family, entry.spec if entry else None)
     return family
 
 
-def _check_turned(family: Family, spec: DataSpec | None) -> None:
+def _check_rotated(family: Family, spec: DataSpec | None) -> None:
     name, base = family.called, family.base if family.base in CATALOGUE else private(family.base)
     if family.reading.domain_column:
         raise ConfigError(
@@ -245,9 +245,9 @@ def family_arrays(family: Family, seed: int, with_test: bool) -> tuple[Arrays, .
         If the data set cannot be found or read.
     """
     arrays = _arrays(family.base, family.reading)
-    if not family.turned:
+    if not family.is_rotated:
         return arrays
-    _check_turned(family, arrays[0].spec)
+    _check_rotated(family, arrays[0].spec)
     return rotated(arrays[0], seed, with_test)
 
 

@@ -221,12 +221,12 @@ def _plain(source: Source, split: str, column: str, key: str) -> pa.ChunkedArray
     except pa.ArrowInvalid:  # a float that is no integer
         pass
     raise DataError(
-        f"column '{column}' of {source.place} holds {private(found.type)}{_unlike_classes(found, key)} in split "
+        f"column '{column}' of {source.place} holds {private(found.type)}{_differing_classes(found, key)} in split "
         f"'{split}': set {key} to one that holds integers, truth values or strings"
     )
 
 
-def _unlike_classes(found: pa.ChunkedArray, key: str) -> str:
+def _differing_classes(found: pa.ChunkedArray, key: str) -> str:
     """Return what a column of labels looks like that holds no classes."""
     if key != "label-column":
         return ""

@@ -275,14 +275,14 @@ def _name(text: str) -> str:
 Build = Callable[[IntArray, Partition, int, int], "Partitioner"]
 """From the keys to go by (labels, or clients), partition, number of partitions and seed to the dealing partitioner."""
 
-Deal = Callable[[IntArray, Partition, int, np.random.Generator], Parts]
+Assign = Callable[[IntArray, Partition, int, np.random.Generator], Parts]
 """From the keys to go by, partition, number of partitions and source of the order to the rows of each partition."""
 
 
 @dataclass(frozen=True)
 class _Form:
     parse: Callable[[str], float | str]
-    assign: Deal | None  # None: nothing is assigned, every client has every row
+    assign: Assign | None  # None: nothing is assigned, every client has every row
 
 
 _FORMS = {

@@ -21,7 +21,7 @@ IMAGES_A_CLASS = 100
 """Images that are drawn of each class."""
 
 
-def turned(images: Tensor, degrees: float) -> Tensor:
+def rotate(images: Tensor, degrees: float) -> Tensor:
     """Return images rotated clockwise about their centre, bilinear, with zeros where nothing was.
 
     Parameters
@@ -38,7 +38,7 @@ def turned(images: Tensor, degrees: float) -> Tensor:
 
     Examples
     --------
-    >>> turned(torch.tensor([[[[1, 0, 0], [0, 0, 0], [0, 0, 0]]]], dtype=torch.uint8), 90)
+    >>> rotate(torch.tensor([[[[1, 0, 0], [0, 0, 0], [0, 0, 0]]]], dtype=torch.uint8), 90)
     tensor([[[[0, 0, 1],
               [0, 0, 0],
               [0, 0, 0]]]], dtype=torch.uint8)
@@ -65,7 +65,7 @@ def rotated(base: Arrays, seed: int, with_test: bool) -> tuple[Arrays, ...]:
     rows = torch.cat([drawn, torch.arange(base.train_rows, len(base.labels))]) if with_test else drawn
     owners = None if base.owners is None else base.owners[rows]
     some = replace(base, inputs=base.inputs[rows], labels=base.labels[rows], train_rows=len(drawn), owners=owners)
-    return tuple(replace(some, inputs=turned(some.inputs, degrees)) for degrees in ANGLES)
+    return tuple(replace(some, inputs=rotate(some.inputs, degrees)) for degrees in ANGLES)
 
 
 def _drawn(labels: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:

@@ -27,8 +27,8 @@ class Terms(NamedTuple):
     ----------
     own : Tensor
         Scalar, of the client's own labels.
-    taught : Tensor
-        Scalar, of what it learns from others.
+    distillation : Tensor
+        Scalar, the distillation term: of what it learns from others.
     """
 
     own: Tensor
@@ -138,9 +138,9 @@ def train(
     before_step : callable, optional
         Called between each gradient and its step.
     projection : {"none", "qp", "pcgrad"}
-        Of a loss in two terms: "none" takes the gradient of their sum; "qp" leaves out of the taught term's gradient
-        what goes against the own term's (FedH2L's Eq. 8, for any algorithm), "pcgrad" also the other way round (Yu et
-        al., NeurIPS 2020). Either takes a second backward pass.
+        Of a loss in two terms: "none" takes the gradient of their sum; "qp" leaves out of the distillation term's
+        gradient what goes against the own term's (FedH2L's Eq. 8, for any algorithm), "pcgrad" also the other way
+        round (Yu et al., NeurIPS 2020). Either takes a second backward pass.
 
     Returns
     -------

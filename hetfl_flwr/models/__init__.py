@@ -1,4 +1,7 @@
-"""Models: a body and a linear head, a small zoo sized by the data, and any torch module of the user's own."""
+"""Models: a body and a linear head, a small zoo sized by the data, and any torch module of the user's own.
+
+Nothing here trains, or knows of clients.
+"""
 
 from hetfl_flwr.models.precision import mixed
 from hetfl_flwr.models.registry import (

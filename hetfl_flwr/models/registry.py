@@ -146,7 +146,7 @@ def parse_models(text: str) -> tuple[str, ...]:
 
 
 def assign(models: str, client_id: int) -> str:
-    """Return the model of a partition: the list is assigned round and round.
+    """Return the model of a client: the list is assigned round-robin.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def build_model(
     seed : int
         The run's seed, 0 or more.
     scope : tuple of int or str
-        What the weights are for, such as ``(partition,)``. Equal seed and scope give equal initial weights;
+        What the weights are for, such as ``(client_id,)``. Equal seed and scope give equal initial weights;
         torch's global generator is left as it was.
     width : int
         Embedding width D, 0 or more. A model of another width is `projected` to it; the body's own weights are the

@@ -35,7 +35,7 @@ class Node:
     ----------
     config : RunConfig
         The run config as it holds here.
-    partition, partitions : int
+    client_id, clients : int
         Which client this is, and of how many.
     model_name : str
         Name of the model.
@@ -44,7 +44,7 @@ class Node:
         `restored`, with these.
     data : ClientData
         Training, validation and test samples; which of the training samples are public.
-    seeds : SeedStore
+    public_samples : PublicSampleStore
         Where the public samples of others lie.
     restored : bool
         Whether the model has the weights that were saved after the last round, not the initial ones.

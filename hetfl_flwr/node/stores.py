@@ -85,7 +85,7 @@ class FileStore(BlobStore):
     ----------
     folder : Path
         Made when something is written.
-    partition : int
+    client_id : int
         Which client.
     lasting : bool
         Whether it is to survive the machine's failure, too. False: it goes with the run, and nothing waits for the
@@ -211,7 +211,7 @@ def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -
     ----------
     state_dir : Path
         Folder of the runs' folders, ``run-ID``.
-    partition : int
+    client_id : int
         Whose; the files of other clients stay.
     keep : int
         How many runs stay, those in which the client has saved last; 0: all.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from hetfl_flwr.config import RunConfig, parse_callbacks
-from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, place, private, unknown
 from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.text import printable
@@ -155,9 +155,11 @@ class Guarded(RoundCallback):
         for name, callback in list(self.callbacks.items()):
             try:
                 tell(callback)
-            except Exception as error:
+            except (KeyboardInterrupt, Interrupted):
+                raise
+            except BaseException as error:  # SystemExit, too: a callback does not end the run
                 del self.callbacks[name]
-                _warn(f"{name} has failed, and is told no more of this run: {one_line(error)}")
+                _warn(f"{name} has failed and is not called again in this run: {one_line(error)}")
 
 
 @contextmanager
@@ -218,8 +220,12 @@ def split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[Roun
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's kind and text in one line."""
-    return printable(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+    """Return an error's kind and text in one line; its kind alone where it cannot say its text."""
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:
+        said = type(error).__name__
+    return printable(" ".join(said.split()), 300)
 
 
 def _built(name: str) -> RoundCallback:
@@ -232,10 +238,10 @@ def _built(name: str) -> RoundCallback:
         said = error.marked if isinstance(error, HetflError) else f"{type(error).__name__}: {private(error)}"
         hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else f" ({place(error)})"
         raise ConfigError(f"callbacks = '{name}': module '{path}' cannot be imported: {said}{hint}") from error
-    if not hasattr(module, attribute):
+    if attribute not in vars(module):
         own = [key for key, value in vars(module).items() if isclass(value) and value.__module__ == path]
         raise ConfigError(f"callbacks = '{name}': {unknown(f'class of module {path!r}', attribute, own)}")
-    return _built_from(getattr(module, attribute), name)
+    return _built_from(vars(module)[attribute], name)
 
 
 def _built_from(kind: object, name: str) -> RoundCallback:
@@ -244,15 +250,24 @@ def _built_from(kind: object, name: str) -> RoundCallback:
     _check_methods(kind, f"callbacks = '{name}'", kind.__name__)
     try:
         built: Any = kind()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, too
         raise ConfigError(f"callbacks = '{name}': cannot be built without arguments: {one_line(error)}") from error
     return built  # type: ignore[no-any-return]  # its methods are there
 
 
 def _check_methods(thing: object, key: str, name: str) -> None:
-    lacking = [method for method in METHODS if not callable(getattr(thing, method, None))]
+    lacking = [method for method in METHODS if not _has(thing, method)]
     if lacking:
         raise ConfigError(f"{key}: {name} has no method {', '.join(lacking)}; a callback has begin, round and end")
+
+
+def _has(thing: object, method: str) -> bool:
+    try:
+        return callable(getattr(thing, method, None))
+    except Exception:  # of a metaclass, or a property
+        return False
 
 
 def _warn(text: str) -> None:

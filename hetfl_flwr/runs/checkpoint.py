@@ -135,7 +135,7 @@ class Checkpoint:
         Raises
         ------
         RunFolderError
-            There is none, or its knowledge is damaged.
+            There is none, or its server state is damaged.
         """
         found = checkpoints(run_folder)
         if not found:
@@ -151,7 +151,7 @@ class Checkpoint:
         Raises
         ------
         RunFolderError
-            Its knowledge, or what was under way, is damaged.
+            Its server state, or what was under way, is damaged.
         """
         try:
             arrays, metadata = unpack(folder / SERVER_STATE_FILE)
@@ -201,7 +201,7 @@ def choose(run_folder: Path, config: RunConfig) -> Choice:
     """Choose the checkpoint that a run goes on from: the newest.
 
     If that is damaged, ``accept-loss`` takes the newest that is whole, for the rounds since can be run again; where
-    none is, the newest whose knowledge can be read, and clients whose state is lost starts over.
+    none is, the newest whose server state can be read; clients whose state is lost start over.
 
     Raises
     ------

@@ -27,7 +27,7 @@ def load_client(folder: Path | str, client_id: int, *, data: bool = True) -> Nod
         A run folder: the clients' models are those of its last checkpoint, and where the server has one model for all,
         as in `fedavg`, it is that one. Or the ``state-dir`` of a SuperNode, on its machine: of the runs there, that in
         which the client has trained last, or the one named: ``STATE_DIR/run-ID``.
-    partition : int
+    client_id : int
         Which client.
     data : bool
         Whether its data are read. False: where a state-dir says what the model's inputs are, there is no sample.

@@ -68,7 +68,7 @@ class Upload:
     client_id : int
         Which client.
     arrays : mapping of str to array
-        Its knowledge, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
+        What it has learnt, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
     samples : int
         How many samples it has trained on.
     """

@@ -232,7 +232,7 @@ class Messenger:
         self.idle()
 
     def _take_late(self) -> None:
-        """Drop replies that came after their round: they belong to knowledge that is gone."""
+        """Drop replies that came after their round: they belong to a server state that is gone."""
         if self._late:
             for reply in self.grid.pull_messages(list(self._late)):
                 self._late.pop(reply.metadata.reply_to_message_id, None)

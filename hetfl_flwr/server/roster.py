@@ -211,7 +211,7 @@ class Roster:
 
     Attributes
     ----------
-    seeds : dict
+    public_samples : dict
         The public samples that clients have shared, by client id, as `hetfl_flwr.wire.samples.public_samples` declares
         them. Those of a client that leaves stay: everybody knows them.
     trained : dict
@@ -322,7 +322,7 @@ class Roster:
         """Refuse clients that call a class or a column by another name than the first client does."""
         first, *others = self._first_with(lambda member: _names(member, kind)[0]).values()
         if others:
-            raise FederationError(_unlike_names(kind, first, others[0]))
+            raise FederationError(_different_names(kind, first, others[0]))
 
     def _first_with(self, value: Callable[[Member], T]) -> dict[T, Member]:
         first: dict[T, Member] = {}
@@ -429,7 +429,7 @@ def _names(member: Member, kind: Literal["class", "column"]) -> tuple[tuple[str,
     return member.input_digests, member.input_names
 
 
-def _unlike_names(kind: Literal["class", "column"], first: Member, other: Member) -> str:
+def _different_names(kind: Literal["class", "column"], first: Member, other: Member) -> str:
     """Return in a line what two clients call by different names, and the way out."""
     (digests, names), (their_digests, their_names) = _names(first, kind), _names(other, kind)
     here, there = f"client {first.client_id}", f"client {other.client_id}"
@@ -438,8 +438,8 @@ def _unlike_names(kind: Literal["class", "column"], first: Member, other: Member
             f"{here} and {there} have other words for the same tokens, for vocabulary = 'shared:{first.vocabulary}' "
             f"numbers the words of each data set by itself: set vocabulary = 'hashed:{first.vocabulary}'"
         )
-    unlike = [number for number, pair in enumerate(zip(digests, their_digests, strict=False)) if pair[0] != pair[1]]
-    number = unlike[0] if unlike and len(digests) == len(their_digests) else None
+    differing = [number for number, pair in enumerate(zip(digests, their_digests, strict=False)) if pair[0] != pair[1]]
+    number = differing[0] if differing and len(digests) == len(their_digests) else None
     if number is None or len(digests) == 1:
         said = f"{here} and {there} have different names of {_PLURAL[kind]}"
     elif number < min(len(names), len(their_names)):

@@ -56,7 +56,7 @@ class Rounds(Protocol):
         """Return what `resume` needs besides the server state and the clients' states."""
 
     def play(self, number: int, arrays: ArrayRecord) -> Played:
-        """Run one round. With too few valid replies the knowledge stays as it was.
+        """Run one round. With too few valid replies the server state stays as it was.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class SyncRounds:
 
 
 class AsyncRounds:
-    """Rounds without a barrier: each client is sent the newest knowledge as soon as it has uploaded.
+    """Rounds without a barrier: each client is sent the newest server state as soon as it has uploaded.
 
     A round is as many uploads as there are clients, whoever they come from. When an evaluation is due, each client is
     asked for it after its next upload, so that the others go on meanwhile. In the last round nobody is asked for more

@@ -1,1 +1,4 @@
-"""What crosses between clients and server: payload specifications, their coding, messages, names and privacy."""
+"""What crosses between clients and server: payload specifications, their coding, messages, names and privacy.
+
+No algorithm is named here: each declares its own payloads.
+"""

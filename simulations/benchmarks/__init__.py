@@ -1,1 +1,4 @@
-"""Measurements of the engines; the figures stand in README.md beside this file."""
+"""Measurements of the engines; the figures stand in README.md beside this file.
+
+Nothing imports them.
+"""

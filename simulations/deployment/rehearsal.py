@@ -107,7 +107,7 @@ def hold(federation: Flower, nodes: int, say: Callable[[str], object]) -> None:
 
 
 def write_digits(folders: Sequence[Path]) -> None:
-    """Deal the bundled digits out as 8x8 images, one folder a class; each part has its share of every class."""
+    """Write the bundled digits as 8x8 images, one folder a class; each part has its share of every class."""
     import numpy as np
     from PIL import Image
     from sklearn.datasets import load_digits

@@ -197,11 +197,11 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     """Return what was run."""
     shown, config = figures(run), run.config
     models = Counter(client["model"] for client in run.clients if client["model"] is not None)
-    dealt = ", ".join(f"{name} ({count} clients)" if count > 1 else name for name, count in models.items())
+    assigned = ", ".join(f"{name} ({count} clients)" if count > 1 else name for name, count in models.items())
     facts = {
         "Algorithm": f"{shown['algorithm']}: {_purpose(shown['algorithm'])}".removesuffix(": "),
         "Data": f"{shown['dataset']}, partition {config.get('partition', NOTHING)}",
-        "Models": dealt or config.get("models"),
+        "Models": assigned or config.get("models"),
         "Clients": shown["clients"],
         "Seed": shown["seed"],
         "Engine": shown["engine"],

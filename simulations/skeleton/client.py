@@ -26,9 +26,8 @@ class SkeletonClient(KnowledgeClient):
         Weight of the distillation term, 0 or more. 0 is local training.
     """
 
-    has_distillation_term = (
-        True  # `learn` returns Terms, so users may set `projection`; leave this out where the loss is a scalar
-    )
+    # `learn` returns Terms, so users may set `projection`; leave this out where the loss is a scalar.
+    has_distillation_term = True
 
     def __init__(self, node: Node, *, weight: Annotated[float, Field(ge=0)] = 1.0) -> None:
         super().__init__(node)

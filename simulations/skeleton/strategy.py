@@ -21,7 +21,7 @@ from hetfl_flwr import (
 
 
 def uploaded(classes: int) -> PayloadSpec:
-    """Declare what a client sends: names, shapes, dtypes and ranges. What is not so is refused on receipt."""
+    """Declare what a client sends: names, shapes, dtypes and ranges. An upload that differs is rejected."""
     return PayloadSpec((learnt("logits", (classes, classes)), sample_counts("counts", (classes,))))
 
 
@@ -57,12 +57,12 @@ class Skeleton(KnowledgeStrategy):
         The paper's server goes here. This one takes the mean over all samples of a class, whoever has them.
         """
         # ``upload.samples`` are those trained on, repeats included; ``member.train`` of each member in ``self.roster``
-        # are its training rows. An array for each client is named after it: f"logits.{upload.partition}". A server that
+        # are its training rows. An array for each client is named after it: f"logits.{upload.client_id}". A server that
         # trains counts its rounds in an array, and draws from ``generator(self.config.seed, count, "purpose")``.
         counts = np.stack([upload.arrays["counts"] for upload in uploads])  # (K, C)
         logits = np.stack([upload.arrays["logits"] for upload in uploads])  # (K, C, C)
         total = counts.sum(0)
         mean = (counts[:, :, None] * logits).sum(0) / np.maximum(total, 1)[:, None]
         seen = total > 0
-        learnt = np.where(seen[:, None], mean, server_state["logits"]).astype(np.float32)
-        return {"logits": learnt, "known": server_state["known"] | seen}
+        averages = np.where(seen[:, None], mean, server_state["logits"]).astype(np.float32)
+        return {"logits": averages, "known": server_state["known"] | seen}

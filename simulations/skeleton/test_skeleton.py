@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hetfl_flwr import AlgorithmContract, Upload
+from hetfl_flwr import AlgorithmContract, Lab, Upload
 
 from .strategy import Skeleton
 
@@ -19,3 +19,9 @@ class TestSkeleton(AlgorithmContract):
         second = {"logits": np.array([[6]], np.float32), "counts": np.array([1])}
         after = Skeleton().aggregate(nothing, [Upload(0, first, 3), Upload(1, second, 1)])
         assert (after["logits"].tolist(), after["known"].tolist()) == ([[3.0]], [True])
+
+    def test_what_a_client_is_sent(self, lab: Lab) -> None:
+        """The whole server state; a client for such tests comes from a small federation."""
+        federation = lab.federation(lab.config(algorithm=self.algorithm))
+        member, state = next(iter(federation.roster)), Skeleton().initial(federation.roster)
+        assert Skeleton().download_for(member, state, 1) == state

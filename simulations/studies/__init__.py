@@ -1,1 +1,4 @@
-"""Many runs: jobs, sweeps, reproductions."""
+"""Many runs: jobs, sweeps, reproductions.
+
+How one run goes does not belong here.
+"""

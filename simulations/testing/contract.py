@@ -171,7 +171,7 @@ class AlgorithmContract:
             assert (rounds[0][f"bytes_{way}"] == 0) == (strategy.sharing is None)
 
     def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was(self, lab: Lab, tmp_path: Path) -> None:
-        """In its bits and its bytes: public samples are told the clients again, and are counted once, in round 0.
+        """In its bits and its bytes: public samples are sent to the clients again, and are counted once, in round 0.
 
         This also sees that two runs with the same seed are the same bits.
         """
@@ -196,9 +196,9 @@ class AlgorithmContract:
         """Others could not be set by a config key."""
         algorithm = find(name)
         kinds = algorithm.modes.values() or [algorithm]
-        halves = [(half, around) for one in kinds for half, around in ((one.strategy, []), (one.client, ["node"]))]
-        for half, surroundings in halves:
-            parameters = inspect.signature(half).parameters
+        sides = [(side, around) for one in kinds for side, around in ((one.strategy, []), (one.client, ["node"]))]
+        for side, surroundings in sides:
+            parameters = inspect.signature(side).parameters
             own = {key: one for key, one in parameters.items() if key not in surroundings}
             assert [key for key in parameters if key not in own] == surroundings
             assert [key for key, one in own.items() if one.kind is not one.KEYWORD_ONLY] == []
