@@ -87,8 +87,8 @@ def of_clients(run: Run) -> list[Picture]:
         if own.size:
             name = " ".join(filter(None, (f"client {client['partition']}", client["model"])))
             told = f"{percent(own[0, 1])} to {percent(own[-1, 1])}"
-            kept = [line[_evenly(len(line), MOST_SMALL_POINTS)] for line in (own, mean)]
-            draw = partial(client_figure, *kept, scale)
+            few, few_means = (line[_evenly(len(line), MOST_SMALL_POINTS)] for line in (own, mean))
+            draw = partial(client_figure, few, few_means, scale)
             pictures.append(Picture(name, _inline(draw, name, f"{name}: {told}"), told))
     return pictures
 
