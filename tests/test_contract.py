@@ -21,10 +21,10 @@ class TestEveryAlgorithm(AlgorithmContract):
         rounds = entries(lab.run(lab.config()))
         assert all(entry["clients"][client]["train-loss"] > 0 for entry in rounds[1:] for client in "01")
 
-    def test_both_halves_say_what_they_do_what_they_send_and_what_they_keep(self, name):
-        for half in find(name).halves:
-            assert half.__module__.endswith(f".{name}")
-            text = inspect.getdoc(half) or ""
+    def test_both_sides_say_what_they_do_what_they_send_and_what_they_keep(self, name):
+        for side in find(name).sides:
+            assert side.__module__.endswith(f".{name}")
+            text = inspect.getdoc(side) or ""
             assert re.match(r"\S.*\.\n", text), "a summary of one line"
             assert re.search(r"^Wire   \S", text, re.MULTILINE)
             assert re.search(r"^State  \S", text, re.MULTILINE)
