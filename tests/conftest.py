@@ -38,6 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
 SHARED = ("deployed", "ray", "secured")
 """Fixtures that take long to set up: all tests that use one run in the same process."""
 
+DEPLOYING = ("test_survival.py", "test_deployment.py", "test_engines.py", "test_outside.py")
+"""Modules whose exhaustive tests start SuperLinks and SuperNodes: one such federation is enough for a machine."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,6 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group(name))
+        grouped = item.get_closest_marker("xdist_group")
+        if item.get_closest_marker("exhaustive") and item.path.name in DEPLOYING and not grouped:
+            item.add_marker(pytest.mark.xdist_group("deployed"))
 
 
 @pytest.fixture(autouse=True)

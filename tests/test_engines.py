@@ -191,7 +191,7 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
     assert sent[2] == 1
     assert sum(len(entry["failures"]) for entry in rounds(run)) == 0
     seconds = [entry["seconds"] for entry in rounds(run)]
-    assert sum(seconds[:3]) < 120
+    assert sum(seconds[:3]) < 500  # node 2 would have held them up for 600
     told = [f"{entry['round']} {entry['accuracy']}" for entry in rounds(run)]
     assert (run / "lines.txt").read_text().splitlines() == ["begin None", *told, "end None"]
     [row] = re.findall(r"\b2  fixtures\.models:waiting .*", said)
