@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
     from hetfl_flwr.runs.trained import load_client as load_client
     from hetfl_flwr.seeding import generator as generator
-    from hetfl_flwr.server.roster import Member as Member
-    from hetfl_flwr.server.roster import Roster as Roster
-    from hetfl_flwr.server.roster import Sharing as Sharing
+    from hetfl_flwr.server.messaging.roster import Member as Member
+    from hetfl_flwr.server.messaging.roster import Roster as Roster
+    from hetfl_flwr.server.messaging.roster import Sharing as Sharing
     from hetfl_flwr.wire.messages import EXAMPLES as EXAMPLES
     from hetfl_flwr.wire.spec import EMPTY as EMPTY
     from hetfl_flwr.wire.spec import LEARNT_LIMIT as LEARNT_LIMIT
@@ -83,7 +83,7 @@ _NAMES = {
     ),
     "hetfl_flwr.wire.weights": ("weights", "model_arrays", "load_model_arrays"),
     "hetfl_flwr.wire.messages": ("EXAMPLES",),
-    "hetfl_flwr.server.roster": ("Member", "Roster", "Sharing"),
+    "hetfl_flwr.server.messaging.roster": ("Member", "Roster", "Sharing"),
     "hetfl_flwr.node.node": ("Node",),
     "hetfl_flwr.node.session": ("Metrics",),
     "hetfl_flwr.learning.training": ("Terms", "train", "evaluate", "EVALUATION_BATCH"),

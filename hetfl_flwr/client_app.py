@@ -22,7 +22,7 @@ from hetfl_flwr.node.keeper import Keeper
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.node.threads import check_threads
-from hetfl_flwr.server.roster import Member
+from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (

@@ -20,7 +20,7 @@ from hetfl_flwr.runs.resuming import Checkpoints, origin_of, take_up
 from hetfl_flwr.runs.tables import client_table, lines
 from hetfl_flwr.runs.tracking import check_trackers, start_trackers
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.grids import engine_of
+from hetfl_flwr.server.messaging.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, Played, Rounds, SyncRounds
 from hetfl_flwr.wire.privacy import caveats, guarantee
 

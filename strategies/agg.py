@@ -5,7 +5,7 @@ A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical 
 
 from collections.abc import Sequence
 
-from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from strategies.base import KnowledgeStrategy, Upload
 

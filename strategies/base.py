@@ -12,9 +12,9 @@ from flwr.serverapp.strategy import Strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import aggregate_metricrecords, log
-from hetfl_flwr.server.exchange import MOST_SAMPLES, Reply
-from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
-from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.exchange import MOST_SAMPLES, Reply
+from hetfl_flwr.server.messaging.exchange import Upload as Upload  # algorithms import it from here
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, ROUND

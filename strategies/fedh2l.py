@@ -12,7 +12,7 @@ from pydantic import Field
 
 from hetfl_flwr.flower import log
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, fractions, probabilities, row_numbers
 from strategies.base import KnowledgeStrategy, Upload
 

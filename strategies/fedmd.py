@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, row_numbers
 from strategies.base import KnowledgeStrategy, Upload

@@ -14,7 +14,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models import build_bounded, parse_models
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import state_arrays, whole_state
 from strategies.base import KnowledgeStrategy, Upload

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from strategies.base import KnowledgeStrategy, Upload
 

@@ -13,9 +13,9 @@ from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_samples
-from hetfl_flwr.server.exchange import Reply, averageable, with_arrays
 from hetfl_flwr.server.global_model import global_model
-from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.exchange import Reply, averageable, with_arrays
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS

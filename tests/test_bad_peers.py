@@ -20,8 +20,8 @@ from torch import nn
 from hetfl_flwr.algorithms import build_strategy, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.exchange import LONGEST_REASON, Exchange, Sent
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.messaging.exchange import LONGEST_REASON, Exchange, Sent
 from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE

@@ -10,7 +10,7 @@ from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.models import assign, build_model
-from hetfl_flwr.server.roster import Sharing
+from hetfl_flwr.server.messaging.roster import Sharing
 from simulations import listing as catalogue
 from simulations.cli import RECIPES
 

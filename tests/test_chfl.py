@@ -22,7 +22,7 @@ from hetfl_flwr.errors import ConfigError, FederationError, ModelError, PayloadE
 from hetfl_flwr.learning.training import draw_epochs
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from strategies.base import Upload
 from strategies.chfl import CHFL

@@ -18,7 +18,7 @@ from hetfl_flwr.errors import FederationError, RunFolderError, StateError
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
-from hetfl_flwr.server.grids import GridView
+from hetfl_flwr.server.messaging.grids import GridView
 from simulations.cli import _run, main
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run

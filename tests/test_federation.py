@@ -8,14 +8,14 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.server import grids
 from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.registration import _member
-from hetfl_flwr.server.exchange import Expected
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.messaging import grids
+from hetfl_flwr.server.messaging.exchange import Expected
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import payload_bytes, wire_bytes

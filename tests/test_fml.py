@@ -32,7 +32,7 @@ from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, ROUND
 from hetfl_flwr.wire.spec import ArraySpec

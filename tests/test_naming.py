@@ -15,7 +15,7 @@ from hetfl_flwr import client_app
 from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError, private
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import MOST_NAMES, Naming, data_label
 from simulations.engine.grid import LocalGrid

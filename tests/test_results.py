@@ -14,7 +14,7 @@ from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.results import new_folder
 from hetfl_flwr.runs.schema import clients_file, read_clients, read_rounds, read_summary, round_line, summary_file
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.grids import GridView
+from hetfl_flwr.server.messaging.grids import GridView
 from simulations.engine.grid import LocalGrid
 
 SUMMARY = [

@@ -16,7 +16,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.exchange import arrays_of
+from hetfl_flwr.server.messaging.exchange import arrays_of
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
 from simulations.testing.contract import first_round

@@ -25,7 +25,7 @@ from hetfl_flwr.runs.schema import (
     round_line,
     summary_file,
 )
-from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.messaging.failure import Failure
 
 ROUND = Round.blank(
     3,

@@ -25,7 +25,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.files import check_seal, header, read_file, read_header, replace_file, seal
 from hetfl_flwr.runs.schema import CHECKPOINTS, SERVER_STATE_FILE
-from hetfl_flwr.server.grids import KeepsClients, UnderWay
+from hetfl_flwr.server.messaging.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
 MESSAGES_FILE = "messages.safetensors"

@@ -9,12 +9,12 @@ from flwr.app import ArrayRecord
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.runs.schema import ClientRecord, Round, Summary
-from hetfl_flwr.server.exchange import Traffic
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.grids import simulated_time
-from hetfl_flwr.server.roster import Member
+from hetfl_flwr.server.messaging.exchange import Traffic
+from hetfl_flwr.server.messaging.grids import simulated_time
+from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.server.rounds import Played
-from hetfl_flwr.server.uploads import Uploads
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.privacy import epsilon

@@ -34,7 +34,7 @@ from hetfl_flwr.runs.schema import (
     round_line,
     summary_file,
 )
-from hetfl_flwr.server.uploads import Uploads
+from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.naming import OWN
 from hetfl_flwr.wire.privacy import noise_source

@@ -12,7 +12,7 @@ from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.grids import KeepsClients
+from hetfl_flwr.server.messaging.grids import KeepsClients
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import NEWEST

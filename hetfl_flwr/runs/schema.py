@@ -27,7 +27,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.files import as_json, read_file
 from hetfl_flwr.notices import warn
-from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.text import printable
 
 T = TypeVar("T")

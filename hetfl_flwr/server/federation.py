@@ -19,13 +19,13 @@ from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.node_keys import NodeKeys
 from hetfl_flwr.server.admission.registration import Check, Registration
-from hetfl_flwr.server.exchange import METRICS_ALONE, Exchange, Expected
-from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.grids import GridView, engine_of, is_stopped
-from hetfl_flwr.server.messenger import Messenger
-from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.grids import GridView, engine_of, is_stopped
+from hetfl_flwr.server.messaging.messenger import Messenger
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.server.sharing import SampleSharing
-from hetfl_flwr.server.uploads import Uploads
 
 
 class Federation:

@@ -5,7 +5,7 @@ from collections import Counter
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.models import ZOO, SplitModel, build_bounded, parse_models, trainable_count
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.weights import fingerprint
 
 

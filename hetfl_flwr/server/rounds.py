@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
 from hetfl_flwr.flower import ErrorCode
-from hetfl_flwr.server.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic, averageable
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.grids import Held, KeepsClients, UnderWay
-from hetfl_flwr.server.roster import Member
+from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic, averageable
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.grids import Held, KeepsClients, UnderWay
+from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.messages import packed, unpacked
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from hetfl_flwr.server.exchange import Exchange, Expected
-from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.guard import measure_rows
-from hetfl_flwr.server.messenger import Messenger
-from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.exchange import Exchange, Expected
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.guard import measure_rows
+from hetfl_flwr.server.messaging.messenger import Messenger
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, POOL, SHARE, STAGES
 from hetfl_flwr.wire.samples import public_samples

@@ -7,8 +7,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.server.exchange import Reply
-from hetfl_flwr.server.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.exchange import Reply
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import PayloadSpec
 
 

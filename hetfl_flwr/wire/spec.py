@@ -80,10 +80,11 @@ class ArraySpec:
         floating-point numbers, and where there is clipping only whether there are any leaves the client: 1 or 0.
     update : bool
         Whether it is what became of the array of that name and shape that the server has sent, such as weights: then
-        the size of the change counts for `hetfl_flwr.server.guard.Guard`, not its own.
+        the size of the change counts for `hetfl_flwr.server.messaging.guard.Guard`, not its own.
     usual : float
         Size that honest clients may reach when others are far below it, because their models or their progress differ:
-        up to there `hetfl_flwr.server.guard.Guard` lets any pass. Of an update it is a twentieth of what was sent.
+        up to there `hetfl_flwr.server.messaging.guard.Guard` lets any pass. Of an update it is a twentieth of what was
+        sent.
     """
 
     name: str

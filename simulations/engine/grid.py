@@ -23,7 +23,7 @@ from hetfl_flwr.config import RunConfig, Value, simulated_seconds
 from hetfl_flwr.flower import Run, act_as_server, name_message
 from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.grids import Held
+from hetfl_flwr.server.messaging.grids import Held
 from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, Clients, Hosted
 from simulations.engine.workers import Host, InProcess, Workers
 

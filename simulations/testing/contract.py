@@ -15,8 +15,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hetfl_flwr.algorithms import build_client, build_strategy, chosen, find
 from hetfl_flwr.config import Value
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.server.exchange import Exchange, Reply
 from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.messaging.exchange import Exchange, Reply
 from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import from_record, to_record

@@ -13,10 +13,10 @@ from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence
 from hetfl_flwr.server.admission.node_keys import NodeKeys
 from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start
-from hetfl_flwr.server.exchange import reason
-from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.messenger import BUSY, Messenger
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.messaging.exchange import reason
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.messenger import BUSY, Messenger
+from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import REGISTRATION
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.flower import log
-from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.roster import Member, Roster
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.roster import Member, Roster
 
 LONGEST_START = 600.0
 """Seconds that the start of a deployment waits for nodes, where neither key says less."""

@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Met
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.guard import Sizes
-from hetfl_flwr.server.roster import Member
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.guard import Sizes
+from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.text import LONGEST_NAME, brief, printable
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, STAGES

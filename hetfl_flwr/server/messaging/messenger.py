@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.flower import ErrorCode
-from hetfl_flwr.server.exchange import (
+from hetfl_flwr.server.messaging.exchange import (
     LONGEST_REASON,
     METRICS_ALONE,
     MOST_SAMPLES,
@@ -23,11 +23,11 @@ from hetfl_flwr.server.exchange import (
     read,
     with_arrays,
 )
-from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.grids import pull_interval
-from hetfl_flwr.server.guard import Guards, measure
-from hetfl_flwr.server.roster import Member, Roster
-from hetfl_flwr.server.uploads import Uploads
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.grids import pull_interval
+from hetfl_flwr.server.messaging.guard import Guards, measure
+from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS

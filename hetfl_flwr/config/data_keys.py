@@ -1,0 +1,199 @@
+"""Keys of the data: which, how they are read, and how they are split over the clients."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from hetfl_flwr.config.keys import PER_NODE, Keys, checked_path
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data import Reading, Split
+
+BUNDLED = "digits"
+"""The data set of simulated clients for whom none is named."""
+
+
+def _partition(text: str) -> str:
+    from hetfl_flwr.data import parse_partition  # torch is not needed to say `hetfl --help`
+
+    parse_partition(text)
+    return text
+
+
+def _vocabulary(text: str) -> str:
+    from hetfl_flwr.data import parse_vocabulary
+
+    parse_vocabulary(text)
+    return text
+
+
+def _classes(text: str) -> str:
+    from hetfl_flwr.data import parse_classes
+
+    parse_classes(text)
+    return text
+
+
+def _features(text: str) -> str:
+    from hetfl_flwr.data import parse_features
+
+    parse_features(text)
+    return text
+
+
+def _dataset(text: str, info: ValidationInfo) -> str:
+    for name in text.split(","):
+        checked_path(name.strip().removeprefix("rotated-"), info)
+    return text
+
+
+class DataKeys(Keys):
+    """The data of all clients, and the part of each."""
+
+    dataset: Annotated[
+        str,
+        PER_NODE,
+        AfterValidator(_dataset),
+        Field(
+            description="Data set: a name from `hetfl list datasets`, a Hugging Face hub id, a folder that starts "
+            "with ./ or /, or rotated-NAME for images. A comma-separated list is assigned round-robin to "
+            "the clients. Empty: digits where all clients are simulated; in a deployment each node names "
+            "its own.",
+        ),
+    ] = ""
+    data_dir: Annotated[
+        str,
+        PER_NODE,
+        AfterValidator(checked_path),
+        Field(description="Folder with local copies in the hub's layout. Empty: bundled data or the hub."),
+    ] = ""
+    image_column: Annotated[
+        str, PER_NODE, Field(description="Image column of a hub id (a list: or one each). Empty: the only one.")
+    ] = ""
+    text_column: Annotated[
+        str,
+        PER_NODE,
+        Field(description="Text column to learn from (a list: or one each). Empty: the catalogue's, or none."),
+    ] = ""
+    label_column: Annotated[
+        str, PER_NODE, Field(description="Label column of a hub id (a list: or one each). Empty: the only one.")
+    ] = ""
+    domain_column: Annotated[
+        str,
+        PER_NODE,
+        Field(
+            description="Column with the domain of each sample (a list: or one each). Empty: the catalogue's, or none."
+        ),
+    ] = ""
+    classes: Annotated[
+        str,
+        PER_NODE,
+        AfterValidator(_classes),
+        Field(
+            description="Comma-separated class names in order, including those that the data lack: NAME, or "
+            "NAME:LABEL where the data use another label. Empty: as in the data."
+        ),
+    ] = ""
+    categorical_columns: Annotated[
+        str,
+        PER_NODE,
+        Field(description="Comma-separated columns of a table that are categorical although they hold numbers."),
+    ] = ""
+    ignore_columns: Annotated[str, PER_NODE, Field(description="Comma-separated columns of a table to leave out.")] = ""
+    image_size: Annotated[
+        int, Field(ge=0, le=8192, description="Height and width to which images are resized. 0: unchanged.")
+    ] = 0
+    vocabulary: Annotated[
+        str,
+        AfterValidator(_vocabulary),
+        Field(
+            description="Vocabulary of texts: hashed:V (hash of a word), or shared:V (the most frequent words of the "
+            "training split)."
+        ),
+    ] = "hashed:20000"
+    text_length: Annotated[
+        int, Field(ge=1, le=65_536, description="Maximum number of tokens of a text; longer texts are cut.")
+    ] = 32
+    partition: Annotated[
+        str,
+        PER_NODE,
+        AfterValidator(_partition),
+        Field(
+            description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N (a client), shards:N (a "
+            "client), natural:COLUMN (its values own the rows), linear, square or exponential (client k's "
+            "share grows with k), or all (no split)."
+        ),
+    ] = "iid"
+    features: Annotated[
+        str,
+        AfterValidator(_features),
+        Field(
+            description="Columns of a table that a client has: all, or slices:OVERLAP (one slice a client, OVERLAP of "
+            "it shared)."
+        ),
+    ] = "all"
+    test_set: Annotated[
+        Literal["client", "global"],
+        Field(
+            description="client: a fraction of each client's own samples; global: the data set's test split, for all "
+            "clients."
+        ),
+    ] = "client"
+    validation_fraction: Annotated[
+        float, Field(ge=0, lt=1, description="Fraction of a client's samples kept for validation.")
+    ] = 0.1
+    test_fraction: Annotated[
+        float, Field(ge=0, lt=1, description="Fraction of a client's samples kept for testing (with test-set client).")
+    ] = 0.2
+    public_fraction: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="Fraction of a client's samples, taken from its training set, that it may share as public "
+            "samples.",
+        ),
+    ] = 0.1
+    half_data_fraction: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Fraction of clients, drawn by the seed, that keep only half of their training samples.",
+        ),
+    ] = 0.0
+    shared_split: Annotated[
+        bool,
+        Field(
+            description="Split all domains of the same images (rotated) alike, so that no domain trains on another's "
+            "test images."
+        ),
+    ] = False
+    iid_evaluation: Annotated[
+        bool,
+        Field(
+            description="Assign validation and test samples evenly, with all classes; partition applies to the "
+            "training samples only."
+        ),
+    ] = False
+    normalize: Annotated[
+        Literal["mean-image", "imagenet", "none"],
+        Field(
+            description="mean-image: subtract the mean training image; scale a table's columns to mean 0 and standard "
+            "deviation 1 on the client's training samples. imagenet: scale images as ImageNet weights "
+            "(pretrained) expect. none: scale images to [0, 1], leave tables unchanged."
+        ),
+    ] = "mean-image"
+
+    @property
+    def reading(self) -> "Reading":
+        """What the config says about reading the data."""
+        from hetfl_flwr.data import READING_KEYS, Reading
+
+        return Reading(**{key: getattr(self, key) for key in READING_KEYS})
+
+    def split(self, clients: int) -> "Split":
+        """Return how the config shares the data out over a number of clients."""
+        from hetfl_flwr.data import SPLIT_KEYS, Split
+
+        return Split(**{key: getattr(self, key) for key in SPLIT_KEYS}, reading=self.reading, clients=clients)

@@ -1,0 +1,145 @@
+"""Keys of the federation: who takes part, and how the server runs the rounds."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from hetfl_flwr.config.keys import MOST, Keys
+from hetfl_flwr.errors import ConfigError
+
+DEFAULT_CLIENTS = 10
+"""Clients of a local run that names no number."""
+
+
+def _seconds(text: str) -> str:
+    simulated_seconds(text)
+    return text
+
+
+def simulated_seconds(text: str) -> list[float]:
+    """Read the value of ``client-seconds``; an empty one is 1 for all.
+
+    Raises
+    ------
+    ConfigError
+        Not numbers above 0, separated by commas.
+
+    Examples
+    --------
+    >>> simulated_seconds("1,1,20")
+    [1.0, 1.0, 20.0]
+    """
+    try:
+        seconds = [float(part) for part in (text or "1").split(",")]
+    except ValueError:
+        seconds = []
+    if not seconds or not all(0 < value <= 1e9 for value in seconds):
+        raise ConfigError(f"client-seconds = {text!r}: expected numbers above 0, at most 1e9, separated by commas")
+    return seconds
+
+
+def _start_clients(number: int, info: ValidationInfo) -> int:
+    clients = info.data.get("clients") or number
+    if number > clients:
+        raise ConfigError(f"start-clients = {number}: more than clients = {clients}")
+    return number
+
+
+def _outlier_factor(factor: float) -> float:
+    if 0 < factor < 1:
+        raise ValueError("expected 1 or more, or 0 for no guard")
+    return factor
+
+
+class FederationKeys(Keys):
+    """The clients, the rounds, and what the server waits for and sets aside."""
+
+    clients: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100_000,
+            description="Number of clients. In the local engine and the simulation, none may fail before round 1; a "
+            "deployment waits for them (start-clients, start-timeout). 0: 10 in the local engine; all "
+            "that exist and do not fail in a simulation; those in node-keys, or start-clients, in a "
+            "deployment.",
+        ),
+    ] = 0
+    rounds: Annotated[int, Field(ge=1, le=MOST, description="Number of training rounds.")] = 50
+    fraction: Annotated[float, Field(gt=0, le=1, description="Fraction of clients sampled per round, rounded up.")] = (
+        1.0
+    )
+    nonparticipating_fraction: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="Fraction of clients, drawn by the seed, that never train, for example because they are too "
+            "weak. They are evaluated like all others.",
+        ),
+    ] = 0.0
+    min_clients: Annotated[
+        int, Field(ge=1, le=MOST, description="Abort the run when a round has fewer valid replies than this.")
+    ] = 1
+    round_timeout: Annotated[
+        float,
+        Field(gt=0, le=1e9, description="Seconds that the server waits for the replies of a round."),
+    ] = 3600.0
+    start_clients: Annotated[
+        int,
+        AfterValidator(_start_clients),
+        Field(
+            ge=0,
+            description="Number of clients with which a deployment may start; it aborts if fewer have registered "
+            "after start-timeout. 0: wait for all of clients or node-keys, and after start-timeout start "
+            "with min-clients or more.",
+        ),
+    ] = 0
+    start_timeout: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Seconds to wait for nodes before round 1. 0: round-timeout, in a deployment 600 at most.",
+        ),
+    ] = 0.0
+    node_keys: Annotated[
+        str,
+        Field(
+            description="File with the nodes' public keys (node-keys.toml, written by `hetfl keys`), on the server of "
+            "a deployment: a node is accepted only as the client for which its key is listed. Empty: no "
+            "check."
+        ),
+    ] = ""
+    outlier_factor: Annotated[
+        float,
+        AfterValidator(_outlier_factor),
+        Field(
+            ge=0,
+            description="Set an upload aside if one of its arrays is more than this many times as large as the median "
+            "client's (and more than three standard deviations away). 1 or more; 0: off.",
+        ),
+    ] = 5.0
+    evaluate_every: Annotated[
+        int, Field(ge=1, le=MOST, description="Evaluate the clients every N rounds, and after the last.")
+    ] = 1
+    keep_best: Annotated[
+        bool,
+        Field(description="Clients keep and report their model with the best validation accuracy so far."),
+    ] = False
+    best_on: Annotated[
+        Literal["own", "domains"],
+        Field(
+            description="Validation samples that decide keep-best: own, the client's; or domains, those of all "
+            'domains, which only a simulation knows (FedH2L\'s "maximal ACC").'
+        ),
+    ] = "own"
+    client_seconds: Annotated[
+        str,
+        AfterValidator(_seconds),
+        Field(
+            description="Simulated seconds a client takes per round, assigned round-robin to the clients: '1,1,20' "
+            "makes every third one slow. Local engine only: it orders the replies and is recorded as "
+            "clock. Empty: 1."
+        ),
+    ] = ""
+    seed: Annotated[int, Field(ge=0, lt=2**32, description="Seed of all random numbers.")] = 0

@@ -1,0 +1,68 @@
+"""Keys of the clients' models."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from hetfl_flwr.config.keys import PER_NODE, Keys, checked_path
+
+AUTO = "auto"
+"""Value of ``models`` that leaves the choice to the algorithm's kind."""
+
+AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1", "text": "lstm1,bag,lstm2"}
+"""What ``models = "auto"`` stands for, by what inputs are; the first alone where clients must have one model."""
+
+
+def one_model(kind: str) -> str:
+    """Return what ``models = "auto"`` gives clients that must have one model, by what inputs are.
+
+    Examples
+    --------
+    >>> one_model("table")
+    'mlp'
+    """
+    return AUTO_MODELS[kind].partition(",")[0]
+
+
+def _models(text: str) -> str:
+    if text != AUTO:
+        from hetfl_flwr.models import parse_models
+
+        parse_models(text)
+    return text
+
+
+class ModelKeys(Keys):
+    """The models, and what they start from."""
+
+    models: Annotated[
+        str,
+        AfterValidator(_models),
+        Field(
+            description="Models, assigned round-robin to the clients: names from `hetfl list models`, or "
+            f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, "
+            f"{AUTO_MODELS['text']} for texts; the first alone for an algorithm that needs one model."
+        ),
+    ] = AUTO
+
+    pretrained: Annotated[
+        str,
+        PER_NODE,
+        AfterValidator(checked_path),
+        Field(
+            description="Source of ImageNet weights for torchvision networks: torchvision (torch's hub folder), hub "
+            "(cache of the Hugging Face hub; ResNets only), or a folder with MODEL.safetensors or "
+            "MODEL.pth. Nothing is downloaded; other models start from random weights. Empty: random "
+            "weights for all."
+        ),
+    ] = ""
+
+    width: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=65_536,
+            description="Embedding width of all models; a model of another width gets a projection in front of its "
+            "head. 0: each model's own width, or what the algorithm requires.",
+        ),
+    ] = 0
