@@ -27,6 +27,8 @@ from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
 from hetfl_flwr.packages import own_package
 
 if TYPE_CHECKING:
+    from hetfl_flwr.node.client import FederatedClient
+    from hetfl_flwr.node.node import Node
     from hetfl_flwr.server.strategy import FederatedStrategy
 
 BASES = {"base", "weights"}
@@ -49,7 +51,7 @@ class Algorithm:
 
     name: str
     strategy: type["FederatedStrategy"]
-    client: type[Any]
+    client: type["FederatedClient"]
     modes: Mapping[str, "Algorithm"] = field(default_factory=dict)
 
     @property
@@ -177,9 +179,10 @@ def build_strategy(config: RunConfig) -> "FederatedStrategy":
     return strategy
 
 
-def build_client(config: RunConfig, *args: object) -> Any:
+def build_client(config: RunConfig, node: "Node") -> "FederatedClient":
     """Build the client side with the hyper-parameters that the run config gives it."""
-    return _build(config, chosen(config).client, *args)
+    client: FederatedClient = _build(config, chosen(config).client, node)
+    return client
 
 
 def check_options(config: RunConfig) -> None:
@@ -195,10 +198,15 @@ def check_options(config: RunConfig) -> None:
         defaults = find(name).defaults
         if own not in defaults:
             raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
-    client = chosen(config).client
     for side in find(config.algorithm).sides:
         _typed(config, side)
-    if config.projection != "none" and not getattr(client, "has_distillation_term", False):
+    algorithm = chosen(config)
+    if algorithm.strategy.sharing is not None and config.features != "all":
+        raise ConfigError(
+            f"features = {config.features}: {config.algorithm} shares public samples, "
+            "but each client would have columns of its own"
+        )
+    if config.projection != "none" and not algorithm.client.has_distillation_term:
         able = [name for name in names() if find(name).client.has_distillation_term]
         raise ConfigError(
             f"projection = {config.projection}: the loss of {config.algorithm} has no distillation term; "

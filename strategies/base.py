@@ -10,7 +10,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import aggregate_metricrecords, log
 from hetfl_flwr.server.messaging.exchange import MOST_SAMPLES, Reply
 from hetfl_flwr.server.messaging.exchange import Upload as Upload  # algorithms import it from here
@@ -55,10 +54,10 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
     ...         return server_state
     ...     def upload_spec(self, member):
     ...         return PayloadSpec((learnt("logits", (member.classes, member.classes)),))
-    ...     def aggregate(self, server_state, uploads):
+    ...     def aggregate(self, server_state, uploads, round):
     ...         return {"logits": np.mean([upload.arrays["logits"] for upload in uploads], axis=0)}
     >>> uploads = [Upload(client_id, {"logits": np.eye(2) * client_id}, samples=50) for client_id in (0, 1)]
-    >>> Mean().aggregate({}, uploads)["logits"].tolist()
+    >>> Mean().aggregate({}, uploads, 1)["logits"].tolist()
     [[0.5, 0.0], [0.0, 0.5]]
     """
 
@@ -112,8 +111,8 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
         return MOST_SAMPLES
 
     @abstractmethod
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
-        """Return what the server knows after a round. The uploads, at least one, are ordered by client id."""
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Return what the server knows after uploads, at least one, ordered by client id. Rounds count from 1."""
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
         """Return what a client is sent along when it is asked to measure its model: by default nothing."""
@@ -126,24 +125,18 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
         Raises
         ------
         FederationError
-            As `check`; or public samples are needed of clients that each have columns of their own.
+            As `check`.
         """
-        if self.sharing is not None and config.features != "all":
-            raise FederationError(
-                f"{config.algorithm} shares public samples, but with features = '{config.features}' "
-                "each client has columns of its own"
-            )
         self.check(roster)
         self.roster, self.config = roster, config
-        self._server_state = to_record(self.initial(roster))
-        return self._server_state
+        return to_record(self.initial(roster))
 
     @final
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Write one message to each client of the round."""
-        self._server_state = arrays
+        self._sent = arrays
         server_state = from_record(arrays)
         config[ROUND] = server_round
         return [
@@ -153,23 +146,21 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
         ]
 
     @final
-    def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord:
+    def aggregate_replies(self, server_round: int, arrays: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
         """Let the algorithm aggregate what clients have uploaded."""
-        self._server_state = to_record(
-            self.aggregate(from_record(self._server_state), [reply.upload for reply in replies])
-        )
-        return self._server_state
+        return to_record(self.aggregate(from_record(arrays), [reply.upload for reply in replies], server_round))
 
     @final
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Do as `aggregate_replies` with messages, in any order: Flower's own hook."""
+        """Do as `aggregate_replies` with the answers to `configure_train`, in any order: Flower's own hook."""
         messages = list(replies)
         if not messages:
             return None, None
         found = [Reply.of(one, self.roster.of(one.metadata.src_node_id).client_id) for one in messages]
-        learnt = self.aggregate_replies(server_round, sorted(found, key=lambda reply: reply.client_id))
+        ordered = sorted(found, key=lambda reply: reply.client_id)
+        learnt = self.aggregate_replies(server_round, self._sent, ordered)
         return learnt, aggregate_metricrecords([message.content for message in messages], EXAMPLES)
 
     @final

@@ -108,7 +108,7 @@ class CHFL(KnowledgeStrategy):
         """Expect a head."""
         return EMPTY if self.mode == "solo" else linear_head(member.classes, member.width)
 
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Add up the heads of this round: Eq. (4)."""
         return server_state if self.mode == "solo" else _total(self.robust, uploads, *server_state["weight"].shape)
 

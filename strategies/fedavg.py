@@ -3,13 +3,15 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
 
+from typing import Annotated
+
+from pydantic import Field
+
 from strategies.weights import WeightStrategy
 
 
 class FedAvg(WeightStrategy):
     """Averages the clients' weights by their numbers of samples. One model for all.
-
-    A round is one exchange, whatever the clients' ``exchange-every``.
 
     Wire   the floating-point entries of the model's state dict, both ways: 4 bytes a parameter and running statistic.
            When the clients are evaluated they are sent the global model once more, which is counted as evaluation.
@@ -18,6 +20,8 @@ class FedAvg(WeightStrategy):
 
     Parameters
     ----------
+    exchange_every : int
+        Local work between two exchanges, as in `clients.fedavg.FedAvgClient`: a client's weight may be as large.
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong weights are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et
         al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), as in `hetfl_flwr.learning.aggregation.parse_robust`,
@@ -29,5 +33,5 @@ class FedAvg(WeightStrategy):
         ``robust`` is none of these.
     """
 
-    def __init__(self, *, robust: str = "none") -> None:
-        super().__init__("fedavg", robust)
+    def __init__(self, *, exchange_every: Annotated[int, Field(ge=1)] = 1, robust: str = "none") -> None:
+        super().__init__("fedavg", robust, exchange_every=exchange_every)

@@ -102,7 +102,7 @@ class FedH2L(KnowledgeStrategy):
         """Expect posteriors on a batch of the client's public samples, which these are, and the accuracy on them."""
         return teaching_signal(min(self.config.batch_size, member.public), member.public, member.classes)
 
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Keep the signals of this round; those of the one before are done with."""
         return {f"{name}.{upload.client_id:06d}": array for upload in uploads for name, array in upload.arrays.items()}
 

@@ -98,7 +98,7 @@ class FedHe(KnowledgeStrategy):
         """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
         return class_logits(member.classes)
 
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""
         if self.store == "latest":
             return self._replace(server_state, uploads)

@@ -96,7 +96,7 @@ class FedMD(KnowledgeStrategy):
         """Expect logits on all rows of the subset."""
         return public_logits(min(self.public_samples, len(self._index)), member.classes)
 
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average the logits, each client with the same weight."""
         consensus = self.robust.mean([upload.arrays["logits"] for upload in uploads])
         return {

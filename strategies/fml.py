@@ -100,7 +100,7 @@ class FML(KnowledgeStrategy):
         """Expect a meme, or its body."""
         return self._uploads
 
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
         return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in server_state}
 

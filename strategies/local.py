@@ -29,6 +29,6 @@ class Local(KnowledgeStrategy):
         """Expect nothing."""
         return EMPTY
 
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Learn nothing."""
         return server_state

@@ -38,6 +38,8 @@ class WeightStrategy(Strategy, FederatedStrategy):
         As in `hetfl_flwr.learning.aggregation.parse_robust`.
     bodies : bool
         Whether only the weights of bodies are exchanged.
+    exchange_every : int
+        How many times the local work that the run config names a client does between two exchanges, 1 or more.
     asking : flwr.serverapp.strategy.FedAvg, optional
         The strategy of Flower's that writes the messages to clients. Default: the one that averages.
 
@@ -45,6 +47,13 @@ class WeightStrategy(Strategy, FederatedStrategy):
     ------
     ConfigError
         ``robust`` is none of what it may be.
+
+    Attributes
+    ----------
+    roster : Roster
+        The clients, set by `prepare`.
+    config : RunConfig
+        The run config, set by `prepare`.
     """
 
     heterogeneous = False
@@ -62,9 +71,20 @@ class WeightStrategy(Strategy, FederatedStrategy):
     takes_messages = True
     """Whether uploads come as Flower's messages: its strategies take them."""
 
-    def __init__(self, algorithm: str, robust: str, *, bodies: bool = False, asking: FedAvg | None = None) -> None:
+    roster: Roster
+    config: RunConfig
+
+    def __init__(
+        self,
+        algorithm: str,
+        robust: str,
+        *,
+        bodies: bool = False,
+        exchange_every: int = 1,
+        asking: FedAvg | None = None,
+    ) -> None:
         self.robust = parse_robust(robust)
-        self._algorithm, self._bodies = algorithm, bodies
+        self._algorithm, self._bodies, self._exchange_every = algorithm, bodies, exchange_every
         self._averaging = _flower_s(self.robust)
         self._asking = asking or self._averaging
 
@@ -89,7 +109,7 @@ class WeightStrategy(Strategy, FederatedStrategy):
             As `hetfl_flwr.server.global_model.global_model`.
         """
         self.check(roster)
-        self._config = config
+        self.roster, self.config = roster, config
         model = global_model(roster, config, bodies=self._bodies)
         shared = model.body if self._bodies else model
         self._uploads = weights(shared)
@@ -106,8 +126,7 @@ class WeightStrategy(Strategy, FederatedStrategy):
 
     def most_samples(self, member: Member) -> int:
         """Return the samples that a client's local work comes to at most: its weights are weighted by them."""
-        times = self._config.options_of(self._algorithm).get("exchange_every", 1)
-        return most_samples(self._config, member.train, int(times))
+        return most_samples(self.config, member.train, self._exchange_every)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -115,7 +134,7 @@ class WeightStrategy(Strategy, FederatedStrategy):
         """Send the weights to each client of the round."""
         return self._asking.configure_train(server_round, arrays, config, grid)
 
-    def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord | None:
+    def aggregate_replies(self, server_round: int, arrays: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord | None:
         """Let Flower's strategy average the messages."""
         return self.aggregate_train(server_round, averageable(replies))[0]
 

@@ -63,7 +63,7 @@ class Trained:
         self.federation = Federation(LocalGrid(config.to_flat(), config.clients, run=7), config)
         self.federation.assemble()
         self.strategy = build_strategy(config)
-        arrays = self.strategy.prepare(self.federation.roster, config)
+        self.arrays = arrays = self.strategy.prepare(self.federation.roster, config)
         self.federation.share(self.strategy.sharing)
         view = self.federation.view(list(self.federation.roster))
         messages = self.strategy.configure_train(1, arrays, ConfigRecord(), view)
@@ -168,7 +168,7 @@ def test_an_odd_upload_is_taken_and_leaves_everything_finite(name):
             assert result.failures == [], case
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                learnt = federation.strategy.aggregate_replies(1, result.replies)
+                learnt = federation.strategy.aggregate_replies(1, federation.arrays, result.replies)
             for array, values in from_record(learnt).items():
                 assert np.isfinite(values).all(), (case, array)
 

@@ -52,8 +52,8 @@ def test_the_server_adds_up_the_heads_of_the_last_round_whatever_their_samples()
     strategy, clients = CHFL(), roster(2, classes=1, width=2)
     start = strategy.initial(clients)
     assert [start[name].tolist() for name in ("weight", "bias", "heads")] == [[[0, 0]], [0], 0]
-    both = strategy.aggregate(start, [upload(0, [[1, 2]], [10]), upload(1, [[3, 5]], [20])])
-    one = strategy.aggregate(both, [upload(1, [[7, 8]], [9])])
+    both = strategy.aggregate(start, [upload(0, [[1, 2]], [10]), upload(1, [[3, 5]], [20])], 1)
+    one = strategy.aggregate(both, [upload(1, [[7, 8]], [9])], 1)
     for server_state, expected in ((both, [[[4, 7]], [30], 2]), (one, [[[7, 8]], [9], 1])):
         sent = strategy.download_for(member(0), server_state, 2)
         assert list(sent) == ["weight", "bias", "heads"]
@@ -64,15 +64,15 @@ def test_the_server_adds_up_the_heads_of_the_last_round_whatever_their_samples()
 def test_small_heads_are_not_lost_beside_a_large_one():
     """Next to 1e6 float32 goes in steps of 1/16: 0.03 alone is rounded away, twice 0.03 is one step."""
     uploads = [upload(0, [[1e6]], [1e6]), upload(1, [[0.03]], [0.03]), upload(2, [[0.03]], [0.03])]
-    server_state = CHFL().aggregate(CHFL().initial(roster(3, classes=1, width=1)), uploads)
+    server_state = CHFL().aggregate(CHFL().initial(roster(3, classes=1, width=1)), uploads, 1)
     assert (server_state["weight"].tolist(), server_state["bias"].tolist()) == ([[1e6 + 1 / 16]], [1e6 + 1 / 16])
 
 
 def test_taking_uploads_in_changes_neither_them_nor_what_was_known():
     strategy = CHFL()
     uploads = [upload(0, [[1, 2]], [3]), upload(1, [[4, 5]], [6])]
-    known = strategy.aggregate(strategy.initial(roster(2, classes=1, width=2)), uploads)
-    strategy.aggregate(known, uploads[:1])
+    known = strategy.aggregate(strategy.initial(roster(2, classes=1, width=2)), uploads, 1)
+    strategy.aggregate(known, uploads[:1], 1)
     assert [array.tolist() for array in known.values()] == [[[5, 7]], [9], 2]
     assert uploads[0].arrays["weight"].tolist() == [[1, 2]]
 
@@ -347,7 +347,7 @@ def play(make_config: Any, make_node: Any, **keys: Any) -> tuple[RunConfig, list
             sent = strategy.download_for(one, server_state, round)
             arrays, samples, _ = client.fit(list(sent.values()), {ROUND: round})
             uploads.append(Upload(one.client_id, dict(zip(("weight", "bias"), arrays, strict=True)), samples))
-        server_state = dict(strategy.aggregate(server_state, uploads))
+        server_state = dict(strategy.aggregate(server_state, uploads, 1))
     return config, clients, server_state
 
 

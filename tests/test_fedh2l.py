@@ -63,7 +63,7 @@ def test_each_client_gets_the_signals_of_its_peers_and_not_its_own():
         1: ([7], [[0, 0, 1]], 1.0),
         2: ([3, 9], [[0.5, 0.5, 0], [0, 0.5, 0.5]], 0.25),
     }
-    server_state = strategy.aggregate(start, [upload(client_id, *one) for client_id, one in said.items()])
+    server_state = strategy.aggregate(start, [upload(client_id, *one) for client_id, one in said.items()], 1)
     sent = strategy.download_for(member(1), server_state, 2)
     assert {name: array.tolist() for name, array in sent.items()} == {
         "teachers": [0, 2],
@@ -78,16 +78,16 @@ def test_each_client_gets_the_signals_of_its_peers_and_not_its_own():
 
 def test_only_the_last_round_is_handed_on():
     strategy = FedH2L()
-    first = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], 0.5) for k in (0, 1, 2)])
+    first = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], 0.5) for k in (0, 1, 2)], 1)
     before = {name: array.copy() for name, array in first.items()}
-    second = strategy.aggregate(first, [upload(2, [8], [[0, 1, 0]], 1.0)])
+    second = strategy.aggregate(first, [upload(2, [8], [[0, 1, 0]], 1.0)], 1)
     sent = strategy.download_for(member(0), second, 3)
     assert (sent["teachers"].tolist(), sent["indices"].tolist(), sent["accuracies"].tolist()) == ([2], [8], [1.0])
     assert all(np.array_equal(first[name], before[name]) for name in before)
 
 
 def drawn(strategy: FedH2L, client_id: int, round: int, clients: int = 6) -> list[int]:
-    server_state = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], k / 8) for k in range(clients)])
+    server_state = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], k / 8) for k in range(clients)], 1)
     sent = strategy.download_for(member(client_id), server_state, round)
     teachers: list[int] = sent["teachers"].tolist()
     assert sent["indices"].tolist() == teachers
@@ -124,7 +124,7 @@ def test_a_client_without_teachers_is_named_with_the_round_but_not_in_the_first(
     said = []
     monkeypatch.setattr(strategies.fedh2l, "log", lambda level, text, *values: said.append((level, text % values)))
     strategy = FedH2L()
-    alone = strategy.aggregate({}, [upload(1, [0], [[1, 0, 0]], 1.0)])
+    alone = strategy.aggregate({}, [upload(1, [0], [[1, 0, 0]], 1.0)], 1)
     for server_state, round in ((strategy.initial(roster(2)), 1), (alone, 2)):
         sent = strategy.download_for(member(1), server_state, round)
         assert [array.shape for array in sent.values()] == [(0,), (0,), (0,), (0,), (0, 3)]
@@ -376,7 +376,7 @@ def test_three_rounds_equal_a_loop_over_samples(case, make_config, make_federati
             arrays, metrics = fit(client, list(sent.values()), round)
             projected.append(metrics["projected"])
             uploads.append(Upload(one.client_id, arrays, metrics["samples"]))
-        server_state = strategy.aggregate(server_state, uploads)
+        server_state = strategy.aggregate(server_state, uploads, 1)
     for client, slow in zip(clients, reference, strict=True):
         np.testing.assert_allclose(weight(client), slow.weight, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(client.node.model.head.bias.detach(), slow.bias, rtol=1e-4, atol=1e-5)

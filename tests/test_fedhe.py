@@ -49,7 +49,7 @@ def test_the_server_averages_class_by_class_over_those_that_saw_the_class(store)
     """
     strategy = FedHe(store=store)
     uploads = [upload(0, [[1, 2], [9, 9]], [3, 0]), upload(1, [[3, 6], [5, 7]], [1, 40])]
-    server_state = strategy.aggregate(strategy.initial(roster(2, classes=2)), uploads)
+    server_state = strategy.aggregate(strategy.initial(roster(2, classes=2)), uploads, 1)
     assert downloaded(strategy, server_state) == ([[2, 4], [5, 7]], [True, True])
 
 
@@ -59,7 +59,7 @@ def test_a_class_that_nobody_saw_stays_unknown(store):
     start = strategy.initial(roster(1, classes=2))
     sent = strategy.download_for(member(0, classes=2), start, 1)
     assert (sent["logits"].tolist(), sent["known"].tolist()) == ([[0, 0], [0, 0]], [False, False])
-    server_state = strategy.aggregate(start, [upload(0, [[1, 2], [0, 0]], [3, 0])])
+    server_state = strategy.aggregate(start, [upload(0, [[1, 2], [0, 0]], [3, 0])], 1)
     assert downloaded(strategy, server_state) == ([[1, 2], [0, 0]], [True, False])
 
 
@@ -81,7 +81,7 @@ def test_three_rounds_of_what_is_stored(store, expected):
         [upload(0, [[0, 0], [5, 1]], [0, 1]), upload(1, [[6, 6], [0, 0]], [1, 0])],
         [upload(0, [[8, 0], [0, 0]], [1, 0])],
     ):
-        server_state = strategy.aggregate(server_state, uploads)
+        server_state = strategy.aggregate(server_state, uploads, 1)
     assert downloaded(strategy, server_state) == (expected, [True, True])
 
 
@@ -92,7 +92,7 @@ def test_what_the_server_keeps_does_not_grow_with_the_rounds(store, most):
     server_state = strategy.initial(roster(3, classes=10))
     sizes = []
     for number in range(12):
-        server_state = strategy.aggregate(server_state, [upload(number % 3, np.ones((10, 10)), [1] * 10)])
+        server_state = strategy.aggregate(server_state, [upload(number % 3, np.ones((10, 10)), [1] * 10)], 1)
         sizes.append(sum(array.nbytes for array in server_state.values()))
     assert sizes[2:] == [most] * 10
 
@@ -101,9 +101,9 @@ def test_what_the_server_keeps_does_not_grow_with_the_rounds(store, most):
 def test_taking_uploads_in_changes_neither_them_nor_what_was_known(store):
     strategy = FedHe(store=store)
     uploads = [upload(0, [[1, 2], [0, 0]], [3, 0]), upload(1, [[3, 6], [5, 7]], [1, 4])]
-    known = strategy.aggregate(strategy.initial(roster(2, classes=2)), uploads)
+    known = strategy.aggregate(strategy.initial(roster(2, classes=2)), uploads, 1)
     before = {name: array.copy() for name, array in known.items()}
-    strategy.aggregate(known, [upload(0, [[7, 7], [7, 7]], [1, 1])])
+    strategy.aggregate(known, [upload(0, [[7, 7], [7, 7]], [1, 1])], 1)
     for name, array in known.items():
         np.testing.assert_array_equal(array, before[name])
     np.testing.assert_array_equal(uploads[0].arrays["logits"], [[1, 2], [0, 0]])
@@ -120,7 +120,7 @@ def test_the_latest_of_each_client_give_the_same_bits_whoever_came_first():
         server_state = strategy.initial(roster(3, classes=2))
         for client_id in order:
             server_state = strategy.aggregate(
-                server_state, [upload(client_id, np.full((2, 2), VALUES[client_id]), [1, 1])]
+                server_state, [upload(client_id, np.full((2, 2), VALUES[client_id]), [1, 1])], 1
             )
         sent.append(downloaded(strategy, server_state))
     assert sent[0] == sent[1]
@@ -311,7 +311,7 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
             sent = strategy.download_for(one, server_state, 1)
             (logits, counts), _, _ = client.fit(list(sent.values()), {ROUND: round})
             uploads.append(Upload(one.client_id, {"logits": logits, "counts": counts}, int(counts.sum())))
-        server_state = strategy.aggregate(server_state, uploads)
+        server_state = strategy.aggregate(server_state, uploads, 1)
     sent = strategy.download_for(one, server_state, 1)
     assert sent["known"].tolist() == [label in expected for label in range(10)]
     assert 3 <= len(expected) < 10

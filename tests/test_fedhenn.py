@@ -16,7 +16,8 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from safetensors.numpy import load_file
 from torch import nn
 
-from clients.fedhenn import AligningClient, FedHeNNClient, FedHeNNHomogeneousClient
+from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
+from clients.fedhenn.aligning import AligningClient
 from clients.local import LocalClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.config import RunConfig
@@ -95,7 +96,7 @@ def test_the_factor_of_the_mean_kernel_by_hand(rank, factor, kept):
     """
     strategy = server({0: rows_of(4)}, rank=rank)
     uploads = [upload(0, np.array(ACROSS) + 5, samples=1), upload(1, np.array(ALONG) - 2, samples=100)]
-    server_state = strategy.aggregate(start(strategy), uploads)
+    server_state = strategy.aggregate(start(strategy), uploads, 1)
     assert server_state["factor"].dtype == np.float32
     np.testing.assert_allclose(server_state["factor"], factor, atol=1e-6)
     assert float(server_state["kept"]) == pytest.approx(kept)
@@ -106,7 +107,7 @@ def test_the_rbf_factor_is_that_of_the_mean_of_rbf_kernels():
     draw = generator(0, "rbf")
     uploaded = [draw.normal(size=(6, width)) for width in (2, 4)]
     strategy = server({0: rows_of(6)}, kernel="rbf", sigma=1.5)
-    factor = strategy.aggregate(start(strategy), [upload(k, rows) for k, rows in enumerate(uploaded)])["factor"]
+    factor = strategy.aggregate(start(strategy), [upload(k, rows) for k, rows in enumerate(uploaded)], 1)["factor"]
     dense = centred(np.mean([kernel_of(np.float32(rows).astype(float), "rbf", 1.5) for rows in uploaded], axis=0))
     found = factor.astype(float) @ factor.T
     np.testing.assert_allclose(found / np.trace(found), dense / np.trace(dense), atol=1e-6)
@@ -116,14 +117,14 @@ def test_the_rbf_factor_is_that_of_the_mean_of_rbf_kernels():
 @pytest.mark.parametrize("values", [[0.1, 0.7], [1e-30, 2e-30]])
 def test_representations_that_tell_no_samples_apart_give_a_factor_of_zeros(kernel, values):
     strategy = server({0: rows_of(7)}, kernel=kernel)
-    server_state = strategy.aggregate(start(strategy), [upload(k, [values] * 7) for k in range(7)])
+    server_state = strategy.aggregate(start(strategy), [upload(k, [values] * 7) for k in range(7)], 1)
     assert server_state["factor"].shape == (7, 1)
     assert not server_state["factor"].any()
 
 
 def test_the_largest_floats_are_no_infinities_in_the_factor():
     strategy = server({0: rows_of(4)})
-    factor = strategy.aggregate(start(strategy), [upload(k, np.array(CROSS) * 3e38) for k in range(9)])["factor"]
+    factor = strategy.aggregate(start(strategy), [upload(k, np.array(CROSS) * 3e38) for k in range(9)], 1)["factor"]
     assert np.abs(factor).max() == 1
 
 
@@ -132,7 +133,7 @@ def test_a_rank_that_is_high_enough_is_exact_and_a_low_one_is_the_best_of_its_ra
     draw = generator(0, "rank")
     uploads = [upload(k, draw.normal(size=(9, 3))) for k in range(2)]
     whole, full, low = (
-        strategy.aggregate(start(strategy), uploads)
+        strategy.aggregate(start(strategy), uploads, 1)
         for strategy in (server({0: rows_of(9)}, kernel=kernel, rank=rank, sigma=2.0) for rank in (0, 9, 2))
     )
     np.testing.assert_allclose(*(one["factor"] @ one["factor"].T for one in (whole, full)), atol=1e-5)
@@ -151,14 +152,14 @@ def test_the_factor_is_thinner_than_a_kernel_and_than_what_it_is_made_of():
         draw = generator(0, "thin", width)
         strategy = server({0: rows_of(20)}, rank=rank)
         uploads = [upload(k, draw.normal(size=(20, width))) for k in range(2)]
-        columns[width, rank] = strategy.aggregate(start(strategy), uploads)["factor"].shape[1]
+        columns[width, rank] = strategy.aggregate(start(strategy), uploads, 1)["factor"].shape[1]
     assert columns == {(4, 0): 8, (30, 0): 19, (30, 2): 2}
 
 
 def test_equal_uploads_give_the_factor_of_one():
     uploads = [upload(k, np.array(CROSS) * [2, 1]) for k in range(3)]
     strategy = server({0: rows_of(4)})
-    alone, together = (strategy.aggregate(start(strategy), some)["factor"] for some in (uploads[:1], uploads))
+    alone, together = (strategy.aggregate(start(strategy), some, 1)["factor"] for some in (uploads[:1], uploads))
     np.testing.assert_allclose(alone @ alone.T, together @ together.T, atol=1e-6)
 
 
@@ -174,7 +175,7 @@ def test_what_is_asked_for_is_what_the_next_round_aligns_on():
         server_state = start(strategy)
         before = sent(strategy, server_state)
         assert (len(before["aligned"]), before["factor"].shape, len(before["asked"])) == (0, (0, 0), 6)
-        server_state = strategy.aggregate(server_state, [upload(0, np.eye(6, 2))])
+        server_state = strategy.aggregate(server_state, [upload(0, np.eye(6, 2))], 1)
         after = sent(strategy, server_state)
         np.testing.assert_array_equal(after["aligned"], before["asked"])
         assert sorted(after["aligned"].ravel()) != sorted(after["asked"].ravel())
@@ -190,13 +191,13 @@ def test_set_t_is_the_draw_of_seed_and_round():
     expected = [generator(5, number, "rad").choice(30, 8, replace=False).tolist() for number in (2, 3)]
     server_state = start(strategy)
     assert sent(strategy, server_state)["asked"].tolist() == expected[0]
-    server_state = strategy.aggregate(server_state, [upload(0, np.eye(8, 2))])
+    server_state = strategy.aggregate(server_state, [upload(0, np.eye(8, 2))], 1)
     assert sent(strategy, server_state)["asked"].tolist() == expected[1]
 
 
 def test_a_round_without_an_upload_leaves_factor_and_set_together():
     strategy = server({0: rows_of(30)}, rad_size=8)
-    server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(8, 2))])
+    server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(8, 2))], 1)
     for name, array in sent(strategy, server_state, round=2).items():
         np.testing.assert_array_equal(array, sent(strategy, server_state, round=7)[name])
 
@@ -205,7 +206,7 @@ def test_the_rows_of_a_late_joiner_do_not_move_those_already_aligned_on():
     """Clients 0 and 2 have rows 0 .. 4 and 5 .. 9; then client 1 joins, and the rows of client 2 are five further."""
     for rad, moved in (("index", 5), ("value", 0)):
         strategy = server({0: rows_of(5), 2: rows_of(5, first=5)}, rad=rad)
-        server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(10, 2))])
+        server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(10, 2))], 1)
         before = sent(strategy, server_state)["aligned"].ravel()
         joined = {0: rows_of(5), 1: rows_of(5, first=10), 2: rows_of(5, first=5)}
         strategy.roster.public_samples = {client_id: {"inputs": rows} for client_id, rows in joined.items()}
@@ -220,7 +221,7 @@ def test_rows_that_are_in_the_pool_no_longer_are_aligned_on_no_longer(rad):
     few to align on. The factor's rows go with the set's.
     """
     strategy = server({0: rows_of(5), 1: rows_of(5, first=5)}, rad=rad)
-    server_state = strategy.aggregate(start(strategy), [upload(0, generator(0, "gone").normal(size=(10, 2)))])
+    server_state = strategy.aggregate(start(strategy), [upload(0, generator(0, "gone").normal(size=(10, 2)))], 1)
     before = rows_of(10)[sent(strategy, server_state)["aligned"].ravel().astype(int)].ravel()
     strategy.roster.public_samples = {1: {"inputs": rows_of(5, first=5)}}
     after = sent(strategy, server_state)

@@ -71,7 +71,7 @@ def test_the_consensus_is_the_plain_mean_of_those_who_answered():
         Upload(0, upload(0, [[1, 2], [0, 0], [4, 4]]).arrays, samples=1),
         Upload(2, upload(2, [[3, 6], [-1, 5], [4, 4]]).arrays, samples=99),
     ]
-    server_state = strategy.aggregate(start, uploads)
+    server_state = strategy.aggregate(start, uploads, 1)
     assert sent(strategy, server_state, 2) == ([0, 1, 2], [[2, 4], [-0.5, 2.5], [4, 4]], [0, 1, 2])
 
 
@@ -79,7 +79,7 @@ def test_one_client_digests_its_own_logits_and_equal_answers_are_their_own_mean(
     strategy, _, start = serving({0: 2})
     own = [[0.1, -1 / 3], [1e-30, 3e7]]
     for count in (1, 3):
-        server_state = strategy.aggregate(start, [upload(client, own) for client in range(count)])
+        server_state = strategy.aggregate(start, [upload(client, own) for client in range(count)], 1)
         np.testing.assert_array_equal(server_state["consensus"], np.float32(own))
 
 
@@ -94,7 +94,7 @@ def test_a_subset_is_drawn_without_repetition_anew_in_each_round_and_digested_in
         assert asked == sorted(asked)
         drawn.append(tuple(asked))
         answered = asked
-        server_state = strategy.aggregate(server_state, [upload(0, np.zeros((7, 2)))])
+        server_state = strategy.aggregate(server_state, [upload(0, np.zeros((7, 2)))], 1)
     assert len(set(drawn)) == 20
     assert set(sum(drawn, ())) == set(range(20))
 
@@ -120,7 +120,7 @@ def test_a_round_without_an_answer_leaves_consensus_and_rows_together():
     """Round 3 failed as a whole: in round 4 the consensus of round 2 is still sent with the rows it was formed on."""
     strategy, _, server_state = serving({0: 30}, public_samples=4)
     first = sent(strategy, server_state, 1)[2]
-    server_state = strategy.aggregate(server_state, [upload(0, np.arange(8).reshape(4, 2))])
+    server_state = strategy.aggregate(server_state, [upload(0, np.arange(8).reshape(4, 2))], 1)
     assert sent(strategy, server_state, 2) == sent(strategy, server_state, 3)
     assert sent(strategy, server_state, 3)[0] == first
 
@@ -131,7 +131,7 @@ def test_a_row_is_found_again_when_a_client_has_joined_in_between():
     """
     strategy, members, start = serving({0: 2, 2: 3})
     logits = np.arange(10.0).reshape(5, 2)
-    server_state = strategy.aggregate(start, [upload(0, logits)])
+    server_state = strategy.aggregate(start, [upload(0, logits)], 1)
     assert sent(strategy, server_state) == ([0, 1, 2, 3, 4], logits.tolist(), [0, 1, 2, 3, 4])
     share(members, {0: 2, 1: 4, 2: 3})
     assert sent(strategy, server_state) == ([0, 1, 6, 7, 8], logits.tolist(), list(range(9)))
@@ -145,7 +145,7 @@ def test_what_the_server_keeps_does_not_grow_with_the_rounds():
     """4 C bytes of consensus and 16 of its place for each row, and 8 for the count."""
     strategy, _, server_state = serving({0: 20}, public_samples=5)
     for _ in range(9):
-        server_state = strategy.aggregate(server_state, [upload(client, np.ones((5, 2))) for client in range(3)])
+        server_state = strategy.aggregate(server_state, [upload(client, np.ones((5, 2))) for client in range(3)], 1)
         assert sum(array.nbytes for array in server_state.values()) == 5 * (8 + 16) + 8
 
 
@@ -518,7 +518,7 @@ def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, ma
             download = from_record(message.content.array_records["arrays"])
             [logits], samples, _ = client.fit(list(download.values()), {ROUND: round})
             uploads.append(Upload(client.node.client_id, {"logits": logits}, samples))
-        arrays = to_record(strategy.aggregate(from_record(arrays), uploads))
+        arrays = to_record(strategy.aggregate(from_record(arrays), uploads, 1))
     np.testing.assert_allclose(from_record(arrays)["consensus"], list(expected.values()), rtol=1e-4, atol=1e-5)
     for client, reference in zip(clients, slow, strict=True):
         np.testing.assert_allclose(weight_of(client), reference.weight, rtol=1e-4, atol=1e-5)

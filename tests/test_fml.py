@@ -175,7 +175,7 @@ def test_the_server_takes_the_plain_mean_and_the_largest_counter():
         for k, (weight, steps, samples) in enumerate([([1, 5], 5, 1), ([2, 7], 9, 1000), ([6, 0], 2, 10)])
     ]
     before = {"head.weight": np.float32([9, 9]), "steps": np.asarray(1)}
-    merged = FML().aggregate(before, uploads)
+    merged = FML().aggregate(before, uploads, 1)
     assert (merged["head.weight"].tolist(), merged["steps"].tolist()) == ([3, 4], 9)
     assert {name: array.dtype for name, array in merged.items()} == {"head.weight": np.float32, "steps": np.int64}
     assert merged["steps"].shape == ()
@@ -190,9 +190,9 @@ memes = some_arrays(np.float32, 4, elements=st.floats(-1e3, 1e3, width=32))
 @settings(max_examples=60)
 def test_the_mean_of_any_memes_and_of_equal_ones(sent, copies):
     """Equal memes come out as they are, to the bit; so one client's meme is the global model."""
-    merged = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": array}, k) for k, array in enumerate(sent)])["w"]
+    merged = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": array}, k) for k, array in enumerate(sent)], 1)["w"]
     np.testing.assert_allclose(merged, np.mean(np.float64(sent), axis=0), rtol=1e-6, atol=1e-9)
-    same = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": sent[0]}, 1) for k in range(copies)])["w"]
+    same = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": sent[0]}, 1) for k in range(copies)], 1)["w"]
     assert same.tolist() == sent[0].tolist()
 
 
@@ -288,7 +288,7 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
             said.append((metrics["train-loss"], metrics["meme-loss"]))
             named = dict(zip(strategy.upload_spec(one).names, arrays, strict=True))
             uploads.append(Upload(one.client_id, named, samples))
-        server_state = strategy.aggregate(server_state, uploads)
+        server_state = strategy.aggregate(server_state, uploads, 1)
     np.testing.assert_allclose(said, losses, rtol=1e-4)
     np.testing.assert_allclose(server_state["head.weight"], average.weight, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(server_state["head.bias"], average.bias, rtol=1e-3, atol=1e-5)

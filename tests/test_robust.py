@@ -72,7 +72,7 @@ def test_fedhe_takes_the_median_of_a_class_over_those_that_saw_it(store):
         logits(1, [[3, 1], [7, 9]], [9, 9]),
         logits(2, [[900, -900], [900, 900]], [1, 0]),
     ]
-    server_state = strategy.aggregate(strategy.initial(roster(3, classes=2)), uploads)
+    server_state = strategy.aggregate(strategy.initial(roster(3, classes=2)), uploads, 1)
     sent = strategy.download_for(member(0, classes=2), server_state, 1)
     assert (sent["logits"].tolist(), sent["known"].tolist()) == ([[3, 1], [6, 8]], [True, True])
 
@@ -90,7 +90,7 @@ def test_fedhe_over_two_rounds(store, expected):
     strategy = FedHe(store=store, robust="median")
     server_state = strategy.initial(roster(3, classes=1))
     for uploads in ([logits(k, [[value]], [1]) for k, value in enumerate((1, 3, 900))], [logits(0, [[8]], [1])]):
-        server_state = strategy.aggregate(server_state, uploads)
+        server_state = strategy.aggregate(server_state, uploads, 1)
     assert strategy.download_for(member(0, classes=1), server_state, 1)["logits"].tolist() == [[expected]]
 
 
@@ -113,7 +113,7 @@ def test_chfl_sends_as_many_robust_means_as_there_are_heads():
         for k, (weight, bias) in enumerate(values)
     ]
     strategy = CHFL(robust="median")
-    sent = strategy.aggregate(strategy.initial(roster(3)), uploads)
+    sent = strategy.aggregate(strategy.initial(roster(3)), uploads, 1)
     assert (sent["weight"].tolist(), sent["bias"].tolist(), int(sent["heads"])) == ([[6, 6]] * 3, [12] * 3, 3)
 
 
@@ -132,7 +132,7 @@ def unit(kernel: np.ndarray) -> np.ndarray:
 def kernel_of(strategy: FedHeNN, uploaded: list[np.ndarray]) -> np.ndarray:
     """The kernel that clients are sent as a factor, scaled to a norm of 1."""
     uploads = [Upload(k, {"representations": np.float32(rows)}, samples=1) for k, rows in enumerate(uploaded)]
-    factor = strategy.aggregate(strategy.initial(roster(1)), uploads)["factor"].astype(float)
+    factor = strategy.aggregate(strategy.initial(roster(1)), uploads, 1)["factor"].astype(float)
     return unit(factor @ factor.T)
 
 
@@ -174,7 +174,7 @@ def test_fedhenn_s_median_of_kernels_knows_no_length_and_stays_with_the_majority
 def test_fedhenn_of_representations_that_tell_no_samples_apart(robust):
     uploads = [Upload(k, {"representations": np.full((7, 2), 0.7, np.float32)}, samples=1) for k in range(4)]
     strategy = fedhenn(7, robust=robust)
-    assert not strategy.aggregate(strategy.initial(roster(1)), uploads)["factor"].any()
+    assert not strategy.aggregate(strategy.initial(roster(1)), uploads, 1)["factor"].any()
 
 
 # --- weights -------------------------------------------------------------------------------------
@@ -281,9 +281,9 @@ def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algori
     config = lab.config(
         algorithm=algorithm, models=NORMED, clients=3, **{f"{algorithm}.robust": robust, **AVERAGING[algorithm]}
     )
-    strategy, _, exchange = first_round(lab.federation(config))
+    strategy, arrays, exchange = first_round(lab.federation(config))
     uploads = [reply.arrays or arrays_of(reply.message) for reply in exchange.replies]
-    learnt = from_record(strategy.aggregate_replies(1, exchange.replies))
+    learnt = from_record(strategy.aggregate_replies(1, arrays, exchange.replies))
     statistics = [name for name in learnt if "running" in name]
     assert [name.rpartition(".")[2] for name in statistics] == ["running_mean", "running_var"]
     assert not any("num_batches_tracked" in name for name in learnt)

@@ -5,7 +5,7 @@ best model so far is kept on demand, and the samples of other domains are measur
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -13,49 +13,19 @@ from torch import nn
 
 from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.flower import Scalar
 from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.stepping import stepper
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.client import FederatedClient, Metrics
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-
-Metrics = dict[str, Scalar]
-"""Names and values of what a client reports."""
 
 BEST = "best."
 """What the names of the best model's tensors and metrics begin with."""
-
-
-class Learner(Protocol):
-    """An algorithm's client: see `clients.base.KnowledgeClient`."""
-
-    keeps_state: bool
-    node: Node
-    numbers: dict[str, int | float]
-
-    def modules(self) -> Mapping[str, nn.Module]:
-        """Return what survives between rounds."""
-
-    def download_spec(self) -> PayloadSpec:
-        """Return what the server sends."""
-
-    def upload_spec(self) -> PayloadSpec:
-        """Return what this client sends."""
-
-    def assess_spec(self) -> PayloadSpec:
-        """Return what the server sends along when it asks to `assess`."""
-
-    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train for one round."""
-
-    def assess(self, download: Arrays) -> Metrics:
-        """Measure."""
 
 
 class Session:
@@ -79,7 +49,7 @@ class Session:
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
 
     def fit(
-        self, client: Learner, parameters: list[NDArray[Any]], round: int
+        self, client: FederatedClient, parameters: list[NDArray[Any]], round: int
     ) -> tuple[list[NDArray[Any]], int, Metrics]:
         """Let a client learn for one round; return its upload, the samples trained on, and its other metrics."""
         node = client.node
@@ -95,7 +65,7 @@ class Session:
         return list(checked.values()), int(metrics.pop(EXAMPLES)), metrics
 
     def evaluate(
-        self, client: Learner, parameters: list[NDArray[Any]], round: int | None
+        self, client: FederatedClient, parameters: list[NDArray[Any]], round: int | None
     ) -> tuple[float, int, Metrics]:
         """Let a client measure; return the loss, the samples, and its other metrics. A `round` of None: the last."""
         download = client.assess_spec().check(parameters, "server")
@@ -113,7 +83,7 @@ class Session:
         load_optimizer(optimizer, _under(f"{name}.", self._saved.tensors))
         self._optimizers[name] = optimizer
 
-    def restore(self, client: Learner) -> None:
+    def restore(self, client: FederatedClient) -> None:
         """Take up what was saved after the last round."""
         node = client.node
         saved = node.read_state()
@@ -126,7 +96,7 @@ class Session:
             if tensors and not (module is node.model and node.restored):
                 module.load_state_dict(tensors)
 
-    def save(self, client: Learner, round: int) -> None:
+    def save(self, client: FederatedClient, round: int) -> None:
         """Save what is to survive, beside the best model so far."""
         if not client.keeps_state:
             return

@@ -180,8 +180,6 @@ class AsyncRounds:
         """Take up what was under way; where the engine does not keep it, number messages beyond all that came."""
         federation, numbers = self._federation, under_way.numbers
         self._sent = numbers["sent"]
-        # a strategy knows what it has sent last
-        self._strategy.configure_train(self._sent, arrays, ConfigRecord(), federation.view([]))
         if not isinstance(federation.grid, KeepsClients):
             self._sent = max([self._sent, *(member.round for member in federation.roster)]) + len(federation.roster)
             return
@@ -309,7 +307,7 @@ def evaluate(strategy: FederatedStrategy, federation: Federation, number: int, a
 def aggregate(strategy: FederatedStrategy, number: int, replies: Sequence[Reply], arrays: ArrayRecord) -> ArrayRecord:
     """Return what the server knows after these replies; what it knew before where none of them weighs anything."""
     weighty = [reply for reply in replies if reply.samples]
-    learnt = strategy.aggregate_replies(number, weighty) if weighty else None
+    learnt = strategy.aggregate_replies(number, arrays, weighty) if weighty else None
     return arrays if learnt is None else learnt
 
 

@@ -54,8 +54,18 @@ class FederatedStrategy(Protocol):
     ) -> Iterable[Message]:
         """Write one message to each client of the round."""
 
-    def aggregate_replies(self, server_round: int, replies: Sequence[Reply]) -> ArrayRecord | None:
-        """Return what the server knows after a round: replies, at least one, that weigh anything, by client id."""
+    def aggregate_replies(self, server_round: int, arrays: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord | None:
+        """Return what the server knows after replies, at least one, that weigh anything, by client id.
+
+        Parameters
+        ----------
+        server_round : int
+            The round, from 1.
+        arrays : ArrayRecord
+            What it has known before.
+        replies : sequence of Reply
+            The replies, checked.
+        """
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

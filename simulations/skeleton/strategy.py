@@ -51,7 +51,7 @@ class Skeleton(KnowledgeStrategy):
         """Expect logits and counts."""
         return uploaded(member.classes)
 
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Return the server state after a round.
 
         The paper's server goes here. This one takes the mean over all samples of a class, whoever has them.

@@ -17,7 +17,7 @@ class TestSkeleton(AlgorithmContract):
         nothing = {"logits": np.zeros((1, 1), np.float32), "known": np.array([False])}
         first = {"logits": np.array([[2]], np.float32), "counts": np.array([3])}
         second = {"logits": np.array([[6]], np.float32), "counts": np.array([1])}
-        after = Skeleton().aggregate(nothing, [Upload(0, first, 3), Upload(1, second, 1)])
+        after = Skeleton().aggregate(nothing, [Upload(0, first, 3), Upload(1, second, 1)], 1)
         assert (after["logits"].tolist(), after["known"].tolist()) == ([[3.0]], [True])
 
     def test_what_a_client_is_sent(self, lab: Lab) -> None:

@@ -90,7 +90,7 @@ class AlgorithmContract:
         federation = lab.federation(config)
         strategy, arrays, exchange = first_round(federation)
         before = arrays.deflate(), [_frozen(reply) for reply in exchange.replies]
-        learnt = strategy.aggregate_replies(1, exchange.replies)
+        learnt = strategy.aggregate_replies(1, arrays, exchange.replies)
         assert learnt is not None
         assert (arrays.deflate(), [_frozen(reply) for reply in exchange.replies]) == before
 
@@ -131,8 +131,8 @@ class AlgorithmContract:
         config = lab.config(clients=3)
         learnt = []
         for grid in (None, Reversing(config)):
-            strategy, _, exchange = first_round(lab.federation(config, grid))
-            learnt.append(strategy.aggregate_replies(1, exchange.replies))
+            strategy, arrays, exchange = first_round(lab.federation(config, grid))
+            learnt.append(strategy.aggregate_replies(1, arrays, exchange.replies))
         assert bits(learnt[0]) == bits(learnt[1])
 
     def test_a_strategy_keeps_nothing_in_itself_between_two_rounds(self, lab: Lab) -> None:
@@ -142,14 +142,11 @@ class AlgorithmContract:
         """
         federation = lab.federation(lab.config())
         strategy, arrays, exchange = first_round(federation)
-        once = strategy.aggregate_replies(1, exchange.replies)
+        once = strategy.aggregate_replies(1, arrays, exchange.replies)
         assert once is not None
         later = train(federation, strategy, once, round=2)
-        strategy.aggregate_replies(2, later.replies)
-
-        view = federation.view(list(federation.roster))
-        list(strategy.configure_train(1, arrays, ConfigRecord(), view))
-        again = strategy.aggregate_replies(1, exchange.replies)
+        strategy.aggregate_replies(2, once, later.replies)
+        again = strategy.aggregate_replies(1, arrays, exchange.replies)
         assert bits(again) == bits(once)
 
     def test_the_payload_measured_is_the_payload_declared(self, lab: Lab) -> None:
@@ -283,7 +280,7 @@ def _played(lab: Lab, *, rebuild: bool) -> tuple[list[Any], list[dict[str, bytes
             replies.append(Reply.of(answer, client_id))
             content = answer.content
             said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))
-        learnt = strategy.aggregate_replies(round, replies)
+        learnt = strategy.aggregate_replies(round, arrays, replies)
         assert learnt is not None
         arrays = learnt
     return said, [_kept(client) for client in clients]

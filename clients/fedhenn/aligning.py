@@ -1,12 +1,7 @@
-"""FedHeNN, client side: local training whose representations are pulled towards those of the others.
-
-Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
-"""
+"""What both modes of FedHeNN share on the client: training that is pulled towards a kernel, whosever it is."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
-from functools import partial
 from math import sqrt
 from typing import Annotated, Any, Literal
 
@@ -17,16 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, linear_cka, rbf_cka, rbf_to_factor_cka
-from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms, evaluate, make_optimizer
+from clients.base import KnowledgeClient, Metrics
+from hetfl_flwr.learning.alignment import FEWEST_SAMPLES
+from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.samples import stored
-from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec, row_numbers
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
-from strategies.fedhenn import kernel_factor, representations
+from hetfl_flwr.wire.spec import Dim, PayloadSpec, row_numbers
 
 
 def _all_or_enough(rows: int) -> int:
@@ -141,83 +134,6 @@ class AligningClient(KnowledgeClient):
             return self.node.pool.samples.batch(torch.from_numpy(rows).long())[0]
         samples = self.node.data.train.like(torch.from_numpy(rows), torch.zeros(len(rows)).long())
         return samples.batch(torch.arange(len(rows)))[0]
-
-
-class FedHeNNClient(AligningClient):
-    """Is pulled towards the mean kernel of the last round's clients, and says what it makes of the next set.
-
-    Eq. (5): K_target is K_mean over the round's alignment set; there is none in the first round. After training, the
-    client uploads its representations of the set that the next round aligns on. Parameters as in `AligningClient`.
-
-    Wire   as in `strategies.fedhenn.FedHeNN`.
-    State  the model, and the optimizer's moments.
-    Departs from the paper: the optimizer goes on from round to round.
-    """
-
-    def download_spec(self) -> PayloadSpec:
-        """Expect the set to align on with a factor of the mean kernel, and the set to represent."""
-        most = self.rad_size
-        factor = kernel_factor(Dim("R", most), Dim("r", most))
-        return self.set_spec("aligned", "R") + factor + self.set_spec("asked", "Q")
-
-    def upload_spec(self) -> PayloadSpec:
-        """Send representations of the set asked for."""
-        return representations(Dim("Q", self.rad_size), self.node.model.width)
-
-    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train towards the mean kernel for one round, and represent the next set."""
-        factor = torch.from_numpy(download["factor"]).to(self.node.device)
-        cka = linear_cka if self.kernel == "linear" else partial(rbf_to_factor_cka, sigma=self.sigma)
-        metrics = self.train_aligned(round, self.optimizer(), self.samples_of(download["aligned"]), factor, cka)
-        return {"representations": to_numpy(self.represent(self.samples_of(download["asked"])))}, metrics
-
-
-class FedHeNNHomogeneousClient(AligningClient):
-    """Trains the global model, and is pulled towards that model's kernel.
-
-    Eq. (4): the client starts from the global model, whose kernel over the round's alignment set is K_target. The
-    trained model is both uploaded and kept. Parameters as in `AligningClient`.
-
-    Wire   as in `strategies.fedhenn.FedHeNNHomogeneous`.
-    State  the model, and whether it has trained yet.
-    Departs from the paper: a client that has not trained yet is measured with the global model. The optimizer starts
-    again in each round, as in FedAvg.
-    """
-
-    def download_spec(self) -> PayloadSpec:
-        """Expect the global model, and the set to align on."""
-        return weights(self.node.model) + self.set_spec("aligned", "R")
-
-    def upload_spec(self) -> PayloadSpec:
-        """Send the trained model."""
-        return weights(self.node.model)
-
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the global model."""
-        return weights(self.node.model)
-
-    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train the global model towards its own kernel for one round."""
-        model = self.node.model
-        load_model_arrays(model, {name: download[name] for name in weights(model).names})
-        self.numbers["trained"] = 1
-        aligned = self.samples_of(download["aligned"])
-        cka = linear_cka if self.kernel == "linear" else partial(rbf_cka, sigma=self.sigma)
-        optimizer = make_optimizer(self.node.config, model.parameters())
-        metrics = self.train_aligned(round, optimizer, aligned, self.represent(aligned), cka)
-        return model_arrays(model), metrics
-
-    def assess(self, download: Arrays) -> Metrics:
-        """Measure the own model and the global model on the own test set."""
-        shared = deepcopy(self.node.model)
-        load_model_arrays(shared, download)
-        if "trained" not in self.numbers:
-            load_model_arrays(self.node.model, download)
-        return {**super().assess(download), "global-accuracy": evaluate(shared, self.node.data.test).accuracy}
-
-
-MODES = {"heterogeneous": FedHeNNClient, "homogeneous": FedHeNNHomogeneousClient}
-"""The client side in each mode, as in `strategies.fedhenn.MODES`."""
 
 
 @contextmanager

@@ -1,35 +1,21 @@
-"""FedHeNN, server side: the mean kernel of the clients' representations, or the mean of their weights.
+"""FedHeNN of heterogeneous models, server side: the mean kernel of the clients' representations."""
 
-Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
-
-Clients align on a set of unlabelled samples (RAD): R of the clients' public samples, drawn again for each round.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from logging import INFO
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, Matrix, mean_kernel_factor
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
-from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
 from strategies.base import KnowledgeStrategy, Upload
-from strategies.weights import WeightStrategy
-
-Shared = Mapping[int, Arrays]
-"""The public samples of each client."""
+from strategies.fedhenn.alignment_set import as_sent, check_enough, draw, sharing_of
 
 
 def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
@@ -104,7 +90,7 @@ class FedHeNN(KnowledgeStrategy):
         self.kernel, self.sigma = kernel, sigma
         self.rad, self.rad_size, self.rank = rad, rad_size, rank
         self.robust = parse_robust(robust)
-        self.sharing = _sharing(rad)
+        self.sharing = sharing_of(rad)
 
     def check(self, roster: Roster) -> None:
         """Refuse inputs of different shapes, and too few public samples.
@@ -115,7 +101,7 @@ class FedHeNN(KnowledgeStrategy):
             Names the clients that differ, or how many rows there are.
         """
         roster.check_sharing("fedhenn", labelled=False)
-        _check_enough(sum(member.public for member in roster))
+        check_enough(sum(member.public for member in roster))
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no kernel."""
@@ -130,16 +116,16 @@ class FedHeNN(KnowledgeStrategy):
         held = PublicIndex.of(shared).held(places)
         held &= held.sum() >= FEWEST_SAMPLES
         return {
-            "aligned": _as_sent(shared, places[held], self.rad),
+            "aligned": as_sent(shared, places[held], self.rad),
             "factor": server_state["factor"][held],
-            "asked": _as_sent(shared, self._draw(int(server_state["set"]) + 1), self.rad),
+            "asked": as_sent(shared, self._draw(int(server_state["set"]) + 1), self.rad),
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect representations of the set asked for."""
         return representations(min(self.rad_size, len(PublicIndex.of(self.roster.public_samples))), member.width)
 
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average the kernels over the set that was asked for, as a factor."""
         uploaded = [upload.arrays["representations"] for upload in uploads]
         sigma = self.sigma if self.kernel == "rbf" else None
@@ -150,110 +136,7 @@ class FedHeNN(KnowledgeStrategy):
         return _known(number, self._draw(number), factor, kept)
 
     def _draw(self, number: int) -> Numbers:
-        return _draw(self.roster.public_samples, self.rad_size, self.config.seed, number)
-
-
-class FedHeNNHomogeneous(WeightStrategy):
-    """Averages the weights of like models, and draws the samples whose kernels clients hold to the global model's.
-
-    Eq. (4): the mean of the clients' weights by their numbers of samples, as in FedAvg.
-
-    Wire   down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R
-           up: the weights
-           ``rad = "value"``: aligned is the samples themselves, (R, *shape) as they are stored
-           Before round 1 each client sends its public samples, and for ``rad = "index"`` is sent those of all others.
-    Needs  one model
-    State  the global model.
-
-    Parameters
-    ----------
-    rad, rad_size
-        As in `FedHeNN`.
-    robust : {"none", "median", "trimmed:SHARE"}
-        As in `strategies.fedavg.FedAvg`.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
-    """
-
-    sharing = Sharing(labelled=False)
-
-    def __init__(
-        self,
-        *,
-        rad: Literal["index", "value"] = "index",
-        rad_size: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 512,
-        robust: str = "none",
-    ) -> None:
-        super().__init__("fedhenn with mode = 'homogeneous'", robust)
-        self.rad, self.rad_size = rad, rad_size
-        self.sharing = _sharing(rad)
-
-    def check(self, roster: Roster) -> None:
-        """Refuse heterogeneous models, inputs of different shapes, and too few public samples.
-
-        Raises
-        ------
-        FederationError
-            Names the clients that differ, or how many rows there are.
-        """
-        roster.check_sharing("fedhenn", labelled=False)
-        super().check(roster)
-        _check_enough(sum(member.public for member in roster))
-
-    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
-        """Check the federation; draw the initial weights of the global model.
-
-        Raises
-        ------
-        FederationError
-            As `check`; or each client has columns of its own, so that public samples cannot be shared.
-        """
-        if config.features != "all":
-            raise FederationError(
-                f"fedhenn shares public samples, but with features = '{config.features}' "
-                "each client has columns of its own"
-            )
-        self.roster = roster
-        return super().prepare(roster, config)
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Send the weights and the set to align on to each client of the round."""
-        shared = self.roster.public_samples
-        places = _draw(shared, self.rad_size, self._config.seed, server_round)
-        aligned = to_record({"aligned": _as_sent(shared, places, self.rad)})
-        return super().configure_train(server_round, ArrayRecord({**arrays, **aligned}), config, grid)
-
-
-MODES = {"heterogeneous": FedHeNN, "homogeneous": FedHeNNHomogeneous}
-"""The server side in each mode; the first is the default."""
-
-
-def _sharing(rad: str) -> Sharing:
-    return Sharing(labelled=False, to_clients=rad == "index")
-
-
-def _draw(shared: Shared, size: int, seed: int, number: int) -> Numbers:
-    """Draw an alignment set: the places (R, 2) of its rows."""
-    index = PublicIndex.of(shared)
-    total = _check_enough(len(index))
-    return index.places(generator(seed, number, "rad").choice(total, min(size, total), replace=False))
-
-
-def _as_sent(shared: Shared, places: NDArray[np.integer[Any]], rad: str) -> NDArray[Any]:
-    """Return an alignment set as it travels: numbers of rows in the pool, or the rows themselves."""
-    if rad == "index":
-        return PublicIndex.of(shared).numbers(places).astype(np.int32)
-    some = next(iter(shared.values()))["inputs"]
-    samples = np.empty((len(places), *some.shape[1:]), some.dtype)
-    clients, rows = places.T
-    for client in np.unique(clients).tolist():
-        samples[clients == client] = shared[client]["inputs"][rows[clients == client]]
-    return samples
+        return draw(self.roster.public_samples, self.rad_size, self.config.seed, number)
 
 
 def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix, kept: float) -> Arrays:
@@ -266,12 +149,3 @@ def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix, kept: 
         "factor": scaled.astype(np.float32),
         "kept": np.array(kept),
     }
-
-
-def _check_enough(rows: int) -> int:
-    if rows < FEWEST_SAMPLES:
-        raise FederationError(
-            f"fedhenn aligns on {FEWEST_SAMPLES} public samples or more, but all clients together have {rows}: "
-            "raise public-fraction"
-        )
-    return rows

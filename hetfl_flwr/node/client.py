@@ -1,0 +1,59 @@
+"""What a node asks of an algorithm's client side."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+from torch import nn
+
+from hetfl_flwr.flower import Scalar
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+
+Metrics = dict[str, Scalar]
+"""Names and values of what a client reports."""
+
+
+class FederatedClient(Protocol):
+    """What a node asks of an algorithm's client side; `clients.base.KnowledgeClient` fulfils it for all algorithms.
+
+    Attributes
+    ----------
+    keeps_state : bool
+        Whether anything survives between rounds.
+    has_distillation_term : bool
+        Whether the loss has a distillation term beside the term of the client's own data.
+    node : Node
+        The client's model, data, run config and state store.
+    numbers : dict of str to int or float
+        Numbers that survive between rounds.
+    """
+
+    keeps_state: bool
+    has_distillation_term: bool
+    node: Node
+    numbers: dict[str, int | float]
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Return the networks that survive between rounds."""
+
+    def download_spec(self) -> PayloadSpec:
+        """Return what the server sends."""
+
+    def upload_spec(self) -> PayloadSpec:
+        """Return what this client sends."""
+
+    def assess_spec(self) -> PayloadSpec:
+        """Return what the server sends along when it asks to `assess`."""
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train for one round."""
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure."""
+
+    def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
+        """Answer a message that asks for training: Flower's hook."""
+
+    def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
+        """Answer a message that asks for a measurement: Flower's hook."""
