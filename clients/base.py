@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hetfl_flwr.flower import NumPyClient
+from hetfl_flwr.learning.client import Metrics as Metrics
 from hetfl_flwr.learning.training import Loss, draw_epochs, evaluate, make_optimizer, train
-from hetfl_flwr.node.client import Metrics as Metrics
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.seeding import generator

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from hetfl_flwr.errors import ConfigError as ConfigError
     from hetfl_flwr.errors import FederationError as FederationError
     from hetfl_flwr.errors import HetflError as HetflError
+    from hetfl_flwr.learning.client import Metrics as Metrics
     from hetfl_flwr.learning.training import EVALUATION_BATCH as EVALUATION_BATCH
     from hetfl_flwr.learning.training import Terms as Terms
     from hetfl_flwr.learning.training import evaluate as evaluate
     from hetfl_flwr.learning.training import train as train
     from hetfl_flwr.models import SplitModel as SplitModel
     from hetfl_flwr.models import split as split
-    from hetfl_flwr.node.client import Metrics as Metrics
     from hetfl_flwr.node.node import Node as Node
     from hetfl_flwr.runs.callbacks import RoundCallback as RoundCallback
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
@@ -85,7 +85,7 @@ _NAMES = {
     "hetfl_flwr.wire.messages": ("EXAMPLES",),
     "hetfl_flwr.server.messaging.roster": ("Member", "Roster", "Sharing"),
     "hetfl_flwr.node.node": ("Node",),
-    "hetfl_flwr.node.client": ("Metrics",),
+    "hetfl_flwr.learning.client": ("Metrics",),
     "hetfl_flwr.learning.training": ("Terms", "train", "evaluate", "EVALUATION_BATCH"),
     "hetfl_flwr.models": ("SplitModel", "split"),
     "hetfl_flwr.data": ("DataSpec",),

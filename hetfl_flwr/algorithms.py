@@ -27,8 +27,7 @@ from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
 from hetfl_flwr.packages import own_package
 
 if TYPE_CHECKING:
-    from hetfl_flwr.node.client import FederatedClient
-    from hetfl_flwr.node.node import Node
+    from hetfl_flwr.learning.client import FederatedClient
     from hetfl_flwr.server.strategy import FederatedStrategy
 
 BASES = {"base", "weights"}
@@ -179,8 +178,8 @@ def build_strategy(config: RunConfig) -> "FederatedStrategy":
     return strategy
 
 
-def build_client(config: RunConfig, node: "Node") -> "FederatedClient":
-    """Build the client side with the hyper-parameters that the run config gives it."""
+def build_client(config: RunConfig, node: Any) -> "FederatedClient":
+    """Build the client side, on a `hetfl_flwr.node.node.Node`, with the hyper-parameters that the run config gives it."""
     client: FederatedClient = _build(config, chosen(config).client, node)
     return client
 

@@ -129,7 +129,8 @@ class KnowledgeStrategy(Strategy, FederatedStrategy, ABC):
         """
         self.check(roster)
         self.roster, self.config = roster, config
-        return to_record(self.initial(roster))
+        self._sent = to_record(self.initial(roster))
+        return self._sent
 
     @final
     def configure_train(

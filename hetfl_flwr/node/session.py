@@ -13,12 +13,12 @@ from torch import nn
 
 from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.learning.client import FederatedClient, Metrics
 from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.stepping import stepper
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node.client import FederatedClient, Metrics
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.seeding import seeded
@@ -45,6 +45,7 @@ class Session:
     def __init__(self, node: Node) -> None:
         if node.config.keep_best and len(node.data.validation) == 0:
             raise ConfigError("keep-best = true, but there are no validation samples here: raise validation-fraction")
+        self._node = node
         self._saved = ClientState()
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
 
@@ -52,7 +53,7 @@ class Session:
         self, client: FederatedClient, parameters: list[NDArray[Any]], round: int
     ) -> tuple[list[NDArray[Any]], int, Metrics]:
         """Let a client learn for one round; return its upload, the samples trained on, and its other metrics."""
-        node = client.node
+        node = self._node
         download = client.download_spec().check(parameters, "server")
         self.restore(client)
         others = {name: model for name, model in vars(client).items() if isinstance(model, SplitModel)}
@@ -71,9 +72,9 @@ class Session:
         download = client.assess_spec().check(parameters, "server")
         self.restore(client)
         metrics = client.assess(download)
-        metrics = {**metrics, **_elsewhere(client.node, float(metrics["accuracy"]))}
-        if client.node.config.keep_best:
-            metrics = self._best(client.node, metrics, self._saved.round if round is None else int(round))
+        metrics = {**metrics, **_elsewhere(self._node, float(metrics["accuracy"]))}
+        if self._node.config.keep_best:
+            metrics = self._best(self._node, metrics, self._saved.round if round is None else int(round))
         if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
@@ -85,7 +86,7 @@ class Session:
 
     def restore(self, client: FederatedClient) -> None:
         """Take up what was saved after the last round."""
-        node = client.node
+        node = self._node
         saved = node.read_state()
         if saved is None:
             return
@@ -105,7 +106,7 @@ class Session:
             tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
         for name, optimizer in self._optimizers.items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
-        self._write(client.node, ClientState(tensors, client.numbers, round))
+        self._write(self._node, ClientState(tensors, client.numbers, round))
 
     def _best(self, node: Node, metrics: Metrics, round: int) -> Metrics:
         """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""

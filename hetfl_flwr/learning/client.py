@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hetfl_flwr.flower import Scalar
-from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 Metrics = dict[str, Scalar]
@@ -23,15 +22,12 @@ class FederatedClient(Protocol):
         Whether anything survives between rounds.
     has_distillation_term : bool
         Whether the loss has a distillation term beside the term of the client's own data.
-    node : Node
-        The client's model, data, run config and state store.
     numbers : dict of str to int or float
         Numbers that survive between rounds.
     """
 
     keeps_state: bool
     has_distillation_term: bool
-    node: Node
     numbers: dict[str, int | float]
 
     def modules(self) -> Mapping[str, nn.Module]:
