@@ -179,7 +179,7 @@ def build_strategy(config: RunConfig) -> "FederatedStrategy":
 
 
 def build_client(config: RunConfig, node: Any) -> "FederatedClient":
-    """Build the client side, on a `hetfl_flwr.node.node.Node`, with the hyper-parameters that the run config gives it."""
+    """Build the client side, on a `Node`, with the hyper-parameters that the run config gives it."""
     client: FederatedClient = _build(config, chosen(config).client, node)
     return client
 
