@@ -14,6 +14,7 @@ from flwr.app import Context
 from flwr.supercore.logger import FLOWER_LOGGER
 from hypothesis import settings
 
+from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
@@ -42,11 +43,22 @@ DEPLOYING = ("test_survival.py", "test_deployment.py", "test_engines.py", "test_
 """Modules whose exhaustive tests start SuperLinks and SuperNodes: one such federation is enough for a machine."""
 
 
+SAMPLES = ("fedhe", "fedh2l", "fedavg")
+"""Algorithms with which tests of all of them are quick; those of the others count as slow."""
+
+
+def is_of_another_algorithm(item: pytest.Item) -> bool:
+    """Say whether a test of every algorithm runs with one that is no sample."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    value = params.get("name", params.get("algorithm"))
+    return isinstance(value, str) and value in names() and value not in SAMPLES
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count what is exhaustive as slow, too, and keep together what shares a federation."""
+    """Count as slow what is exhaustive or of an algorithm that is no sample; keep together what shares a federation."""
     for item in items:
-        if item.get_closest_marker("exhaustive"):
+        if item.get_closest_marker("exhaustive") or is_of_another_algorithm(item):
             item.add_marker("slow")
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()):

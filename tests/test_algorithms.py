@@ -184,6 +184,7 @@ def test_a_projection_where_there_are_no_two_terms_is_refused(name, refusal):
     assert "fedhe" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in names() if find(name).client.has_distillation_term])
 def test_a_projection_is_what_a_client_steps_along(name, make_config, run_federation, tmp_path):
     """FedHe and others, two rounds each: another model than without; where nothing is taught yet, the same."""

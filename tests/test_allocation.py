@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from fixtures.tiers import exhaustive
 from flwr.app import MessageType, RecordDict
 
 from hetfl_flwr import run
@@ -75,7 +76,7 @@ def test_a_client_app_that_flower_has_started_keeps_freed_memory(asked, make_con
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, exhaustive(2)])
 def test_worker_processes_keep_freed_memory(asked, make_config, make_grid, workers):
     reply = query(make_grid(make_config(), workers=workers, app="fixtures.memory:app"))
     assert reply.content["config"]["kept"] == (workers == 2)

@@ -178,7 +178,7 @@ assert shown("result.plot()")["image/png"].startswith(b"\\x89PNG")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_in_a_notebook_there_is_a_bar_a_table_and_a_picture(tmp_path):
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", NOTEBOOK]

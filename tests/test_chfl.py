@@ -574,7 +574,7 @@ def test_clients_of_unlike_shapes_learn_together(mode, make_config, run_federati
     assert told == [False, False, mode in ("kd", "avgkd")]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_workers_change_no_bit(make_config, run_federation, tmp_path):
     found = []
     for workers in (1, 2):

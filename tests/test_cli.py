@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from fixtures.tiers import exhaustive
 
 from clients.fedhe import FedHeClient
 from hetfl_flwr.__main__ import main as installed
@@ -250,7 +251,7 @@ def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, exhaustive(2)])
 def test_ctrl_c_finishes_the_round_and_the_resumed_run_equals_the_uninterrupted_one(workers, hetfl, here, tmp_path):
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
     settings = ("--clients", 2, "--set", "models=mlp,lenet5", "--set", "checkpoint-every=0")
@@ -367,7 +368,7 @@ def test_only_batched_needs_the_package_that_lets_clients_step_together(hetfl, m
         assert (done.status, done.err) == (2, line)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, here):
     """As many as ``batched = "auto"`` would let step together, with all keys at their defaults."""
     for workers in (1, 2):

@@ -132,7 +132,7 @@ def test_class_counts_have_one_place_a_class():
     assert counts.count_nonzero() == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_another_process_makes_the_same_split():
     program = (
         "import hashlib; from hetfl_flwr.data import Split, load_client_data;"

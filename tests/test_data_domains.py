@@ -198,7 +198,7 @@ class TestRotatedFamily:
         data = load(validation_fraction=0.1, test_fraction=0.15, public_fraction=0.1)
         assert (len(data.train), len(data.public), len(data.validation), len(data.test)) == (750, 100, 100, 150)
 
-    @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_another_process_makes_the_same_images_and_splits(self):
         program = (
             "import hashlib; from hetfl_flwr.data import Split, load_client_data; digest = hashlib.sha256()\n"

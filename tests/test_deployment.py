@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from fixtures.tiers import exhaustive
 from flwr.common.config import parse_config_args
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
@@ -251,12 +252,12 @@ def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["fedhee"], "unknown algorithm 'fedhee': did you mean 'fedhe'?"),
+        exhaustive(["fedhee"], "unknown algorithm 'fedhee': did you mean 'fedhe'?"),
         (
             ["--set", "dataset=mnist"],
             "dataset is set by the rehearsal itself, which gives each node its own: leave it out",
         ),
-        (["--out", "full"], "full is not empty: give a new folder"),
+        exhaustive(["--out", "full"], "full is not empty: give a new folder"),
     ],
     ids=["algorithm", "key", "folder"],
 )
@@ -316,7 +317,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         yield started
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_node_is_refused(secured: Flower, name: str) -> None:
     assert secured.processes[name].wait(60) == 1
@@ -333,7 +334,7 @@ def test_a_registered_node_is_let_in_alone(secured: Flower) -> None:
     assert secured.processes["registered"].poll() is None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_node_that_claims_anothers_key_is_refused(secured: Flower) -> None:
     """It shows the public key of node 0, which is known, and signs with the private key of node 1."""
     assert secured.keys is not None

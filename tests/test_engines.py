@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.tiers import exhaustive, mostly_exhaustive
+from fixtures.tiers import mostly_exhaustive
 
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import Value
@@ -95,7 +95,7 @@ EACH: list[dict[str, Value]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    mostly_exhaustive(EACH, lambda settings: settings["algorithm"] in ("fedhe", "fedavg", "fml")),
+    mostly_exhaustive(EACH, lambda settings: settings["algorithm"] == "fedhe"),
     ids=lambda settings: settings["algorithm"],
 )
 def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, settings: dict[str, Value]) -> None:
@@ -118,7 +118,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         yield started
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_path: Path) -> None:
     """Two rounds of FedHe; the nodes' own models are those that the local run deals. Noise is the seed's on demand."""
     settings = {**FEDHE, **PRIVATE, "noise-source": "seed", "rounds": 2, "clients": len(MODELS)}
@@ -143,13 +143,13 @@ def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed
     assert noised[0] != noised[1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
         ({"dataset": "mnsit"}, "unknown dataset 'mnsit': did you mean 'mnist'?"),
-        exhaustive({"dataset": "digits", "rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
-        exhaustive({"dataset": "digits"}, "set clients, start-clients or node-keys"),
+        ({"dataset": "digits", "rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
+        ({"dataset": "digits"}, "set clients, start-clients or node-keys"),
         (
             {"dataset": "digits", "algorithm": "fedavg", "clients": 3},
             "fedavg averages weights, so all clients need the same model, but there are mlp on client 0; "

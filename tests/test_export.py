@@ -92,7 +92,7 @@ def test_a_table_comes_with_the_names_of_its_columns_and_classes(trained, tmp_pa
     assert [told["inputs"][key] for key in ("kind", "dtype", "shape")] == ["table", "float32", ["batch", 4]]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_texts_of_an_lstm(trained, tmp_path):
     (tmp_path / "data").mkdir()
     lines = [f"{'good fine' if row % 2 else 'bad'} words {row},{row % 2}\n" for row in range(40)]

@@ -682,7 +682,7 @@ def test_the_pull_makes_kernels_more_alike(run):
     assert cka[3.0] > cka[1e-9] + 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_number_of_workers_changes_no_bit(run):
     own, keys = {"eta0": 1.0, "align-batch": 8}, {"clients": 3, "models": "mlp,lenet5"}
     assert same_run(run(own, workers=2, **keys), run(own, **keys))

@@ -412,7 +412,7 @@ def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     assert [entry["bytes_down"] for entry in rounds] == [6 * each, 3 * 28, 3 * 336, 3 * 336]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
     keys = {"fedmd.public-samples": 40, "fedmd.pretrain-epochs": 2, "fedmd.pretrain-private-epochs": 1}
     one, two = (

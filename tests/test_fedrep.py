@@ -118,6 +118,7 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "head_epochs"), [(1, 1), (3, 1), (3, 2)])
 def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, make_config, make_node, run):
     """Weights and running statistics of the body are averaged by the samples that the body was trained on, in Flower's

@@ -473,7 +473,7 @@ def test_the_bytes_of_a_client_and_round_are_the_meme_s(keys, expected, make_con
     assert entry["evaluation_wire"] > expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
     played = []
     for workers in (1, 2):

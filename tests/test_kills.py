@@ -245,7 +245,7 @@ def test_a_run_killed_before_any_change_of_its_files_ends_as_if_it_had_not_been(
     assert outcome(folder) == whole(**{key: value for key, value in keys.items() if key != "state-dir"})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_stopped_as_soon_as_it_is_resumed_and_killed_over_it_can_still_go_on(whole, tmp_path):
     """Nothing has come to the checkpoint that it began with, which must outlive this, too."""
     folder = tmp_path / "run"

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from fixtures.tiers import exhaustive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -238,7 +239,9 @@ def test_models_have_their_own_class_and_memory_afterwards():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedhe", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedrep", "agg"])
+@pytest.mark.parametrize(
+    "algorithm", ["fedhe", *map(exhaustive, ("fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedrep", "agg"))]
+)
 def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
     def server_state(batched):
         config = make_config(

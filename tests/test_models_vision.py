@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 import torchvision
+from fixtures.tiers import exhaustive
 from fixtures.zoo import assert_is_a_model_of_the_zoo, assert_trains
 from torch import nn
 
@@ -34,7 +35,9 @@ def test_trains_splits_and_survives_a_state(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 28, 28), (3, 32, 32), (3, 64, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [exhaustive((3, 16, 16)), (1, 28, 28), exhaustive((3, 32, 32)), exhaustive((3, 64, 64))], ids=str
+)
 @pytest.mark.parametrize("name", [name for name in TORCHVISION if name != "vgg11_bn"])
 def test_trains_on_images_of_any_size(name, shape):
     """For vgg11_bn, whose 129 million weights take seconds from 64 pixels on, its twin stands in."""

@@ -20,7 +20,7 @@ def say(here: Path, command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_three_lines_that_it_says_hold(tmp_path):
     """The algorithm runs by the printed command, and its test, the contract and more, passes by the other."""
     done = say(tmp_path, "hetfl new my_method")

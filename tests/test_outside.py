@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fixtures.tiers import exhaustive
 
 from hetfl_flwr.algorithms import check_options, for_flower, resolve
 from hetfl_flwr.config import RunConfig, parse_algorithm_options, read_toml, to_toml
@@ -59,7 +60,7 @@ def test_the_guide_shows_it_whole():
     assert lines < 150
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_runs_from_its_folder_with_its_own_keys(project):
     """Own keys land in config.toml under their name, with the defaults resolved."""
     small = ("my_pkg.fedproto", "--clients", "2", "--rounds", "2", "--set", "algorithm-options=weight=0.5")
@@ -173,7 +174,7 @@ def hetfl_installed(here: Path, path: str, *, module: bool = False) -> subproces
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("path", "module"), [("", False), (".", False), ("", True)])
+@pytest.mark.parametrize(("path", "module"), [("", False), exhaustive(".", False), exhaustive("", True)])
 def test_folders_of_the_working_directory_hide_nothing_of_this_project(shadows, path, module):
     """Not even where PYTHONPATH or ``python -m`` has put it first."""
     done = hetfl_installed(shadows, path, module=module)

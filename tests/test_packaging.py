@@ -130,7 +130,7 @@ def test_what_the_front_page_claims_is_true(checkout):
     assert [link for link in links if not (checkout / link).exists()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_published_runs_reports_and_can_be_bundled(checkout, bundle, tmp_path):
     """In a folder with the files that the Flower Hub has, and nothing of this checkout."""
     copy = tmp_path / "hub" / "hetfl"
@@ -172,7 +172,7 @@ def test_a_bundle_needs_nothing_besides_its_dependencies(unpacked, tmp_path):
     assert f"simulations is missing: {unpacked} is an app bundle" in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_wheel_is_small_and_runs_wherever_it_is_called(checkout, tmp_path):
     """In an environment with the dependencies alone, from an empty folder, and from one with folders of its names."""
     wheels = tmp_path / "wheels"

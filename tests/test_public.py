@@ -89,7 +89,7 @@ def test_without_pytest_all_but_the_tests_kit_is_there_and_help_shows_it(tmp_pat
     assert "AlgorithmContract(" not in pydoc.plain(done.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_fixture_lab_is_there_for_tests_of_other_packages(tmp_path):
     """With one import, in a project that knows nothing else; it runs their algorithm."""
     shutil.copytree(ROOT / "tests" / "fixtures" / "echo", tmp_path / "echo")

@@ -86,6 +86,7 @@ def test_every_recipe_of_the_papers_is_right(name):
     assert max(int(cell.settings.get("rounds", 50)) for cell in quick) <= 200
 
 
+@pytest.mark.slow
 def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe, tmp_path):
     whole, folder, said = run_recipe(results=tmp_path / "RESULTS.md")
     assert whole
@@ -114,7 +115,7 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_table_without_the_papers_figures_is_rows_by_columns(run_recipe, recipe):
     """One for each measure; a cell that has no run is a dash. FedHe's 110 numbers are a whole number."""
     columns = '[[columns]]\nname = "two"\n\n[[columns]]\nname = "three"\nsettings = { clients = 3 }\n\n'
@@ -166,7 +167,7 @@ def test_curves_are_called_as_the_measure_of_their_key(recipe):
     assert [axes.get_ylabel() for axes in panels] == ["sent", "seconds"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_features_are_of_all_rows_that_are_known(run_recipe, recipe, tmp_path):
     """A picture that has them all is not drawn over by one of the rows whose models are still there."""
     recipe.write_text(RECIPE.replace('against = "FedHe"', 'figure = { kind = "features" }'))
@@ -230,7 +231,7 @@ def test_keys_of_the_command_line_win_over_the_recipe(run_recipe):
     assert (config["rounds"], config["fedhe.alpha"]) == (1, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_quick_variant_is_another_folder(run_recipe):
     whole, folder, _ = run_recipe(variant="quick")
     assert whole
@@ -238,7 +239,7 @@ def test_the_quick_variant_is_another_folder(run_recipe):
     assert load_run(folder / "runs" / "fedhe" / "seed-0").config["rounds"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_short_variant_says_what_it_has_less(run_recipe, recipe, tmp_path):
     recipe.write_text(
         RECIPE.replace("[quick]", "[short]\nrounds = 2\n\n[quick]").replace(
@@ -263,7 +264,7 @@ def test_a_recipe_without_a_short_variant_is_run_in_full(run_recipe):
     assert (folder.parent / "small" / "table.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_only_rows_and_columns_with_a_word_in_their_name(run_recipe, tmp_path):
     whole, folder, _ = run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
     assert whole
@@ -273,7 +274,7 @@ def test_only_rows_and_columns_with_a_word_in_their_name(run_recipe, tmp_path):
         run_recipe(only=["private"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_measures_that_the_picture_leaves_out_are_folded_away(run_recipe, recipe):
     recipe.write_text(
         RECIPE.replace('against = "FedHe"', 'found = "Ours is lower."\nfigure = { measures = ["accuracy"] }')
@@ -316,7 +317,7 @@ def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, rec
     assert not (folder / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_kept_has_all_that_a_recipe_asks(run_recipe, recipe, tmp_path):
     """A measure or a curve that the runs were not asked for before is not known of them."""
     results = tmp_path / "all.md"
@@ -340,7 +341,7 @@ def test_what_is_kept_has_all_that_a_recipe_asks(run_recipe, recipe, tmp_path):
     assert {"accuracy", "bytes_up", "last:loss"} == set(one["figures"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_kept_line_that_is_no_record_is_named(run_recipe, tmp_path):
     kept = tmp_path / "results" / "small.jsonl"
     run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
@@ -378,7 +379,7 @@ A, 2021. Made by `x`; 5 of 6 runs.
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_file_of_tables_keeps_those_that_are_not_asked_for(run_recipe, recipe, tmp_path):
     results = tmp_path / "all.md"
     other = "## Another, Table 2\n\nMade by hand.\n"
@@ -532,7 +533,7 @@ def test_a_long_course_is_kept_in_few_points(monkeypatch):
     assert _thinned(([], [])) == ([], [])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path, monkeypatch):
     monkeypatch.setattr("simulations.studies.reproduce.recipe.TABLES", tmp_path)
     (tmp_path / "small.toml").write_text(RECIPE)

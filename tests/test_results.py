@@ -4,6 +4,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from fixtures.tiers import exhaustive
 from flwr.app import Error, Message, MetricRecord
 from safetensors.numpy import load_file
 
@@ -389,7 +390,7 @@ def crash_in(number):
     [
         ("fedhe", "mlp,lenet5", 1, 1),
         ("fedavg", "mlp", 1, 1),
-        pytest.param("fedhe", "mlp,lenet5", 2, 2, marks=pytest.mark.slow),
+        exhaustive("fedhe", "mlp,lenet5", 2, 2),
         pytest.param("fedavg", "mlp", 2, 1, marks=pytest.mark.slow),
     ],
 )
@@ -407,6 +408,7 @@ def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(
     assert reached(run_federation(resumed(config), workers=after)) == reached(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["context", "state folder"])
 @pytest.mark.parametrize("algorithm", ["fedhe", "fedavg"])
 def test_a_run_that_died_in_mid_round_goes_on_from_the_last_checkpoint(
@@ -494,10 +496,10 @@ def elsewhere(config, run, push=None):
     ("algorithm", "keys"),
     [
         ("fedhe", {"keep_best": True}),
-        ("fedhe", {"fraction": 0.3, "seed": 1}),
-        ("fedavg", {}),
-        ("fedh2l", {}),
-        ("fml", {}),
+        exhaustive("fedhe", {"fraction": 0.3, "seed": 1}),
+        exhaustive("fedavg", {}),
+        exhaustive("fedh2l", {}),
+        exhaustive("fml", {}),
     ],
 )
 def test_clients_elsewhere_go_on_with_the_state_that_they_had_at_the_checkpoint(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fixtures.grids import Tampering
 from fixtures.members import member, roster
+from fixtures.tiers import exhaustive
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 
@@ -326,13 +327,13 @@ def scaled(factor: float) -> Callable[[Message], Message]:
     ("algorithm", "keys"),
     [
         ("fedhe", {}),
-        ("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
-        ("chfl", {**SLOWER, "rounds": 15, "chfl.reduce": "mean"}),
-        ("fml", {"fml.meme": LINEAR}),
+        exhaustive("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
+        exhaustive("chfl", {**SLOWER, "rounds": 15, "chfl.reduce": "mean"}),
+        exhaustive("fml", {"fml.meme": LINEAR}),
         ("fedavg", {}),
-        ("fedprox", {}),
-        ("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
-        ("fedhenn", {"fedhenn.mode": "homogeneous"}),
+        exhaustive("fedprox", {}),
+        exhaustive("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
+        exhaustive("fedhenn", {"fedhenn.mode": "homogeneous"}),
         ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),
     ],
 )

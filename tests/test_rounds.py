@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.tiers import exhaustive
 from flwr.app import Message, MessageType
 
 from clients.fedhe import FedHeClient
@@ -174,7 +175,7 @@ def test_with_one_client_there_is_nothing_to_be_asynchronous_about(make_config, 
     assert sync == asynchronous
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
     keys = ASYNC | {"clients": 3, "rounds": 4, "client_seconds": "1,2,3", "evaluate_every": 2}
     one, two = (
@@ -311,7 +312,7 @@ class Dying(LocalGrid):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "again"), [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize(("workers", "again"), [(1, 1), exhaustive(2, 1), exhaustive(1, 2)])
 def test_an_asynchronous_run_that_died_ends_with_the_bits_of_one_that_did_not(
     make_config, run_federation, tmp_path, workers, again
 ):

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from fixtures.tiers import exhaustive
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from hetfl_flwr.algorithms import build_strategy
@@ -61,7 +62,9 @@ def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "workers"), [("fedhe", 1), ("fedh2l", 1), ("fedh2l", 2), ("fml", 1)], ids=lambda value: str(value)
+    ("algorithm", "workers"),
+    [exhaustive("fedhe", 1), ("fedh2l", 1), exhaustive("fedh2l", 2), exhaustive("fml", 1)],
+    ids=lambda value: str(value),
 )
 def test_clients_that_rest_after_each_message_end_with_the_same_bits(
     algorithm, workers, config_for, run_federation, small_grid
@@ -76,7 +79,7 @@ def test_clients_that_rest_after_each_message_end_with_the_same_bits(
     assert [path.name for path in Path(config.output_dir).iterdir() if path.name.startswith(".")] == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_same_bits(
     config_for, run_federation, small_grid
 ):
@@ -91,7 +94,7 @@ def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedh2l", "fedhe"])
+@pytest.mark.parametrize("algorithm", [exhaustive("fedh2l"), "fedhe"])
 def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
     config_for, run_federation, small_grid, monkeypatch, algorithm
 ):

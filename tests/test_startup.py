@@ -11,7 +11,7 @@ from hetfl_flwr.learning.training import make_optimizer
 UNNEEDED = ("torch._dynamo", "datasets", "flwr_datasets", "matplotlib", "torchvision", "ray")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_on_bundled_data_imports_no_library_that_it_does_not_need(tmp_path):
     """These take longer than everything else together; torch's compiler comes with an ordinary optimizer."""
     script = f"""

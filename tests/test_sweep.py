@@ -114,7 +114,7 @@ def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     assert [load(folder).config["fedhe.alpha"] for folder in folders] == [0, 0, 0.5, 0.5]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_runs_whose_command_is_killed_end_with_their_round_and_go_on(tmp_path, console):
     """Nobody tells them to stop: they see that their master is gone. The pipe ends when the last of them has."""
 

@@ -12,6 +12,7 @@ from struct import unpack
 from typing import Any
 
 import pytest
+from fixtures.tiers import exhaustive
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.config import RunConfig
@@ -124,7 +125,7 @@ def mlflow(folder: Path) -> tuple[History, set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reader", [tensorboard, wandb, mlflow])
+@pytest.mark.parametrize("reader", [tensorboard, wandb, exhaustive(mlflow)])
 def test_a_run_that_was_killed_and_goes_on_has_every_round_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
 ) -> None:
