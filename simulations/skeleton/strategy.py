@@ -58,7 +58,7 @@ class Skeleton(KnowledgeStrategy):
         """
         # ``upload.samples`` are those trained on, repeats included; ``member.train`` of each member in ``self.roster``
         # are its training rows. An array for each client is named after it: f"logits.{upload.client_id}". A server that
-        # trains counts its rounds in an array, and draws from ``generator(self.config.seed, count, "purpose")``.
+        # trains draws its random numbers from ``generator(self.config.seed, round, "purpose")``.
         counts = np.stack([upload.arrays["counts"] for upload in uploads])  # (K, C)
         logits = np.stack([upload.arrays["logits"] for upload in uploads])  # (K, C, C)
         total = counts.sum(0)
