@@ -38,5 +38,5 @@ class AGGClient(KnowledgeClient):
             return functional.cross_entropy(self.node.model(inputs), labels)
 
         batches = self.batches(round, samples=len(everything))
-        samples, mean_loss = train(everything, batches, self.optimizer(), loss)
+        samples, mean_loss = train(self.node.training(everything), batches, self.optimizer(), loss)
         return {}, {EXAMPLES: samples, "train-loss": mean_loss}

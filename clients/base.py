@@ -127,6 +127,8 @@ class KnowledgeClient(NumPyClient, ABC):
     ) -> tuple[int, float]:
         """Step down a loss on the own training samples, as `hetfl_flwr.learning.training.train`.
 
+        They are augmented where the run config says so.
+
         Parameters
         ----------
         batches : iterable of Tensor
@@ -142,7 +144,8 @@ class KnowledgeClient(NumPyClient, ABC):
             Samples seen, and the mean loss over them.
         """
         projection = self.node.config.projection
-        return train(self.node.data.train, batches, optimizer or self.optimizer(), loss, projection=projection)
+        samples = self.node.training(self.node.data.train)
+        return train(samples, batches, optimizer or self.optimizer(), loss, projection=projection)
 
     def optimizer(
         self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None

@@ -143,7 +143,7 @@ class FedHe(KnowledgeStrategy):
                 [array for name, array in server_state.items() if _is_of("known", name, left_out)],
             )
         elif self.leave_one_out:
-            total = _nothing(member.classes)
+            total = dict(_nothing(member.classes))
             for name, array in server_state.items():
                 for kind in ("sums", "uploads"):
                     total[kind] = total[kind] + array if _is_of(kind, name, left_out) else total[kind]

@@ -14,6 +14,7 @@ from fixtures.members import member, roster
 from fixtures.nodes import linear_node
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from safetensors.numpy import load_file
+from scipy.spatial.distance import pdist, squareform
 from torch import nn
 
 from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
@@ -23,6 +24,7 @@ from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.learning.alignment import median_scaled, rbf_cka
 from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
@@ -755,6 +757,51 @@ def test_clients_with_columns_of_their_own_are_refused(mode, refusal):
 def test_too_few_rows_that_arrived_end_the_run(refusal):
     strategy = server({0: rows_of(3)})
     assert "have 3: raise public-fraction" in refusal(FederationError, sent, strategy, start(strategy))
+
+
+def test_kernels_of_unit_norm_count_alike_however_large_representations_are():
+    """Two kernels over the same rows, one of them of representations a hundred times as large."""
+    draw = generator(0, "kernels")
+    first, second = draw.normal(size=(8, 3)), 100 * draw.normal(size=(8, 2))
+
+    def centred(rows):
+        rows = rows - rows.mean(0)
+        return rows @ rows.T
+
+    def sent(**keys):
+        strategy = server({0: rows_of(8)}, rad_size=8, **keys)
+        uploads = [upload(0, first), upload(1, second)]
+        factor = strategy.aggregate(start(strategy), uploads, 1)["factor"].astype(float)
+        return factor @ factor.T
+
+    def same(kernel, expected):
+        np.testing.assert_allclose(kernel / np.linalg.norm(kernel), expected / np.linalg.norm(expected), atol=1e-6)
+
+    one, two = (centred(np.float32(rows).astype(float)) for rows in (first, second))
+    same(sent(), one + two)
+    same(sent(kernels="unit-norm"), one / np.linalg.norm(one) + two / np.linalg.norm(two))
+
+
+def test_sigma_in_units_of_the_median_distance_knows_no_scale():
+    """On the server, and in what a client is pulled towards: CKA of A and 1,000 A is 1 under the RBF kernel."""
+    rows = generator(0, "median").normal(size=(8, 3))
+
+    def sent(factor):
+        strategy = server({0: rows_of(8)}, rad_size=8, kernel="rbf", sigma=1.0, sigma_unit="median")
+        return strategy.aggregate(start(strategy), [upload(0, rows * factor)], 1)["factor"]
+
+    np.testing.assert_allclose(sent(1000.0), sent(1.0), atol=1e-5)
+    distances = pdist(rows)
+    kernel = np.exp(-(squareform(distances) ** 2) / (2 * np.sort(distances)[(len(distances) - 1) // 2] ** 2))
+    kernel = kernel - kernel.mean(0) - kernel.mean(1, keepdims=True) + kernel.mean()
+    ours = sent(1.0).astype(float) @ sent(1.0).astype(float).T
+    np.testing.assert_allclose(ours / np.linalg.norm(ours), kernel / np.linalg.norm(kernel), atol=1e-5)
+    a = torch.from_numpy(rows)
+    assert float(rbf_cka(median_scaled(a), median_scaled(1000 * a), 1.0)) == pytest.approx(1)
+    assert float(rbf_cka(a, 1000 * a, 1.0)) < 0.95
+    client = FedHeNNClient(linear_node([[1.0]], [0], [[1.0]], public=1), kernel="rbf", sigma=1.0, sigma_unit="median")
+    factor = torch.from_numpy(sent(1.0))
+    assert float(client._rbf_cka(1000 * a, factor)) == pytest.approx(1, abs=1e-5)
 
 
 def test_homogeneous_takes_one_model_by_default(make_config):

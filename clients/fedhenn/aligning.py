@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient, Metrics
-from hetfl_flwr.learning.alignment import FEWEST_SAMPLES
+from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, median_scaled
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
@@ -42,7 +42,7 @@ class AligningClient(KnowledgeClient):
     ----------
     node : Node
         The client's surroundings.
-    kernel, sigma, rad, rad_size
+    kernel, sigma, sigma_unit, rad, rad_size
         As in `strategies.fedhenn.FedHeNN`.
     eta0 : float
         Weight of the alignment, 0 or more. 0 is local training (heterogeneous) or FedAvg (homogeneous).
@@ -61,6 +61,7 @@ class AligningClient(KnowledgeClient):
         *,
         kernel: Literal["linear", "rbf"] = "linear",
         sigma: Annotated[float, Field(gt=0)] = 10.0,
+        sigma_unit: Literal["one", "median"] = "one",
         rad: Literal["index", "value"] = "index",
         rad_size: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 512,
         eta0: Annotated[float, Field(ge=0)] = 0.01,
@@ -68,7 +69,7 @@ class AligningClient(KnowledgeClient):
         align_batch: Annotated[int, AfterValidator(_all_or_enough)] = 0,
     ) -> None:
         super().__init__(node)
-        self.kernel, self.sigma = kernel, sigma
+        self.kernel, self.sigma, self.sigma_unit = kernel, sigma, sigma_unit
         self.rad, self.rad_size = rad, rad_size
         self.eta0, self.schedule, self.align_batch = eta0, schedule, align_batch
 
@@ -113,6 +114,10 @@ class AligningClient(KnowledgeClient):
         samples, mean_loss = self.train(self.batches(round), loss, optimizer)
         metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss, "eta": eta}
         return metrics | ({"cka": float(torch.stack(measured).mean())} if measured else {})
+
+    def in_units(self, representations: Tensor) -> Tensor:
+        """Return representations (R, D) in the units of the RBF kernel's sigma."""
+        return median_scaled(representations) if self.sigma_unit == "median" else representations
 
     @torch.no_grad()
     def represent(self, inputs: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """FedHeNN of heterogeneous models, client side: towards the mean kernel of all."""
 
-from functools import partial
-
 import torch
+from torch import Tensor
 
 from clients.base import Metrics, to_numpy
 from clients.fedhenn.aligning import AligningClient
@@ -35,6 +34,9 @@ class FedHeNNClient(AligningClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train towards the mean kernel for one round, and represent the next set."""
         factor = torch.from_numpy(download["factor"]).to(self.node.device)
-        cka = linear_cka if self.kernel == "linear" else partial(rbf_to_factor_cka, sigma=self.sigma)
+        cka = linear_cka if self.kernel == "linear" else self._rbf_cka
         metrics = self.train_aligned(round, self.optimizer(), self.samples_of(download["aligned"]), factor, cka)
         return {"representations": to_numpy(self.represent(self.samples_of(download["asked"])))}, metrics
+
+    def _rbf_cka(self, own: Tensor, factor: Tensor) -> Tensor:
+        return rbf_to_factor_cka(self.in_units(own), factor, self.sigma)

@@ -1,7 +1,8 @@
 """FedHeNN of models of one architecture, client side: towards the global model's kernel."""
 
 from copy import deepcopy
-from functools import partial
+
+from torch import Tensor
 
 from clients.base import Metrics
 from clients.fedhenn.aligning import AligningClient
@@ -41,7 +42,7 @@ class FedHeNNHomogeneousClient(AligningClient):
         load_model_arrays(model, {name: download[name] for name in weights(model).names})
         self.numbers["trained"] = 1
         aligned = self.samples_of(download["aligned"])
-        cka = linear_cka if self.kernel == "linear" else partial(rbf_cka, sigma=self.sigma)
+        cka = linear_cka if self.kernel == "linear" else self._rbf_cka
         optimizer = make_optimizer(self.node.config, model.parameters())
         metrics = self.train_aligned(round, optimizer, aligned, self.represent(aligned), cka)
         return model_arrays(model), metrics
@@ -53,3 +54,6 @@ class FedHeNNHomogeneousClient(AligningClient):
         if "trained" not in self.numbers:
             load_model_arrays(self.node.model, download)
         return {**super().assess(download), "global-accuracy": evaluate(shared, self.node.data.test).accuracy}
+
+    def _rbf_cka(self, own: Tensor, target: Tensor) -> Tensor:
+        return rbf_cka(self.in_units(own), self.in_units(target), self.sigma)

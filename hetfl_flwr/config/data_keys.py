@@ -177,13 +177,22 @@ class DataKeys(Keys):
         ),
     ] = False
     normalize: Annotated[
-        Literal["mean-image", "imagenet", "none"],
+        Literal["mean-image", "standard", "imagenet", "none"],
         Field(
             description="mean-image: subtract the mean training image; scale a table's columns to mean 0 and standard "
-            "deviation 1 on the client's training samples. imagenet: scale images as ImageNet weights "
-            "(pretrained) expect. none: scale images to [0, 1], leave tables unchanged."
+            "deviation 1 on the client's training samples. standard: images with mean 0 and standard deviation 1 in "
+            "each colour over the training split; tables as with mean-image. imagenet: scale images as ImageNet "
+            "weights (pretrained) expect. none: scale images to [0, 1], leave tables unchanged."
         ),
     ] = "mean-image"
+    augment: Annotated[
+        Literal["none", "crop", "flip", "crop-flip"],
+        Field(
+            description="How images that a client trains on are changed by chance, each time anew. crop: shifted by up "
+            "to an eighth of each side, what lies beyond is 0; flip: every second one mirrored; crop-flip: both. Not "
+            "those that are measured, shown to others or represented for them."
+        ),
+    ] = "none"
 
     @property
     def reading(self) -> "Reading":

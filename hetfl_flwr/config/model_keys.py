@@ -1,6 +1,6 @@
 """Keys of the clients' models."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -39,11 +39,19 @@ class ModelKeys(Keys):
         str,
         AfterValidator(_models),
         Field(
-            description="Models, assigned round-robin to the clients: names from `hetfl list models`, or "
+            description="Models, assigned to the clients in turn (see assignment): names from `hetfl list models`, or "
             f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, "
             f"{AUTO_MODELS['text']} for texts; the first alone for an algorithm that needs one model."
         ),
     ] = AUTO
+    assignment: Annotated[
+        Literal["round-robin", "random"],
+        Field(
+            description="How models are assigned to the clients. round-robin: client k gets the k-th of the list, and "
+            "so on; random: as many clients get each model, but the seed draws which. With classes:N and round-robin, "
+            "clients of one model may all have the same classes."
+        ),
+    ] = "round-robin"
 
     pretrained: Annotated[
         str,

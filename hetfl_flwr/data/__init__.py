@@ -3,6 +3,7 @@
 Nothing here knows of a server, a model or an algorithm.
 """
 
+from hetfl_flwr.data.augmentation import Augmented
 from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
 from hetfl_flwr.data.clients import SPLIT_KEYS, Split, load_client_data
 from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
@@ -16,6 +17,7 @@ __all__ = [
     "READING_KEYS",
     "ROTATED_PREFIX",
     "SPLIT_KEYS",
+    "Augmented",
     "Batches",
     "CatalogueRow",
     "ClientData",

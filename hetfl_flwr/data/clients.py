@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families, scaled_as_imagenet
+from hetfl_flwr.data.domains import (
+    Family,
+    centred,
+    family_arrays,
+    parse_families,
+    scaled_as_imagenet,
+    standardised_colours,
+)
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.reading import Reading
@@ -60,10 +67,12 @@ class Split:
     iid_evaluation : bool
         Whether validation and test samples are taken from the pool first and spread evenly by chance, so that they have
         all classes in the pool's proportions; ``partition`` then splits the rest, for training.
-    normalize : {"mean-image", "imagenet", "none"}
+    normalize : {"mean-image", "standard", "imagenet", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
         together; the numbers of a table with mean 0 and standard deviation 1 over the client's own training rows.
-        "imagenet": images as torchvision's pretrained networks expect them.
+        "standard": images with mean 0 and standard deviation 1 in each colour over the training split, of all domains
+        of a rotated family together; tables as above. "imagenet": images as torchvision's pretrained networks expect
+        them.
         "none": images in [0, 1], tables as they are. Texts are tokens in either case.
 
     Raises
@@ -85,7 +94,7 @@ class Split:
     half_data_fraction: float = 0.0
     shared_split: bool = False
     iid_evaluation: bool = False
-    normalize: Literal["mean-image", "imagenet", "none"] = "mean-image"
+    normalize: Literal["mean-image", "standard", "imagenet", "none"] = "mean-image"
 
     def __post_init__(self) -> None:
         """Check the fractions."""
@@ -168,7 +177,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
         family = _own_tables(family, columns, index - first, train, split.normalize)
     elif family[0].spec.is_image and split.normalize != "none":
-        family = centred(family) if split.normalize == "mean-image" else scaled_as_imagenet(family)
+        family = NORMALISED[split.normalize](family)
     source = family[index - first]
     others = [other for other in domains if other != index and len(families) == 1]
     return ClientData(
@@ -182,6 +191,9 @@ def load_client_data(split: Split, client: int) -> ClientData:
         others_validation=tuple(Samples(family[other], _held_of_all(domains[other], VALIDATION)) for other in others),
     )
 
+
+NORMALISED = {"mean-image": centred, "standard": standardised_colours, "imagenet": scaled_as_imagenet}
+"""How images are normalised, by the value of ``normalize``."""
 
 TEST, VALIDATION = 0, 1
 """Parts that `_Domain.cut` gives."""

@@ -260,6 +260,31 @@ def centred(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
 
 
 @cache
+def standardised_colours(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
+    """Return the domains of a family of images, not copied, with mean 0 and standard deviation 1 in each colour.
+
+    Mean and deviation are those of the training splits of all domains together, over all pixels. A colour that never
+    changes is 0.
+    """
+    moments = [_colour_moments(arrays) for arrays in domains]
+    mean = np.mean([first for first, _ in moments], axis=0)
+    deviation = np.sqrt(np.maximum(np.mean([second for _, second in moments], axis=0) - mean**2, 0.0))
+    deviation[deviation < 1e-9] = np.inf
+    peak, centre = (torch.from_numpy(values.astype(np.float32)) for values in (deviation, mean / deviation))
+    centre = centre.expand(domains[0].spec.shape)
+    return tuple(replace(arrays, peak=arrays.peak * peak, centre=centre) for arrays in domains)
+
+
+def _colour_moments(arrays: Arrays) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the mean of each colour and of its square over the training split, in [0, 1]: (channels, 1, 1)."""
+    images = arrays.inputs[: arrays.train_rows].numpy()
+    mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
+    square = np.mean([np.square(image, dtype=np.float64).mean(axis=(1, 2)) for image in images], axis=0)
+    peak = float(arrays.peak)
+    return (mean / peak).reshape(-1, 1, 1), (square / peak**2).reshape(-1, 1, 1)
+
+
+@cache
 def scaled_as_imagenet(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
     """Return the domains of a family of images, not copied, scaled as torchvision's pretrained networks expect.
 

@@ -156,8 +156,32 @@ def kernel_cka(first: Tensor, second: Tensor) -> Tensor:
     return cka.to(torch.promote_types(first.dtype, second.dtype))
 
 
+def median_scaled(x: Tensor) -> Tensor:
+    """Return a representation over the median distance between its samples, which no gradient flows to.
+
+    The width of an RBF kernel is then in units of that distance, whatever the scale of a network's representations.
+
+    Parameters
+    ----------
+    x : Tensor
+        Shape (n, D), n at least 2. Where the median is 0, as it is.
+
+    Examples
+    --------
+    >>> median_scaled(torch.tensor([[0.0], [2.0], [6.0]])).flatten().tolist()
+    [0.0, 0.5, 1.5]
+    """
+    median = torch.pdist(x.detach()).median()
+    return x / torch.where(median == 0, torch.ones_like(median), median)
+
+
 def mean_kernel_factor(
-    representations: Sequence[NDArray[np.floating]], average: Average, *, sigma: float | None = None, rank: int = 0
+    representations: Sequence[NDArray[np.floating]],
+    average: Average,
+    *,
+    sigma: float | None = None,
+    rank: int = 0,
+    unit_norm: bool = False,
 ) -> tuple[Matrix, float]:
     """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
 
@@ -174,6 +198,8 @@ def mean_kernel_factor(
         Width of the RBF kernel, above 0. Default: the kernels are linear.
     rank : int
         As in `thin_factor`.
+    unit_norm : bool
+        Whether kernels are centred and scaled to a Frobenius norm of 1 for the plain mean, too.
 
     Returns
     -------
@@ -194,7 +220,7 @@ def mean_kernel_factor(
     >>> (factor @ factor.T).round(6).tolist()[1], round(kept, 6)
     ([0.0, 4.5, 0.0, -4.5], 0.9)
     """
-    weights = _kernel_weights(representations, average, sigma)
+    weights = _kernel_weights(representations, average, sigma, unit_norm=unit_norm)
     if sigma is None:
         return thin_factor(_less_mean_row(stack_factor(representations, weights)), rank)
     return thin_factor_of_kernel(_less_means(mean_rbf_kernel(representations, weights, sigma)), rank)
@@ -418,11 +444,15 @@ def _rbf_less_one(x: Tensor, sigma: float) -> Tensor:
 
 
 def _kernel_weights(
-    representations: Sequence[NDArray[np.floating]], average: Average, sigma: float | None
+    representations: Sequence[NDArray[np.floating]], average: Average, sigma: float | None, *, unit_norm: bool
 ) -> list[float]:
-    """Return what each kernel counts: 1 / K; or its robust weight among kernels of norm 1, over its own norm."""
+    """Return what each kernel counts: 1 / K; or its weight among kernels of norm 1, over its own norm."""
+    alike = 1 / len(representations)
     if average.form == "none":
-        return [1 / len(representations)] * len(representations)
+        if not unit_norm:
+            return [alike] * len(representations)
+        lengths = (float(np.linalg.norm(_own_kernel(one, sigma))) for one in representations)
+        return [alike / (length or 1.0) for length in lengths]
     kernels = np.stack([_own_kernel(representation, sigma).ravel() for representation in representations])
     products = kernels @ kernels.T
     norms = np.sqrt(np.diag(products))

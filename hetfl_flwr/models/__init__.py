@@ -12,6 +12,7 @@ from hetfl_flwr.models.registry import (
     build_model,
     catalogue_rows,
     check_pretrained,
+    drawn_order,
     parse_models,
 )
 from hetfl_flwr.models.split_model import SplitModel, parameter_count, split, trainable_count
@@ -25,6 +26,7 @@ __all__ = [
     "build_model",
     "catalogue_rows",
     "check_pretrained",
+    "drawn_order",
     "mixed",
     "parameter_count",
     "parse_models",

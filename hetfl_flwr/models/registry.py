@@ -2,9 +2,9 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from math import prod
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from hetfl_flwr.models.zoo import (
     mlp,
     tabular,
 )
-from hetfl_flwr.seeding import seeded
+from hetfl_flwr.seeding import generator, seeded
 
 LARGEST = 2**30
 """Trainable parameters of a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""
@@ -145,7 +145,7 @@ def parse_models(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def assign(models: str, client_id: int) -> str:
+def assign(models: str, client_id: int, order: Sequence[int] = ()) -> str:
     """Return the model of a client: the list is assigned round-robin.
 
     Parameters
@@ -154,6 +154,8 @@ def assign(models: str, client_id: int) -> str:
         Comma-separated list, as in `parse_models`.
     client_id : int
         The client id, 0 or more.
+    order : sequence of int, optional
+        The place of each client when the models are assigned, as `drawn_order` gives them; default: its id.
 
     Examples
     --------
@@ -161,7 +163,13 @@ def assign(models: str, client_id: int) -> str:
     ['mlp', 'lenet5', 'mlp']
     """
     names = parse_models(models)
-    return names[client_id % len(names)]
+    return names[(order[client_id] if order else client_id) % len(names)]
+
+
+@cache
+def drawn_order(seed: int, clients: int) -> tuple[int, ...]:
+    """Return a place for each client, drawn by the seed, for models that are assigned at random."""
+    return tuple(generator(seed, "models").permutation(clients).tolist())
 
 
 def check_pretrained(models: str) -> None:

@@ -12,11 +12,11 @@ from torch import nn
 
 from hetfl_flwr.algorithms import resolve_models
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
-from hetfl_flwr.data import ClientData, load_client_data
+from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError, DamagedError, plain
 from hetfl_flwr.files import replace_file
 from hetfl_flwr.flower import log
-from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, mixed
+from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, mixed
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.inputs import pack_inputs
 from hetfl_flwr.node.keeper import Surroundings, keeper_of
@@ -81,6 +81,10 @@ class Node:
         """Build the node's surroundings around data that say what inputs are and hold none: see `unpack_inputs`."""
         around = _surroundings(context, data)
         return cls(model=_new_model(around), **around)
+
+    def training(self, samples: Batches) -> Batches:
+        """Return samples of this client as they are trained on: augmented where the run config says so."""
+        return samples if self.config.augment == "none" else Augmented(samples, self.config.augment)
 
     @property
     def device(self) -> torch.device:
@@ -200,9 +204,12 @@ def _surroundings(context: Context, data: ClientData | None = None) -> Surroundi
     config = resolve_models(_with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config)))
     torch.set_num_threads(config.threads)
     data = (data or load_client_data(config.split(clients), client_id)).to(find_device(config.device))
+    if config.augment != "none" and not data.spec.is_image:
+        raise ConfigError(f"augment = {config.augment} is for images, and client {client_id} has a {data.spec.kind}")
     if config.pretrained and "model" not in context.node_config:
         check_pretrained(config.models)
-    name, run = assign(config.models, client_id), str(context.run_id)
+    order = drawn_order(config.seed, clients) if config.assignment == "random" else ()
+    name, run = assign(config.models, client_id, order), str(context.run_id)
     return {
         "config": config,
         "client_id": client_id,

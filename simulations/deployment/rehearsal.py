@@ -136,7 +136,7 @@ def _new_folder(config: RunConfig, out: Path | None) -> Path:
 
 def _start(federation: Flower, config: RunConfig, folder: Path, say: Callable[[str], object]) -> None:
     """Start the SuperLink, register the nodes' keys, start the SuperNodes."""
-    from hetfl_flwr.models import assign
+    from hetfl_flwr.models import assign, drawn_order
 
     try:
         federation.superlink("--database", str(federation.home / "superlink.db"))
@@ -145,8 +145,9 @@ def _start(federation: Flower, config: RunConfig, folder: Path, say: Callable[[s
     except RuntimeError as error:
         raise _failure(federation, str(error).partition(":\n")[0]) from None
     say(f"superlink   process {federation.processes['superlink'].pid}, {federation.address}, TLS, known nodes only")
+    order = drawn_order(config.seed, config.clients) if config.assignment == "random" else ()
     for number in range(config.clients):
-        own, model = folder / f"node-{number}", assign(config.models, number)
+        own, model = folder / f"node-{number}", assign(config.models, number, order)
         folders: dict[str, Value] = {"dataset": str(own / "data"), "state-dir": str(own / "state")}
         federation.supernode(number, config.clients, model=model, partition="all", **folders)
         images, process = len(list(own.glob("data/*/*.png"))), federation.processes[f"supernode-{number}"]

@@ -5,12 +5,13 @@ from logging import INFO
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, Matrix, mean_kernel_factor
+from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, Matrix, mean_kernel_factor, median_scaled
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
@@ -52,7 +53,13 @@ class FedHeNN(KnowledgeStrategy):
     kernel : {"linear", "rbf"}
         Kernel over representations.
     sigma : float
-        Width of the RBF kernel, above 0, in the units of the representations. As it grows, "rbf" becomes "linear".
+        Width of the RBF kernel, above 0, in units of ``sigma-unit``. As it grows, "rbf" becomes "linear".
+    sigma_unit : {"one", "median"}
+        "one": the units of the representations. "median": for each network the median distance between its own
+        representations of the alignment set, the usual choice for RBF kernels; not in the paper.
+    kernels : {"raw", "unit-norm"}
+        What Eq. (5) averages. "raw": the kernels, of which that of the network with the largest representations counts
+        most. "unit-norm": the kernels, centred, over their Frobenius norms, so that all count alike; not in the paper.
     rad : {"index", "value"}
         How the alignment set travels. "index": row numbers; all clients hold all public samples. "value": the samples;
         only the server holds all public samples.
@@ -82,12 +89,14 @@ class FedHeNN(KnowledgeStrategy):
         *,
         kernel: Literal["linear", "rbf"] = "linear",
         sigma: Annotated[float, Field(gt=0)] = 10.0,
+        sigma_unit: Literal["one", "median"] = "one",
+        kernels: Literal["raw", "unit-norm"] = "raw",
         rad: Literal["index", "value"] = "index",
         rad_size: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 512,
         rank: Annotated[int, Field(ge=0)] = 0,
         robust: str = "none",
     ) -> None:
-        self.kernel, self.sigma = kernel, sigma
+        self.kernel, self.sigma, self.sigma_unit, self.kernels = kernel, sigma, sigma_unit, kernels
         self.rad, self.rad_size, self.rank = rad, rad_size, rank
         self.robust = parse_robust(robust)
         self.sharing = sharing_of(rad)
@@ -129,7 +138,11 @@ class FedHeNN(KnowledgeStrategy):
         """Average the kernels over the set that was asked for, as a factor."""
         uploaded = [upload.arrays["representations"] for upload in uploads]
         sigma = self.sigma if self.kernel == "rbf" else None
-        factor, kept = mean_kernel_factor(uploaded, self.robust, sigma=sigma, rank=self.rank)
+        if sigma and self.sigma_unit == "median":
+            uploaded = [median_scaled(torch.from_numpy(one).double()).numpy() for one in uploaded]
+        factor, kept = mean_kernel_factor(
+            uploaded, self.robust, sigma=sigma, rank=self.rank, unit_norm=self.kernels == "unit-norm"
+        )
         if self.rank > 0:
             log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
         number = int(server_state["set"]) + 1
