@@ -149,9 +149,9 @@ def find(name: str) -> Algorithm:
     else:
         raise ConfigError(unknown("algorithm", name, names()))
     last, servers = name.rpartition(".")[2], _module(strategy)
-    server_half = _class_named(servers, last)
+    server_side = _class_named(servers, last)
     clients = _module(client)
-    return Algorithm(name, server_half, _class_named(clients, f"{last}client"), _modes(name, servers, clients))
+    return Algorithm(name, server_side, _class_named(clients, f"{last}client"), _modes(name, servers, clients))
 
 
 def chosen(config: RunConfig) -> Algorithm:

@@ -61,7 +61,7 @@ def test_a_value_out_of_range_is_refused_in_every_mode(make_config, refusal):
     assert refusal(ConfigError, check_options, config).startswith("fedhenn.rank = -1: ")
 
 
-def test_halves_that_differ_in_their_modes_are_refused_by_name(monkeypatch, refusal):
+def test_sides_that_differ_in_their_modes_are_refused_by_name(monkeypatch, refusal):
     monkeypatch.delattr("clients.fedhenn.MODES")
     assert refusal(ConfigError, find.__wrapped__, "fedhenn") == (
         "algorithm modules 'strategies.fedhenn' and 'clients.fedhenn' differ in MODES: "
@@ -110,7 +110,7 @@ def test_a_wrong_option_is_refused_by_its_key(key, value, said, make_config, ref
     assert said in refusal(ConfigError, lambda: check_options(make_config(**{key: value})))
 
 
-def test_options_reach_the_half_that_has_them_and_those_of_other_algorithms_neither(make_config, make_node):
+def test_options_reach_the_side_that_has_them_and_those_of_other_algorithms_neither(make_config, make_node):
     keys = {"fedhe.store": "latest", "fedhe.alpha": 2, "fedhe.logit-loss": "kl"}
     config = make_config(**keys, **{"fixtures.echo.gain": 3.0})
     client = build_client(config, make_node(config))
@@ -141,7 +141,7 @@ def test_a_config_that_leaves_nothing_open_comes_back_itself():
     assert resolve_models(config) is config
 
 
-def test_a_run_builds_the_server_half_once_and_no_client_does(make_config, run_federation, monkeypatch):
+def test_a_run_builds_the_server_side_once_and_no_client_does(make_config, run_federation, monkeypatch):
     """Models and width are left to the algorithm, so each message to a client has to find them out."""
     built, original = [], CHFL.__init__
 
