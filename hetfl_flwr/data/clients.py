@@ -13,6 +13,7 @@ from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_famili
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.rotation import Rotation
 from hetfl_flwr.data.samples import Arrays, ClientData, Samples
 from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
 from hetfl_flwr.errors import ConfigError
@@ -57,6 +58,8 @@ class Split:
     shared_split : bool
         Whether all domains share out and cut their rows by the same draw: then an image that one domain of a rotated
         family tests on is a training image in none. By default each domain draws its own split.
+    rotation : {"clockwise", "counter-clockwise"}
+        Which way the images of a rotated family are rotated; no meaning for other data sets.
     iid_evaluation : bool
         Whether validation and test samples are taken from the pool first and spread evenly by chance, so that they have
         all classes in the pool's proportions; ``partition`` then splits the rest, for training.
@@ -84,6 +87,7 @@ class Split:
     public_fraction: float = 0.1
     half_data_fraction: float = 0.0
     shared_split: bool = False
+    rotation: Rotation = "clockwise"
     iid_evaluation: bool = False
     normalize: Literal["mean-image", "imagenet", "none"] = "mean-image"
 
@@ -139,7 +143,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         seats.check_even()
     index, position = seats.of(client)
     number, first = _family_of(families, index)
-    family = family_arrays(families[number], split.seed, split.test_set == "global")
+    family = family_arrays(families[number], split.seed, split.test_set == "global", split.rotation)
     _check_family(families[number].called, family[0], split)
     domains = {
         other: _Domain(

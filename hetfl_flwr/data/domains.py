@@ -15,7 +15,7 @@ from hetfl_flwr.data.hub import Kind, Source, open_source
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, class_names, declared, read_codes
 from hetfl_flwr.data.reading import Reading
-from hetfl_flwr.data.rotation import ANGLES, rotated
+from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.samples import Arrays, DataSpec
 from hetfl_flwr.data.tables import read_table
 from hetfl_flwr.data.texts import read_texts
@@ -227,7 +227,7 @@ def _kind(family: Family) -> Kind:
 
 
 @cache
-def family_arrays(family: Family, seed: int, with_test: bool) -> tuple[Arrays, ...]:
+def family_arrays(family: Family, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
     """Return the arrays of a family's domains; equal arguments return the same copy.
 
     Parameters
@@ -238,6 +238,8 @@ def family_arrays(family: Family, seed: int, with_test: bool) -> tuple[Arrays, .
         The run's seed, 0 or more, by which the images of a rotated family are drawn.
     with_test : bool
         Whether the data set's own test split is wanted; an ordinary data set comes with it in any case.
+    rotation : {"clockwise", "counter-clockwise"}
+        Which way the images of a rotated family are rotated.
 
     Raises
     ------
@@ -248,7 +250,7 @@ def family_arrays(family: Family, seed: int, with_test: bool) -> tuple[Arrays, .
     if not family.is_rotated:
         return arrays
     _check_rotated(family, arrays[0].spec)
-    return rotated(arrays[0], seed, with_test)
+    return rotated(arrays[0], seed, with_test, rotation)
 
 
 @cache
