@@ -172,8 +172,8 @@ class DataKeys(Keys):
     rotation: Annotated[
         Literal["clockwise", "counter-clockwise"],
         Field(
-            description="Which way the images of rotated-NAME are rotated: clockwise (the text of Li et al., FedH2L) or "
-            "counter-clockwise (what torchvision's rotate does with an angle above 0)."
+            description="Which way the images of rotated-NAME are rotated: clockwise (the text of Li et al., FedH2L) "
+            "or counter-clockwise (what torchvision's rotate does with an angle above 0)."
         ),
     ] = "clockwise"
     iid_evaluation: Annotated[
