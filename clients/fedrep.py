@@ -24,8 +24,8 @@ class FedRepClient(KnowledgeClient):
     """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
 
     Algorithm 1, with epochs of mini-batches in place of its single steps; the body's are those of the run config
-    (``local-epochs``, ``local-batches``). Each part has an optimizer of its own, by default reset every round. While the head
-    trains, the body is in evaluation mode: its weights, running statistics and dropout stand still.
+    (``local-epochs``, ``local-batches``). Each part has an optimizer of its own, by default reset every round. While
+    the head trains, the body is in evaluation mode: its weights, running statistics and dropout stand still.
 
     Wire   as in `strategies.fedrep.FedRep`.
     State  the model; of it only the head, and counters of the body, are not replaced by the next download. With
