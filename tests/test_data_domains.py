@@ -203,6 +203,20 @@ class TestRotatedFamily:
             for other in client.others:
                 assert torch.equal(other.arrays.centre, client.train.arrays.centre)
 
+    @pytest.mark.parametrize("count", [2, 5])
+    def test_the_mean_training_image_is_of_all_domains_that_have_clients(self, count):
+        """The mean of the domains' means, each over the training rows of all its clients."""
+        data = clients(count, normalize="mean-training-image")
+        means = []
+        for domain in range(min(count, 4)):
+            of_domain = [client for client in data if client.domain == domain]
+            trained = sorted(rows(*(client.train for client in of_domain)))
+            means.append(of_domain[0].train.arrays.inputs[trained].double().mean(dim=0) / 16)
+        expected = torch.stack(means).mean(dim=0).float()
+        for client in data:
+            for samples in (client.train, client.test, *client.others):
+                assert torch.allclose(samples.arrays.centre, expected, atol=1e-6)
+
     def test_a_global_test_set_is_the_own_test_split_turned_as_the_domain(self):
         data = clients(5, test="global")
         split = family_arrays(DIGITS, 0, True)[0].inputs[1437:]

@@ -184,11 +184,12 @@ class DataKeys(Keys):
         ),
     ] = False
     normalize: Annotated[
-        Literal["mean-image", "imagenet", "none"],
+        Literal["mean-image", "mean-training-image", "imagenet", "none"],
         Field(
-            description="mean-image: subtract the mean training image; scale a table's columns to mean 0 and standard "
-            "deviation 1 on the client's training samples. imagenet: scale images as ImageNet weights "
-            "(pretrained) expect. none: scale images to [0, 1], leave tables unchanged."
+            description="mean-image: subtract the mean image of the training split; scale a table's columns to mean 0 "
+            "and standard deviation 1 on the client's training samples. mean-training-image: likewise, but the mean is "
+            "of the images that clients train on, without those that they test on. imagenet: scale images as ImageNet "
+            "weights (pretrained) expect. none: scale images to [0, 1], leave tables unchanged."
         ),
     ] = "mean-image"
 

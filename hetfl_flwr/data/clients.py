@@ -63,9 +63,11 @@ class Split:
     iid_evaluation : bool
         Whether validation and test samples are taken from the pool first and spread evenly by chance, so that they have
         all classes in the pool's proportions; ``partition`` then splits the rest, for training.
-    normalize : {"mean-image", "imagenet", "none"}
+    normalize : {"mean-image", "mean-training-image", "imagenet", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
         together; the numbers of a table with mean 0 and standard deviation 1 over the client's own training rows.
+        With ``test_set = "client"`` the training split has the clients' validation and test images in it.
+        "mean-training-image": the mean is of the images that any client trains on, so of none that is tested on.
         "imagenet": images as torchvision's pretrained networks expect them.
         "none": images in [0, 1], tables as they are. Texts are tokens in either case.
 
@@ -89,7 +91,7 @@ class Split:
     shared_split: bool = False
     rotation: Rotation = "clockwise"
     iid_evaluation: bool = False
-    normalize: Literal["mean-image", "imagenet", "none"] = "mean-image"
+    normalize: Literal["mean-image", "mean-training-image", "imagenet", "none"] = "mean-image"
 
     def __post_init__(self) -> None:
         """Check the fractions."""
@@ -172,7 +174,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
         family = _own_tables(family, columns, index - first, train, split.normalize)
     elif family[0].spec.is_image and split.normalize != "none":
-        family = centred(family) if split.normalize == "mean-image" else scaled_as_imagenet(family)
+        family = _scaled_images(family, split.normalize, [domains.get(first + number) for number in range(len(family))])
     source = family[index - first]
     others = [other for other in domains if other != index and len(families) == 1]
     return ClientData(
@@ -187,7 +189,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
     )
 
 
-TEST, VALIDATION = 0, 1
+TEST, VALIDATION, TRAIN = 0, 1, 2
 """Parts that `_Domain.cut` gives."""
 
 
@@ -263,11 +265,25 @@ def _test_split(arrays: Arrays) -> Tensor:
 
 @cache
 def _held_of_all(domain: _Domain, part: int) -> Tensor:
-    """Return the test or the validation rows of all clients of a domain, ascending."""
+    """Return one part of the rows of all clients of a domain, ascending."""
     if part == TEST and domain.test is None:
         return _test_split(domain.arrays)
     rows = [domain.cut(position)[part].numpy() for position in range(domain.clients)]
     return torch.from_numpy(np.unique(np.concatenate(rows)))
+
+
+@cache
+def _no_rows() -> Tensor:
+    return torch.arange(0)
+
+
+def _scaled_images(family: tuple[Arrays, ...], normalize: str, domains: Sequence[_Domain | None]) -> tuple[Arrays, ...]:
+    """Return the domains of a family of images, scaled as asked for; None stands for a domain without clients."""
+    if normalize == "imagenet":
+        return scaled_as_imagenet(family)
+    if normalize == "mean-image":
+        return centred(family)
+    return centred(family, tuple(_held_of_all(one, TRAIN) if one else _no_rows() for one in domains))
 
 
 def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
@@ -254,9 +255,22 @@ def family_arrays(family: Family, seed: int, with_test: bool, rotation: Rotation
 
 
 @cache
-def centred(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, not copied, with one centre for all: their mean training image."""
-    mean = np.mean([_mean_image(arrays) for arrays in domains], axis=0)
+def centred(domains: tuple[Arrays, ...], rows: tuple[Tensor, ...] = ()) -> tuple[Arrays, ...]:
+    """Return the domains of a family of images, not copied, with one centre for all: their mean image.
+
+    Parameters
+    ----------
+    domains : tuple of Arrays
+        The domains, each of which counts alike.
+    rows : tuple of Tensor
+        (N,) int64 for each domain, whose images the mean is of; a domain of no rows does not count. Empty: the rows of
+        the training splits.
+    """
+    if rows:
+        means = [_mean_image(arrays, some) for arrays, some in zip(domains, rows, strict=True) if len(some)]
+    else:
+        means = [_mean_image(arrays, slice(arrays.train_rows)) for arrays in domains]
+    mean = np.mean(means, axis=0)
     centre = torch.from_numpy(mean.astype(np.float32))
     return tuple(replace(arrays, centre=centre) for arrays in domains)
 
@@ -274,8 +288,8 @@ def scaled_as_imagenet(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
     return tuple(replace(arrays, peak=arrays.peak * deviation, centre=centre) for arrays in domains)
 
 
-def _mean_image(arrays: Arrays) -> npt.NDArray[np.float64]:
-    mean: npt.NDArray[np.float64] = arrays.inputs[: arrays.train_rows].numpy().mean(axis=0, dtype=np.float64)
+def _mean_image(arrays: Arrays, rows: Tensor | slice) -> npt.NDArray[np.float64]:
+    mean: npt.NDArray[np.float64] = arrays.inputs[rows].numpy().mean(axis=0, dtype=np.float64)
     return mean / float(arrays.peak)
 
 
