@@ -90,7 +90,9 @@ class KnowledgeClient(NumPyClient, ABC):
         Returns
         -------
         tuple
-            What to upload, and metrics, among them ``"num-examples"``, the samples trained on.
+            What to upload, and metrics, among them ``"samples-seen"``, the samples trained on, repeats included. The
+            number of the client's training samples, ``"num-examples"``, comes with them of itself; an algorithm that
+            averages by something else may say another one.
         """
 
     def assess(self, download: Arrays) -> Metrics:

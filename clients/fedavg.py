@@ -13,7 +13,7 @@ from torch.nn import functional
 from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import EXAMPLES, SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
@@ -72,7 +72,7 @@ class FedAvgClient(KnowledgeClient):
         samples, mean_loss = self.train(
             self.batches(round, times=self.exchange_every), loss, self.optimizer(moments=self.moments)
         )
-        return model_arrays(self.node.model), {EXAMPLES: samples, "train-loss": mean_loss}
+        return model_arrays(self.node.model), {SEEN: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model on the own test set."""

@@ -20,7 +20,7 @@ from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gr
 from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.samples import Numbers
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from strategies.fedh2l import relayed_signals, teaching_signal
@@ -126,7 +126,7 @@ class FedH2LClient(KnowledgeClient):
         optimizer = self.optimizer()
         metrics = self._global_step(download, optimizer if self.optimizers == "one" else self._second_optimizer())
         samples, mean_loss = self._local_steps(round, optimizer)
-        return self._signal(round), {EXAMPLES: samples, "train-loss": mean_loss, **metrics}
+        return self._signal(round), {SEEN: samples, "train-loss": mean_loss, **metrics}
 
     def _second_optimizer(self) -> Optimizer:
         """Return that of the global step, with a rate of its own and without weight decay."""

@@ -14,7 +14,7 @@ from clients.base import KnowledgeClient, Metrics, to_numpy
 from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.training import Terms
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from strategies.fedhe import class_logits, known_class_logits
 
@@ -82,7 +82,7 @@ class FedHeClient(KnowledgeClient):
 
         samples, mean_loss = self.train(self.batches(round), loss)
         upload = {"logits": to_numpy(sums / (counts + 1)[:, None]), "counts": to_numpy(counts)}
-        return upload, {EXAMPLES: samples, "train-loss": mean_loss}
+        return upload, {SEEN: samples, "train-loss": mean_loss}
 
     def _distance(self, logits: Tensor, target: Tensor) -> Tensor:
         return functional.mse_loss(logits, target) if self.logit_loss == "mse" else kl_divergence(target, logits)

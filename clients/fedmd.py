@@ -16,7 +16,7 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec
 from strategies.fedmd import Consensus, public_answers, public_consensus
 
@@ -103,7 +103,7 @@ class FedMDClient(KnowledgeClient):
         answers = self._answer(asked)
         right = answers.argmax(1) == self.node.pool.samples.labels[asked.to(answers.device)]
         metrics: Metrics = {"digest-loss": digest_loss, "public-accuracy": float(right.double().mean())}
-        return {self.consensus: to_numpy(answers)}, {EXAMPLES: samples, "train-loss": mean_loss, **metrics}
+        return {self.consensus: to_numpy(answers)}, {SEEN: samples, "train-loss": mean_loss, **metrics}
 
     def _cross_entropy(self, inputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(self.node.model(inputs), labels)

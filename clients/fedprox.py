@@ -15,7 +15,7 @@ from clients.base import KnowledgeClient, Metrics, Moments
 from clients.fedavg import measured_as_global
 from hetfl_flwr.learning.training import Terms
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
@@ -29,7 +29,7 @@ class FedProxClient(KnowledgeClient):
     Wire   as in `strategies.fedavg.FedAvg`.
     State  as in `clients.fedavg.FedAvgClient`.
     Departs from the paper: all clients do the same amount of work, and their weights are averaged by their numbers of
-    samples (the paper draws clients by these and averages them equally).
+    training samples (the paper draws clients by these and averages them equally).
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class FedProxClient(KnowledgeClient):
         samples, mean_loss = self.train(
             self.batches(round, times=self.exchange_every), loss, self.optimizer(moments=self.moments)
         )
-        return model_arrays(model), {EXAMPLES: samples, "train-loss": mean_loss}
+        return model_arrays(model), {SEEN: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model on the own test set."""

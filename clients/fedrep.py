@@ -15,7 +15,7 @@ from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.learning.training import draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
@@ -82,7 +82,7 @@ class FedRepClient(KnowledgeClient):
         head.requires_grad_(False)
         seen, mean_loss = train(samples, self.batches(round), of_body, body_loss)
         head.requires_grad_(True)
-        return model_arrays(body), {EXAMPLES: seen, "train-loss": mean_loss, "head-loss": first_loss}
+        return model_arrays(body), {SEEN: seen, "train-loss": mean_loss, "head-loss": first_loss}
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the shared body under the own head, on the own test set."""

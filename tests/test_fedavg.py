@@ -29,9 +29,9 @@ NORMED = "simulations.testing.lab:normed"
 
 @pytest.mark.parametrize(("clients", "moments"), [(1, "reset"), (3, "reset"), (3, "kept")])
 def test_two_rounds_equal_a_loop_by_hand(clients, moments, make_config, make_node, run_federation):
-    """Weights and running statistics are averaged by the samples trained on, in Flower's order of float operations:
-    each array times its weight in float32, added up by partition. One client is then its own training and no more.
-    Each client has an Adam of its own, for a round ("reset") or for the run ("kept").
+    """Weights and running statistics are averaged by the numbers of training samples, in Flower's order of float
+    operations: each array times its weight in float32, added up by partition. One client is then its own training and
+    no more. Each client has an Adam of its own, for a round ("reset") or for the run ("kept").
     """
     keys = {"local_batches": 0, "seed": 2, "fedavg.moments": moments}
     config = make_config(algorithm="fedavg", models=NORMED, clients=clients, partition="dirichlet:0.5", **keys)
@@ -167,7 +167,8 @@ def test_a_round_trains_on_as_many_samples_as_exchange_every_says(make_config, m
     config = make_config(algorithm="fedavg", models=NORMED, local_batches=3, **{"fedavg.exchange-every": 4})
     client = build_client(config, make_node(config))
     start = list(floats(client.node.model).values())
-    assert client.fit(start, {ROUND: 1})[1] == 4 * 3 * config.batch_size
+    _, samples, metrics = client.fit(start, {ROUND: 1})
+    assert (samples, metrics["samples-seen"]) == (len(client.node.data.train), 4 * 3 * config.batch_size)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5])

@@ -191,7 +191,8 @@ def fit(
     rows, consensus = digested
     download = [np.array(rows, np.int32), np.array(consensus, np.float32), np.array(asked, np.int32)]
     [logits], samples, metrics = client.fit(download, {ROUND: round})
-    assert samples == len(client.own)
+    assert samples == len(client.node.data.train)
+    assert metrics["samples-seen"] == len(client.own)
     return logits.tolist(), metrics
 
 

@@ -39,7 +39,7 @@ def test_two_steps_by_hand():
     second = 1 / (1 + exp(-(1 + 2 * way)))
     step = 0.1 * (1 - second) - 0.1 * 2 * way
     np.testing.assert_allclose(weight, [[1 + way + step, 0], [-way - step, 2]], rtol=1e-6, atol=1e-7)
-    assert samples == 2
+    assert (samples, metrics["samples-seen"]) == (1, 2)
     assert metrics["train-loss"] == pytest.approx((-log(first) - log(second) + 2 * way**2) / 2, rel=1e-6)
 
 
