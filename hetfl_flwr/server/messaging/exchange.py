@@ -362,11 +362,16 @@ def _check_metrics(metrics: Mapping[str, object], member: Member, most: int) -> 
             raise PayloadError(f"{member}: metric '{name}' is {brief(value)}, expected a finite number")
         if name in FRACTIONS and not 0 <= value <= 1:
             raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a fraction from 0 to 1")
-    examples = metrics.get(EXAMPLES)
-    for name, number in ((EXAMPLES, examples), (SEEN, metrics.get(SEEN, 0))):
-        if not isinstance(number, int) or not 0 <= number <= MOST_SAMPLES:
-            raise PayloadError(f"{member}: metric '{name}' is {brief(number)}, expected a number of samples")
+    _check_samples(SEEN, metrics.get(SEEN, 0), member)
+    examples = _check_samples(EXAMPLES, metrics.get(EXAMPLES), member)
     if examples > most:
         raise PayloadError(
             f"{member}: metric '{EXAMPLES}' is {examples}, expected at most {most}, the samples it is registered with"
         )
+
+
+def _check_samples(name: str, number: object, member: Member) -> int:
+    """Return a number of samples that a client says."""
+    if not isinstance(number, int) or not 0 <= number <= MOST_SAMPLES:
+        raise PayloadError(f"{member}: metric '{name}' is {brief(number)}, expected a number of samples")
+    return number
