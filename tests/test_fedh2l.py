@@ -263,7 +263,7 @@ def test_the_local_gradient_is_the_sum_over_the_steps_of_a_round_alone():
     total = -0.5 - (1 - sigmoid(2 * 0.05))
     kept = client.modules()["local"].state_dict()["gradient"]
     np.testing.assert_allclose(kept, [total, 0, -total, 0], rtol=1e-6)
-    assert metrics["samples"] == 2
+    assert metrics["samples-seen"] == 2
     _, metrics = fit(client, relay(), round=2)
     assert 0 < float(client.modules()["local"].state_dict()["gradient"][2]) < -total
 
@@ -559,8 +559,8 @@ def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, s
     options: dict[str, Any] = {"exchange_every": 2, "public_labels": labelled}
     for round in (1, 2, 3):
         _, metrics = fit(FedH2LClient(one, **options), [*empty, np.zeros((0, 10), np.float32)], round)
-        _, samples, simple = simpler(other).fit([], {ROUND: round})
-        assert (metrics["samples"], metrics["train-loss"]) == (samples, simple["train-loss"])
+        simple = simpler(other).fit([], {ROUND: round})[2]
+        assert (metrics["samples-seen"], metrics["train-loss"]) == (simple["samples-seen"], simple["train-loss"])
         assert (metrics["peers"], metrics["projected"], metrics["public-loss"]) == (0, 0.0, 0.0)
     for key, tensor in other.model.state_dict().items():
         assert torch.equal(one.model.state_dict()[key], tensor), key
