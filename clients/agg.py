@@ -9,7 +9,7 @@ from torch.nn import functional
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.data import Joined
 from hetfl_flwr.learning.training import train
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 
 
@@ -39,4 +39,4 @@ class AGGClient(KnowledgeClient):
 
         batches = self.batches(round, samples=len(everything))
         samples, mean_loss = train(self.node.training(everything), batches, self.optimizer(), loss)
-        return {}, {EXAMPLES: samples, "train-loss": mean_loss}
+        return {}, {SEEN: samples, "train-loss": mean_loss}

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from numpy.typing import NDArray
@@ -17,6 +17,11 @@ from hetfl_flwr.node.session import Session
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+
+Moments = Literal["reset", "kept"]
+"""What becomes of an optimizer's moments between rounds, where the server's weights replace those that it has stepped.
+
+Averaging was published with plain SGD, which has no moments, so its authors say nothing of them."""
 
 
 class KnowledgeClient(NumPyClient, ABC):
@@ -85,7 +90,9 @@ class KnowledgeClient(NumPyClient, ABC):
         Returns
         -------
         tuple
-            What to upload, and metrics, among them ``"num-examples"``, the samples trained on.
+            What to upload, and metrics, among them ``"samples-seen"``, the samples trained on, repeats included. The
+            number of the client's training samples, ``"num-examples"``, comes with them of itself; an algorithm that
+            averages by something else may say another one.
         """
 
     def assess(self, download: Arrays) -> Metrics:
@@ -148,9 +155,13 @@ class KnowledgeClient(NumPyClient, ABC):
         return train(samples, batches, optimizer or self.optimizer(), loss, projection=projection)
 
     def optimizer(
-        self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None
+        self,
+        name: str = "optimizer",
+        parameters: Iterable[nn.Parameter] | None = None,
+        *,
+        moments: Moments = "kept",
     ) -> torch.optim.Optimizer:
-        """Return an optimizer with the moments that it had after the last round.
+        """Return an optimizer as the run config says, with the moments that it had after the last round.
 
         Parameters
         ----------
@@ -158,10 +169,24 @@ class KnowledgeClient(NumPyClient, ABC):
             Its name in the client's state.
         parameters : iterable of Parameter, optional
             What it steps; default: the model's. The same in each round.
+        moments : {"reset", "kept"}
+            "reset": it begins without moments, and none of it survives.
         """
         built = make_optimizer(self.node.config, self.node.model.parameters() if parameters is None else parameters)
-        self._session.load(name, built)
-        return built
+        return built if moments == "reset" else self.kept(name, built)
+
+    def kept(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Give an optimizer of the algorithm's own the moments that it had after the last round, and keep the new ones.
+
+        Parameters
+        ----------
+        name : str
+            Its name in the client's state.
+        optimizer : Optimizer
+            The same in each round.
+        """
+        self._session.load(name, optimizer)
+        return optimizer
 
     @final
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:

@@ -17,7 +17,7 @@ from hetfl_flwr.errors import ModelError
 from hetfl_flwr.learning.distillation import cosine_temperature, decoupled_kd
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from strategies.chfl import linear_head, summed_heads
 
@@ -131,7 +131,7 @@ class CHFLClient(KnowledgeClient):
             return Terms(private, self.alpha * (on_target + among_rest))
 
         samples, mean_loss = self.train(batches(), loss)
-        metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss}
+        metrics: Metrics = {SEEN: samples, "train-loss": mean_loss}
         if teacher is not None:
             metrics["distillation-loss"] = float(torch.stack(distances).sum()) / samples
             metrics["teacher-accuracy"] = int(torch.stack(right).sum()) / samples

@@ -3,25 +3,27 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.base import KnowledgeClient, Metrics
+from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import EXAMPLES, SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
 
 class FedAvgClient(KnowledgeClient):
-    """Trains the global model on its own data, with an optimizer that is reset every round.
+    """Trains the global model on its own data, with an optimizer that by default is reset every round.
 
     Wire   as in `strategies.fedavg.FedAvg`.
-    State  none.
+    State  none; with ``moments = "kept"`` the optimizer's moments.
+    Departs from the paper: the optimizer is the run config's, by default Adam; the paper's is SGD without momentum.
 
     Parameters
     ----------
@@ -31,13 +33,22 @@ class FedAvgClient(KnowledgeClient):
         How many times the local work of the run config (``local-batches`` or ``local-epochs``) lies between two
         exchanges, 1 or more. A round stays one exchange: it has the same bytes and so many times the steps, so that
         bytes a local step can be made to match another method's (Li et al., "FedH2L", Table 2).
+    moments : {"reset", "kept"}
+        "reset": each round's optimizer begins without moments, as if clients were stateless. "kept": it begins with
+        those of the client's last round, although the global model is another one by now. With plain SGD the same.
     """
 
-    keeps_state = False
-
-    def __init__(self, node: Node, *, exchange_every: Annotated[int, Field(ge=1)] = 1) -> None:
+    def __init__(
+        self, node: Node, *, exchange_every: Annotated[int, Field(ge=1)] = 1, moments: Moments = "reset"
+    ) -> None:
         super().__init__(node)
         self.exchange_every = exchange_every
+        self.moments = moments
+        self.keeps_state = moments == "kept"
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Keep no network: the model comes with each download."""
+        return {}
 
     def download_spec(self) -> PayloadSpec:
         """Expect the global model."""
@@ -58,8 +69,10 @@ class FedAvgClient(KnowledgeClient):
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return functional.cross_entropy(self.node.model(inputs), labels)
 
-        samples, mean_loss = self.train(self.batches(round, times=self.exchange_every), loss)
-        return model_arrays(self.node.model), {EXAMPLES: samples, "train-loss": mean_loss}
+        samples, mean_loss = self.train(
+            self.batches(round, times=self.exchange_every), loss, self.optimizer(moments=self.moments)
+        )
+        return model_arrays(self.node.model), {SEEN: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model on the own test set."""

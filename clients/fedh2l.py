@@ -17,10 +17,10 @@ from clients.base import KnowledgeClient, Metrics, to_numpy
 from hetfl_flwr.data import Joined
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
-from hetfl_flwr.learning.training import draw_batches, train
+from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.samples import Numbers
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from strategies.fedh2l import relayed_signals, teaching_signal
@@ -45,12 +45,16 @@ class FedH2LClient(KnowledgeClient):
 
     One message a round does the global step of the round before, with the ``g_loc`` of that round, then local step and
     exchange. So the order of steps is the paper's; the signals of the very last round are not applied, and a model is
-    always measured after a local step. N - 1 is the number of teachers that there are. One optimizer takes both steps,
-    in training mode (batch norm sees all teachers' rows as one batch); posteriors are made in evaluation mode.
+    always measured after a local step. N - 1 is the number of teachers that there are. Both steps are in training mode;
+    posteriors are made in evaluation mode. ``local-batches`` and ``local-epochs`` have no meaning here.
 
     Wire   as in `strategies.fedh2l.FedH2L`.
-    State  the model, the optimizer's moments, and ``g_loc`` (P,), P the model's trainable numbers.
-    Departs from the paper: nothing else. ``local-batches`` and ``local-epochs`` have no meaning here.
+    State  the model, the moments of the optimizers, and ``g_loc`` (P,), P the model's trainable numbers.
+    Departs from the paper: by default one optimizer takes both steps, where Algorithm 1 has a rate for each, beta and
+    eta. The steps then share their moments, so that what is applied is not along g and need not keep Eq. (7), and
+    weight decay is in both; ``optimizers`` has other readings. Batch norm sees the rows of all teachers as one batch,
+    where Eq. (3) and (5) take them teacher by teacher. With E above 1 the paper's ``g_loc`` is
+    ``(g_E - g_0)`` "over these E rounds", read here as the sum of the E gradients.
 
     Parameters
     ----------
@@ -66,11 +70,17 @@ class FedH2LClient(KnowledgeClient):
         of ``g_loc`` is stepped along once more (Table 5).
     kl : bool
         False leaves Eq. (3) out of the global step (Table 5).
+    optimizers : {"one", "two", "sgd"}
+        What takes the global step. "one": the optimizer of the local step. "two": a second one of the same kind, with
+        moments of its own. "sgd": plain SGD, the update of Algorithm 1 as it is printed, which keeps Eq. (7). With the
+        last two, weight decay is in the local step alone.
+    eta : float
+        Rate of the second optimizer, 0 or more. 0: the run config's ``learning-rate``. No other value with "one".
 
     Raises
     ------
     ValueError
-        Neither labels nor the KL term: nothing is left to learn from peers.
+        Neither labels nor the KL term: nothing is left to learn from peers; or ``eta`` without a second optimizer.
     """
 
     def __init__(
@@ -81,14 +91,19 @@ class FedH2LClient(KnowledgeClient):
         public_labels: bool = True,
         projection: Literal["qp", "pcgrad", "none"] = "qp",
         kl: bool = True,
+        optimizers: Literal["one", "two", "sgd"] = "one",
+        eta: Annotated[float, Field(ge=0)] = 0.0,
     ) -> None:
         super().__init__(node)
         if not (public_labels or kl):
             raise ValueError("public-labels = false and kl = false leave nothing to learn from peers: set one to true")
+        if eta and optimizers == "one":
+            raise ValueError(f"eta = {eta} is the rate of a second optimizer: set optimizers to two or sgd")
         self.exchange_every = exchange_every
         self.public_labels = public_labels
         self.projection = projection
         self.kl = kl
+        self.optimizers, self.eta = optimizers, eta
         self._local = nn.Module()
         self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(node.model.parameters())))
 
@@ -109,9 +124,17 @@ class FedH2LClient(KnowledgeClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Take the global step of the last round and the local steps of this one, and make a signal."""
         optimizer = self.optimizer()
-        metrics = self._global_step(download, optimizer)
+        metrics = self._global_step(download, optimizer if self.optimizers == "one" else self._second_optimizer())
         samples, mean_loss = self._local_steps(round, optimizer)
-        return self._signal(round), {EXAMPLES: samples, "train-loss": mean_loss, **metrics}
+        return self._signal(round), {SEEN: samples, "train-loss": mean_loss, **metrics}
+
+    def _second_optimizer(self) -> Optimizer:
+        """Return that of the global step, with a rate of its own and without weight decay."""
+        config = self.node.config
+        own: dict[str, object] = {"learning_rate": self.eta or config.learning_rate, "weight_decay": 0.0}
+        if self.optimizers == "sgd":
+            own |= {"optimizer": "sgd", "momentum": 0.0}
+        return self.kept("global", make_optimizer(config.model_copy(update=own), self.node.model.parameters()))
 
     def _global_step(self, download: Arrays, optimizer: Optimizer) -> Metrics:
         teachers, sizes = len(download["teachers"]), download["sizes"]
@@ -156,7 +179,7 @@ class FedH2LClient(KnowledgeClient):
         def add_up() -> None:
             total.add_(flat_gradient(node.model.parameters()))
 
-        return train(samples, batches, optimizer, loss, before_step=add_up)
+        return train(node.training(samples), batches, optimizer, loss, before_step=add_up)
 
     @torch.no_grad()
     def _signal(self, round: int) -> Arrays:

@@ -16,7 +16,7 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.distillation import decoupled_kd, kl_divergence, standardized
 from hetfl_flwr.learning.training import Terms, evaluate
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from strategies.fedhe import class_logits, known_class_logits
 
@@ -130,7 +130,7 @@ class FedHeClient(KnowledgeClient):
         samples, mean_loss = self.train(self.batches(round), loss, optimizer)
         divisors = counts + 1 if self.divisor == "count + 1" else counts.clamp(min=1)
         upload = {"logits": to_numpy(sums / divisors[:, None]), "counts": to_numpy(counts)}
-        return upload, {EXAMPLES: samples, "train-loss": mean_loss}
+        return upload, {SEEN: samples, "train-loss": mean_loss}
 
     def _distance(self, logits: Tensor, target: Tensor, labels: Tensor) -> Tensor:
         """Return the logit loss of samples whose class is known."""

@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from clients.base import KnowledgeClient, Metrics
-from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
+from clients.base import KnowledgeClient, Metrics, Moments
+from hetfl_flwr.learning.training import draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
@@ -24,11 +24,12 @@ class FedRepClient(KnowledgeClient):
     """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
 
     Algorithm 1, with epochs of mini-batches in place of its single steps; the body's are those of the run config
-    (``local-epochs``, ``local-batches``). Each part has an optimizer of its own, which is reset every round. While
+    (``local-epochs``, ``local-batches``). Each part has an optimizer of its own, by default reset every round. While
     the head trains, the body is in evaluation mode: its weights, running statistics and dropout stand still.
 
     Wire   as in `strategies.fedrep.FedRep`.
-    State  the model; of it only the head, and counters of the body, are not replaced by the next download.
+    State  the model; of it only the head, and counters of the body, are not replaced by the next download. With
+           ``moments = "kept"`` also both optimizers' moments.
 
     Parameters
     ----------
@@ -36,11 +37,14 @@ class FedRepClient(KnowledgeClient):
         The client's surroundings.
     head_epochs : int
         Passes of the head over the client's samples in a round, 1 or more.
+    moments : {"reset", "kept"}
+        As in `clients.fedavg.FedAvgClient`, of both optimizers.
     """
 
-    def __init__(self, node: Node, *, head_epochs: Annotated[int, Field(ge=1)] = 1) -> None:
+    def __init__(self, node: Node, *, head_epochs: Annotated[int, Field(ge=1)] = 1, moments: Moments = "reset") -> None:
         super().__init__(node)
         self.head_epochs = head_epochs
+        self.moments = moments
 
     def download_spec(self) -> PayloadSpec:
         """Expect the shared body."""
@@ -67,16 +71,18 @@ class FedRepClient(KnowledgeClient):
         def body_loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return functional.cross_entropy(head(body(inputs)), labels)
 
-        config, samples = self.node.config, self.node.data.train
+        config, samples = self.node.config, self.node.training(self.node.data.train)
         rng = generator(config.seed, self.node.client_id, round, "head")
         batches = draw_batches(rng, len(samples), config.batch_size, epochs=self.head_epochs, batches=0)
+        of_head = self.optimizer("head-optimizer", head.parameters(), moments=self.moments)
+        of_body = self.optimizer("body-optimizer", body.parameters(), moments=self.moments)
         body.eval()
-        _, first_loss = train(samples, batches, make_optimizer(config, head.parameters()), head_loss)
+        _, first_loss = train(samples, batches, of_head, head_loss)
         body.train()
         head.requires_grad_(False)
-        seen, mean_loss = train(samples, self.batches(round), make_optimizer(config, body.parameters()), body_loss)
+        seen, mean_loss = train(samples, self.batches(round), of_body, body_loss)
         head.requires_grad_(True)
-        return model_arrays(body), {EXAMPLES: seen, "train-loss": mean_loss, "head-loss": first_loss}
+        return model_arrays(body), {SEEN: seen, "train-loss": mean_loss, "head-loss": first_loss}
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the shared body under the own head, on the own test set."""

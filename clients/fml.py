@@ -18,7 +18,7 @@ from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.training import Terms, descend, evaluate, make_optimizer
 from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, state_arrays, whole_state
 
@@ -117,7 +117,7 @@ class FMLClient(KnowledgeClient):
             return _mutual(alpha, labels, student=own, teacher=forked)
 
         samples, mean_loss = self.train(self.batches(round), loss)
-        metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss, "meme-loss": float(meme_loss) / samples}
+        metrics: Metrics = {SEEN: samples, "train-loss": mean_loss, "meme-loss": float(meme_loss) / samples}
         return state_arrays(self._travels), metrics
 
     def assess(self, download: Arrays) -> Metrics:

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 
 
@@ -30,4 +30,4 @@ class LocalClient(KnowledgeClient):
             return functional.cross_entropy(self.node.model(inputs), labels)
 
         samples, mean_loss = self.train(self.batches(round), loss)
-        return {}, {EXAMPLES: samples, "train-loss": mean_loss}
+        return {}, {SEEN: samples, "train-loss": mean_loss}

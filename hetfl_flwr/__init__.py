@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.messaging.roster import Roster as Roster
     from hetfl_flwr.server.messaging.roster import Sharing as Sharing
     from hetfl_flwr.wire.messages import EXAMPLES as EXAMPLES
+    from hetfl_flwr.wire.messages import SEEN as SEEN
     from hetfl_flwr.wire.spec import EMPTY as EMPTY
     from hetfl_flwr.wire.spec import LEARNT_LIMIT as LEARNT_LIMIT
     from hetfl_flwr.wire.spec import Arrays as Arrays
@@ -82,7 +83,7 @@ _NAMES = {
         *("learnt", "sample_counts", "probabilities", "fractions", "row_numbers"),
     ),
     "hetfl_flwr.wire.weights": ("weights", "model_arrays", "load_model_arrays"),
-    "hetfl_flwr.wire.messages": ("EXAMPLES",),
+    "hetfl_flwr.wire.messages": ("EXAMPLES", "SEEN"),
     "hetfl_flwr.server.messaging.roster": ("Member", "Roster", "Sharing"),
     "hetfl_flwr.node.node": ("Node",),
     "hetfl_flwr.learning.client": ("Metrics",),

@@ -3,15 +3,11 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
 
-from typing import Annotated
-
-from pydantic import Field
-
 from strategies.weights import WeightStrategy
 
 
 class FedAvg(WeightStrategy):
-    """Averages the clients' weights by their numbers of samples. One model for all.
+    """Averages the clients' weights by their numbers of training samples. One model for all.
 
     Wire   the floating-point entries of the model's state dict, both ways: 4 bytes a parameter and running statistic.
            When the clients are evaluated they are sent the global model once more, which is counted as evaluation.
@@ -20,12 +16,11 @@ class FedAvg(WeightStrategy):
 
     Parameters
     ----------
-    exchange_every : int
-        Local work between two exchanges, as in `clients.fedavg.FedAvgClient`: a client's weight may be as large.
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong weights are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et
         al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), as in `hetfl_flwr.learning.aggregation.parse_robust`,
-        each client with the same weight, whatever its number of samples. "none": the mean by numbers of samples.
+        each client with the same weight, whatever its number of samples. "none": the mean by numbers of training
+        samples.
 
     Raises
     ------
@@ -33,5 +28,5 @@ class FedAvg(WeightStrategy):
         ``robust`` is none of these.
     """
 
-    def __init__(self, *, exchange_every: Annotated[int, Field(ge=1)] = 1, robust: str = "none") -> None:
-        super().__init__("fedavg", robust, exchange_every=exchange_every)
+    def __init__(self, *, robust: str = "none") -> None:
+        super().__init__("fedavg", robust)

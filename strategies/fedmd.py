@@ -4,7 +4,7 @@ Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", Ne
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,28 +13,36 @@ from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, row_numbers
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, probabilities, row_numbers
 from strategies.base import KnowledgeStrategy, Upload
 
+Consensus = Literal["logits", "softmax"]
+"""What the mean is of: logits, or softmax scores."""
 
-def public_consensus(pool: int, classes: int) -> PayloadSpec:
-    """Declare what goes down: the mean logits on some rows of the pool, (R, C), and the numbers of others, (A,).
 
-    The rows' own numbers, (R,), come first; the others are those whose logits are asked for next.
+def public_consensus(pool: int, classes: int, of: Consensus) -> PayloadSpec:
+    """Declare what goes down: the mean answer on some rows of the pool, (R, C), and the numbers of others, (A,).
+
+    The rows' own numbers, (R,), come first; the others are those whose answers are asked for next.
     """
     rows = Dim("R", pool)
+    form = (rows, classes)
     return PayloadSpec(
         (
             row_numbers("digested", rows, pool),
-            ArraySpec("consensus", (rows, classes), "float32"),
+            ArraySpec("consensus", form, "float32") if of == "logits" else probabilities("consensus", form),
             row_numbers("asked", Dim("A", pool), pool),
         )
     )
 
 
-def public_logits(rows: int | Dim, classes: int) -> PayloadSpec:
-    """Declare what goes up: logits on public samples, in the order in which they were asked for, (A, C)."""
-    return PayloadSpec((learnt("logits", (rows, classes)),))
+def public_answers(rows: int | Dim, classes: int, of: Consensus) -> PayloadSpec:
+    """Declare what goes up: answers on public samples, in the order in which they were asked for, (A, C).
+
+    They are called ``logits`` or ``softmax``, as what they are.
+    """
+    form = (rows, classes)
+    return PayloadSpec((learnt("logits", form) if of == "logits" else probabilities("softmax", form),))
 
 
 class FedMD(KnowledgeStrategy):
@@ -44,7 +52,7 @@ class FedMD(KnowledgeStrategy):
     over those that have uploaded. The public set is the union of the clients' public samples; all hold it.
 
     Wire   down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes
-           up:   logits (A, C) float32: 4 A C bytes
+           up:   logits (A, C) float32: 4 A C bytes; with ``consensus = "softmax"`` they are called softmax
            R and A are the rows digested and asked for: ``public-samples`` each, save that R = 0 in round 1.
            Once, before round 1: each client's public samples with their labels, up and down to all others.
     Needs  equal classes, one shape of input
@@ -61,6 +69,9 @@ class FedMD(KnowledgeStrategy):
         How wrong logits are kept from the consensus: it is their coordinate-wise median or trimmed mean (Yin et al.,
         ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public samples are taken as
         they come.
+    consensus : {"logits", "softmax"}
+        What clients upload and the server averages: logits, as in the authors' code, or softmax scores. The paper's
+        "class scores" can be read as either. A robust mean of scores is scaled to a sum of 1.
 
     Raises
     ------
@@ -70,9 +81,16 @@ class FedMD(KnowledgeStrategy):
 
     sharing = Sharing(labelled=True, to_clients=True)
 
-    def __init__(self, *, public_samples: Annotated[int, Field(ge=1)] = 5000, robust: str = "none") -> None:
+    def __init__(
+        self,
+        *,
+        public_samples: Annotated[int, Field(ge=1)] = 5000,
+        robust: str = "none",
+        consensus: Consensus = "logits",
+    ) -> None:
         self.public_samples = public_samples
         self.robust = parse_robust(robust)
+        self.consensus = consensus
 
     def check(self, roster: Roster) -> None:
         """Refuse clients without public samples, or with inputs or classes different from the others'.
@@ -93,12 +111,15 @@ class FedMD(KnowledgeStrategy):
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect logits on all rows of the subset."""
-        return public_logits(min(self.public_samples, len(self._index)), member.classes)
+        """Expect answers on all rows of the subset."""
+        return public_answers(min(self.public_samples, len(self._index)), member.classes, self.consensus)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average the logits, each client with the same weight."""
-        consensus = self.robust.mean([upload.arrays["logits"] for upload in uploads])
+        """Average the answers, each client with the same weight."""
+        consensus = self.robust.mean([upload.arrays[self.consensus] for upload in uploads])
+        if self.consensus == "softmax":
+            consensus = np.maximum(consensus, np.finfo(np.float32).tiny)  # a median can be 0 in all classes
+            consensus /= consensus.sum(axis=1, keepdims=True)
         return {
             "consensus": consensus.astype(np.float32),
             "rows": self._index.places(self._asked(server_state)),

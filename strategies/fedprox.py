@@ -25,8 +25,6 @@ class FedProx(WeightStrategy):
     ----------
     mu : float
         Weight of the proximal term, 0 or more; the authors try 0.001 to 1. 0 is FedAvg.
-    exchange_every : int
-        As in `strategies.fedavg.FedAvg`.
     robust : {"none", "median", "trimmed:SHARE"}
         As in `strategies.fedavg.FedAvg`.
 
@@ -40,11 +38,10 @@ class FedProx(WeightStrategy):
         self,
         *,
         mu: Annotated[float, Field(ge=0)] = 0.01,
-        exchange_every: Annotated[int, Field(ge=1)] = 1,
         robust: str = "none",
     ) -> None:
         self.mu = mu
         # Flower warns of a mu of 0 at construction, and a strategy is constructed more than once a run.
         asking = FlowerFedProx(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, proximal_mu=1.0)
         asking.proximal_mu = mu
-        super().__init__("fedprox", robust, exchange_every=exchange_every, asking=asking)
+        super().__init__("fedprox", robust, asking=asking)

@@ -8,7 +8,7 @@ from strategies.weights import WeightStrategy
 
 
 class FedRep(WeightStrategy):
-    """Averages the weights of the clients' bodies by their numbers of samples. Heads stay at home.
+    """Averages the weights of the clients' bodies by their numbers of training samples. Heads stay at home.
 
     Clients may have different numbers of classes: their heads are their own.
 

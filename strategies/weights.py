@@ -12,7 +12,6 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
-from hetfl_flwr.learning.training import most_samples
 from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.server.messaging.exchange import Reply, averageable, with_arrays
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
@@ -26,9 +25,10 @@ from hetfl_flwr.wire.weights import model_arrays, weights
 class WeightStrategy(Strategy, FederatedStrategy):
     """A strategy whose clients exchange the weights of one model, or of its body.
 
-    Flower's own strategies do the averaging: FedAvg, FedMedian or FedTrimmedAvg, as ``robust`` says. The latter two
-    give each client the same weight, whatever its number of samples. Running statistics are averaged as weights are;
-    integer buffers stay with the clients.
+    A client's weight is the number of its training samples (n_k of McMahan et al. 2017), however many a round's batches
+    hold. Flower's own strategies do the averaging: FedAvg, FedMedian or FedTrimmedAvg, as ``robust`` says. The latter
+    two give each client the same weight, whatever its number of samples. Running statistics are averaged as weights
+    are; integer buffers stay with the clients.
 
     Parameters
     ----------
@@ -38,8 +38,6 @@ class WeightStrategy(Strategy, FederatedStrategy):
         As in `hetfl_flwr.learning.aggregation.parse_robust`.
     bodies : bool
         Whether only the weights of bodies are exchanged.
-    exchange_every : int
-        How many times the local work that the run config names a client does between two exchanges, 1 or more.
     asking : flwr.serverapp.strategy.FedAvg, optional
         The strategy of Flower's that writes the messages to clients. Default: the one that averages.
 
@@ -80,11 +78,10 @@ class WeightStrategy(Strategy, FederatedStrategy):
         robust: str,
         *,
         bodies: bool = False,
-        exchange_every: int = 1,
         asking: FedAvg | None = None,
     ) -> None:
         self.robust = parse_robust(robust)
-        self._algorithm, self._bodies, self._exchange_every = algorithm, bodies, exchange_every
+        self._algorithm, self._bodies = algorithm, bodies
         self._averaging = _flower_s(self.robust)
         self._asking = asking or self._averaging
 
@@ -125,8 +122,8 @@ class WeightStrategy(Strategy, FederatedStrategy):
         return self._uploads
 
     def most_samples(self, member: Member) -> int:
-        """Return the samples that a client's local work comes to at most: its weights are weighted by them."""
-        return most_samples(self.config, member.train, self._exchange_every)
+        """Return the training samples that a client is registered with: its weights are weighted by them."""
+        return member.train
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

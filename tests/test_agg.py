@@ -42,7 +42,7 @@ def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):
                 loss.backward()
                 optimizer.step()
                 losses.append(loss.item())
-        assert samples == 3 * config.batch_size
+        assert (samples, metrics["samples-seen"]) == (len(node.data.train), 3 * config.batch_size)
         assert abs(metrics["train-loss"] - sum(losses) / 3) < 1e-6
     assert foreign > 0
     for key, tensor in by_hand.model.state_dict().items():

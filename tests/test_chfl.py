@@ -211,7 +211,7 @@ def test_before_there_is_a_head_there_is_cross_entropy_alone(mode):
     """The own head stays, too: the step from 0 is that of cross-entropy, -(-2/3, 1/3, 1/3) * 0.3."""
     client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4, rate=0.3), mode=mode)
     metrics = fit(client, np.zeros((3, 2)), [0, 0, 0], 0, round=1)
-    assert metrics == {"train-loss": pytest.approx(log(3))}
+    assert metrics == {"samples-seen": 1, "train-loss": pytest.approx(log(3))}
     np.testing.assert_allclose(head_of(client)[1], [0.2, -0.1, -0.1], rtol=1e-5)
 
 

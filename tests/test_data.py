@@ -99,6 +99,18 @@ def test_the_mean_image_of_the_training_split_is_taken_off():
     assert difference.abs().max() > 0.5
 
 
+def test_the_mean_training_image_is_of_no_image_that_is_tested_on():
+    """With three clients, the mean of their training images, and one array for all of them."""
+    plain = [load(normalize="none", num_partitions=3, partition_id=k) for k in range(3)]
+    trained = [k for client in plain for k in client.train.rows.tolist()]
+    assert len(trained) == len(set(trained)) < 1300
+    expected = plain[0].train.arrays.inputs[trained].double().mean(dim=0)[0] / 16
+    several = [load(normalize="mean-training-image", num_partitions=3, partition_id=k) for k in range(3)]
+    assert torch.allclose(several[0].test.arrays.centre[0].double(), expected, atol=1e-6)
+    assert several[0].train.arrays is several[2].test.arrays
+    assert not torch.allclose(several[0].train.arrays.centre, load(num_partitions=3).train.arrays.centre, atol=1e-4)
+
+
 @pytest.mark.parametrize("dataset", ["digits", "digits-colour"])
 def test_images_are_scaled_as_torchvision_does_for_its_pretrained_networks(dataset):
     """Torchvision's own preset is the oracle; grey takes the mean of the three colours' numbers."""

@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,16 @@ class TestRotation:
             assert torch.equal(arrays.labels, family[0].labels)
         assert stored(Samples(family[0], torch.arange(40))) == stored(Samples(base, torch.arange(40)))
 
+    def test_counter_clockwise_is_the_mirror_image_of_clockwise(self):
+        """Rotating a mirrored image and mirroring it back rotates it the other way, up to the rounding of a byte."""
+        base = toy(40, shape=(1, 5, 5))
+        base.inputs[:, 0, 1, 1:] += 90  # no image is its own mirror image
+        mirrored = replace(base, inputs=base.inputs.flip(-1))
+        other_way = rotated(base, seed=0, with_test=True, rotation="counter-clockwise")
+        for found, expected in zip(other_way, rotated(mirrored, seed=0, with_test=True), strict=True):
+            assert (found.inputs.int() - expected.inputs.flip(-1).int()).abs().max() <= 1
+        assert (other_way[1].inputs.int() - rotated(base, seed=0, with_test=True)[1].inputs.int()).abs().max() > 20
+
     def test_100_images_a_class_are_drawn_of_the_training_split_by_the_seed(self):
         """Of 230 rows the first 210 are for training: 105 of each class."""
         base = toy(230, train_rows=210)
@@ -104,6 +115,19 @@ class TestRotatedFamily:
             assert torch.equal(held.stored()[0], rotate(straight.stored()[0], 20 * client.domain))
         known = stored(Samples(base, torch.arange(base.train_rows)))
         assert set(stored(data[0].train)) <= set(known)
+
+    def test_rotation_says_which_way_the_images_of_all_samples_are_rotated(self):
+        """Training, test and the other domains' images; `torchvision` rotates counter-clockwise by an angle above 0."""
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.functional import rotate as counter_clockwise
+
+        straight, *_ = clients(4, normalize="none")
+        for rotation, sign in (("clockwise", -1), ("counter-clockwise", 1)):
+            one = clients(4, normalize="none", rotation=rotation)[1]
+            for held, degrees in ((one.train, 20), (one.test, 20), (one.others[1], 40), (one.others[2], 60)):
+                images = straight.train.arrays.inputs[held.rows]
+                expected = counter_clockwise(images, sign * degrees, interpolation=InterpolationMode.BILINEAR)
+                assert torch.equal(held.stored()[0], expected)
 
     def test_the_clients_of_a_domain_share_its_1000_rows_out_among_themselves(self):
         data = clients(6, partition="dirichlet:0.5")
@@ -178,6 +202,20 @@ class TestRotatedFamily:
             assert torch.allclose(client.train.arrays.centre, mean, atol=1e-6)
             for other in client.others:
                 assert torch.equal(other.arrays.centre, client.train.arrays.centre)
+
+    @pytest.mark.parametrize("count", [2, 5])
+    def test_the_mean_training_image_is_of_all_domains_that_have_clients(self, count):
+        """The mean of the domains' means, each over the training rows of all its clients."""
+        data = clients(count, normalize="mean-training-image")
+        means = []
+        for domain in range(min(count, 4)):
+            of_domain = [client for client in data if client.domain == domain]
+            trained = sorted(rows(*(client.train for client in of_domain)))
+            means.append(of_domain[0].train.arrays.inputs[trained].double().mean(dim=0) / 16)
+        expected = torch.stack(means).mean(dim=0).float()
+        for client in data:
+            for samples in (client.train, client.test, *client.others):
+                assert torch.allclose(samples.arrays.centre, expected, atol=1e-6)
 
     def test_a_global_test_set_is_the_own_test_split_turned_as_the_domain(self):
         data = clients(5, test="global")

@@ -27,19 +27,22 @@ NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""
 
 
-@pytest.mark.parametrize("clients", [1, 3])
-def test_two_rounds_equal_a_loop_by_hand(clients, make_config, make_node, run_federation):
-    """Weights and running statistics are averaged by the samples trained on, in Flower's order of float operations:
-    each array times its weight in float32, added up by partition. One client is then its own training and no more.
+@pytest.mark.parametrize(("clients", "moments"), [(1, "reset"), (3, "reset"), (3, "kept")])
+def test_two_rounds_equal_a_loop_by_hand(clients, moments, make_config, make_node, run_federation):
+    """Weights and running statistics are averaged by the numbers of training samples, in Flower's order of float
+    operations: each array times its weight in float32, added up by partition. One client is then its own training and
+    no more. Each client has an Adam of its own, for a round ("reset") or for the run ("kept").
     """
-    config = make_config(
-        algorithm="fedavg", models=NORMED, clients=clients, partition="dirichlet:0.5", local_batches=0, seed=2
-    )
+    keys = {"local_batches": 0, "seed": 2, "fedavg.moments": moments}
+    config = make_config(algorithm="fedavg", models=NORMED, clients=clients, partition="dirichlet:0.5", **keys)
     nodes = [make_node(config, client_id) for client_id in range(clients)]
     assert clients == 1 or len({len(node.data.train) for node in nodes}) > 1
     average = floats(build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",)))
+    optimizers = [adam(node) for node in nodes]
     for round in (1, 2):
-        trained = [by_hand(node, average, round) for node in nodes]
+        if moments == "reset":
+            optimizers = [adam(node) for node in nodes]
+        trained = [by_hand(*one, average, round) for one in zip(nodes, optimizers, strict=True)]
         total = sum(samples for _, samples in trained)
         average = {key: sum(np.float32(samples / total) * model[key] for model, samples in trained) for key in average}
     found = load_file(run_federation(config) / SERVER_STATE_FILE)
@@ -52,11 +55,16 @@ def floats(model: torch.nn.Module) -> dict[str, np.ndarray]:
     return {key: t.numpy().copy() for key, t in model.state_dict().items() if t.is_floating_point()}
 
 
-def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[str, np.ndarray], int]:
-    """Train the global model for one epoch with an Adam of its own; return it and the samples seen."""
+def adam(node: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(node.model.parameters(), lr=node.config.learning_rate, fused=True)
+
+
+def by_hand(
+    node: Any, optimizer: torch.optim.Optimizer, start: dict[str, np.ndarray], round: int
+) -> tuple[dict[str, np.ndarray], int]:
+    """Train the global model for one epoch; return it and the samples seen."""
     model, config, samples = node.model, node.config, 0
     model.load_state_dict({key: torch.from_numpy(array) for key, array in start.items()}, strict=False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     order = generator(config.seed, node.client_id, round, "batches")
     with seeded(config.seed, node.client_id, round, "train"):
         for rows in draw_batches(order, len(node.data.train), config.batch_size, epochs=1, batches=0):
@@ -66,6 +74,26 @@ def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[s
             optimizer.step()
             samples += len(rows)
     return floats(model), samples
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep"])
+def test_kept_moments_survive_an_interruption_and_do_not_depend_on_the_engine(
+    algorithm, make_config, run_federation, tmp_path
+):
+    """Three rounds in one go, and two rounds and one more, in one process and in two: the same weights at the end, and
+    others than with moments that are reset.
+    """
+    places = {name: {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-s")} for name in "abc"}
+    keys = {"algorithm": algorithm, "models": NORMED, "local_batches": 2, "clients": 3, "fraction": 0.6}
+    kept = keys | {f"{algorithm}.moments": "kept", "checkpoint_every": 1}
+    whole = run_federation(make_config(rounds=3, **kept, **places["a"]))
+    run_federation(make_config(rounds=2, **kept, **places["b"]), workers=2)
+    parts = run_federation(make_config(rounds=3, resume=True, **kept, **places["b"]))
+    reset = run_federation(make_config(rounds=3, **keys, **places["c"]))
+    found, resumed, other = (load_file(run / SERVER_STATE_FILE) for run in (whole, parts, reset))
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, resumed[name], err_msg=name)
+    assert any((found[name] != array).any() for name, array in other.items())
 
 
 def test_running_statistics_travel_and_integer_buffers_stay_at_home(make_config, make_node, run_federation):
@@ -139,7 +167,8 @@ def test_a_round_trains_on_as_many_samples_as_exchange_every_says(make_config, m
     config = make_config(algorithm="fedavg", models=NORMED, local_batches=3, **{"fedavg.exchange-every": 4})
     client = build_client(config, make_node(config))
     start = list(floats(client.node.model).values())
-    assert client.fit(start, {ROUND: 1})[1] == 4 * 3 * config.batch_size
+    _, samples, metrics = client.fit(start, {ROUND: 1})
+    assert (samples, metrics["samples-seen"]) == (len(client.node.data.train), 4 * 3 * config.batch_size)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5])

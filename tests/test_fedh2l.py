@@ -263,7 +263,7 @@ def test_the_local_gradient_is_the_sum_over_the_steps_of_a_round_alone():
     total = -0.5 - (1 - sigmoid(2 * 0.05))
     kept = client.modules()["local"].state_dict()["gradient"]
     np.testing.assert_allclose(kept, [total, 0, -total, 0], rtol=1e-6)
-    assert metrics["samples"] == 2
+    assert metrics["samples-seen"] == 2
     _, metrics = fit(client, relay(), round=2)
     assert 0 < float(client.modules()["local"].state_dict()["gradient"][2]) < -total
 
@@ -279,6 +279,66 @@ def test_both_steps_are_one_optimizers_and_in_training_mode():
     assert steps == {3.0}
     assert int(node.model.body.num_batches_tracked) == 3
     assert node.model.training
+
+
+@pytest.mark.parametrize("optimizers", ["two", "sgd"])
+@pytest.mark.parametrize("eta", [0.02, 0.0])
+def test_the_global_step_has_an_optimizer_of_its_own(optimizers, eta):
+    """Four rounds against autograd and two optimizers of torch's own: AMSGrad at 0.1 with decay for the local step, a
+    second AMSGrad or plain SGD, without decay, at eta (0: as the local one) for the global step. The teacher says of
+    the row (1, 1) the opposite of what the client learns of its own row. The client is built anew each round.
+    """
+    keys = {"optimizer": "amsgrad", "momentum": 0.5, "weight_decay": 0.3}
+    own = [1.0, 0.5]
+    node = small([own], [0], {1: ([BOTH], [1])}, **keys)
+    matrix = torch.zeros(2, 2, requires_grad=True)
+    local = torch.optim.Adam([matrix], lr=0.1, weight_decay=0.3, amsgrad=True)
+    second = {
+        "two": torch.optim.Adam([matrix], lr=eta or 0.1, amsgrad=True),
+        "sgd": torch.optim.SGD([matrix], lr=eta or 0.1),
+    }[optimizers]
+    target, g_loc, conflicts = torch.tensor([[0.1, 0.9]]), torch.zeros(2, 2), 0
+    for round in (1, 2, 3, 4):
+        client = FedH2LClient(node, public_labels=False, optimizers=optimizers, eta=eta)
+        fit(client, relay(*([] if round == 1 else [(1, 1.0, [0], target.tolist())])), round)
+        if round > 1:
+            logits = torch.tensor([BOTH]) @ matrix.T
+            [g_pub] = torch.autograd.grad((target * (target.log() - logits.log_softmax(1))).sum(), [matrix])
+            along = (g_pub * g_loc).sum()
+            conflicts += int(along < 0)
+            matrix.grad = g_pub - min(along, torch.zeros(())) / g_loc.square().sum() * g_loc
+            second.step()
+        logits = torch.tensor([own]) @ matrix.T
+        [g_loc] = torch.autograd.grad(functional.cross_entropy(logits, torch.tensor([0])), [matrix])
+        matrix.grad = g_loc
+        local.step()
+        np.testing.assert_allclose(weight(client), matrix.detach(), rtol=1e-4, atol=1e-6)
+    assert conflicts > 0
+    saved = node.read_state().tensors
+    assert float(saved["optimizer.0.step"]) == 4.0
+    assert ("global.0.step" in saved) is (optimizers == "two")
+
+
+def test_a_rate_without_a_second_optimizer_is_refused(make_config, make_node, refusal):
+    config = make_config(algorithm="fedh2l", **{"fedh2l.eta": 0.01})
+    said = refusal(ConfigError, build_client, config, make_node(config))
+    assert said == "fedh2l: eta = 0.01 is the rate of a second optimizer: set optimizers to two or sgd"
+
+
+def test_the_moments_of_both_optimizers_survive_an_interruption_and_do_not_depend_on_the_engine(
+    make_config, run_federation, tmp_path
+):
+    keys = {"algorithm": "fedh2l", "models": NORMED, "clients": 3, "optimizer": "amsgrad"}
+    keys |= {"checkpoint_every": 1, "fedh2l.optimizers": "two"}
+    places = {name: {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-s")} for name in "ab"}
+    run_federation(make_config(rounds=4, **keys, **places["a"]), workers=2)
+    run_federation(make_config(rounds=2, **keys, **places["b"]))
+    run_federation(make_config(rounds=4, resume=True, **keys, **places["b"]))
+    whole, parts = (models(tmp_path / f"{name}-s" / "run-7") for name in "ab")
+    for one, other in zip(whole, parts, strict=True):
+        assert one.keys() == other.keys()
+        assert any(name.startswith("global.") for name in one)
+        assert [name for name, tensor in other.items() if not torch.equal(one[name], tensor)] == []
 
 
 # The signal
@@ -499,8 +559,8 @@ def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, s
     options: dict[str, Any] = {"exchange_every": 2, "public_labels": labelled}
     for round in (1, 2, 3):
         _, metrics = fit(FedH2LClient(one, **options), [*empty, np.zeros((0, 10), np.float32)], round)
-        _, samples, simple = simpler(other).fit([], {ROUND: round})
-        assert (metrics["samples"], metrics["train-loss"]) == (samples, simple["train-loss"])
+        simple = simpler(other).fit([], {ROUND: round})[2]
+        assert (metrics["samples-seen"], metrics["train-loss"]) == (simple["samples-seen"], simple["train-loss"])
         assert (metrics["peers"], metrics["projected"], metrics["public-loss"]) == (0, 0.0, 0.0)
     for key, tensor in other.model.state_dict().items():
         assert torch.equal(one.model.state_dict()[key], tensor), key
@@ -651,7 +711,16 @@ def test_unlike_classes_or_inputs_are_refused(labelled, refusal):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("exchange-every", 0), ("teachers", -1), ("projection", "both"), ("kl", 1), ("public-labels", 0)]
+    ("key", "value"),
+    [
+        ("exchange-every", 0),
+        ("teachers", -1),
+        ("projection", "both"),
+        ("kl", 1),
+        ("public-labels", 0),
+        ("optimizers", "three"),
+        ("eta", -0.1),
+    ],
 )
 def test_options_out_of_range_are_refused(key, value, refusal):
     config = RunConfig.from_flat({"algorithm": "fedh2l", f"fedh2l.{key}": value})

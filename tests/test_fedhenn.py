@@ -519,7 +519,7 @@ def slow_fedhenn(
             for rows in batches:
                 client.step(rows.numpy(), config.learning_rate, None if target is None or eta == 0 else pull)
             kernels.append(kernel_of(client.body(asked), kernel, sigma))
-            trained.append((config.local_batches * config.batch_size, client.parts))
+            trained.append((len(client.labels), client.parts))
         mean = np.mean(kernels, axis=0)
         if shared is not None:
             total = sum(samples for samples, _ in trained)

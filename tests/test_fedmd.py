@@ -176,7 +176,7 @@ BARE = {"pretrain_epochs": 0, "pretrain_private_epochs": 0}
 
 
 def tiny(**keys: Any) -> FedMDClient:
-    own = {key: keys.pop(key) for key in list(keys) if key.endswith("epochs")}
+    own = {key: keys.pop(key) for key in list(keys) if key.endswith("epochs") or key in ("consensus", "digest")}
     public_samples = {"inputs.1": np.array([E2], np.float32), "labels.1": np.array([keys.pop("theirs", 1)])}
     node = linear_node(
         [E1], [0], [[1.0, 0.0], [0.0, 2.0]], public=1, public_samples=public_samples, **{"batch_size": 2, **keys}
@@ -192,6 +192,7 @@ def fit(
     download = [np.array(rows, np.int32), np.array(consensus, np.float32), np.array(asked, np.int32)]
     [logits], samples, metrics = client.fit(download, {ROUND: round})
     assert samples == len(client.node.data.train)
+    assert metrics["samples-seen"] == len(client.own)
     return logits.tolist(), metrics
 
 
@@ -252,6 +253,68 @@ def test_digest_epochs_are_passes_over_the_digested_rows(epochs, column, loss):
     metrics = fit(client, ([1], [[1, -1]]))[1]
     np.testing.assert_allclose(weight_of(client)[:, 1], column, rtol=1e-6, atol=1e-8)
     assert metrics["digest-loss"] == pytest.approx(loss, rel=1e-6)
+
+
+CLOSE, FAR = 1 / (1 + exp(2)), 1 / (1 + exp(-2))
+"""Softmax scores of the logits (0, 2) of E2, and in reverse order of (1, -1)."""
+
+
+@pytest.mark.parametrize(
+    ("options", "target", "loss", "slope"),
+    [
+        # KL has slope p - t: (CLOSE, FAR) less (FAR, CLOSE); and here FAR ln(FAR / CLOSE) + CLOSE ln(CLOSE / FAR)
+        ({"digest": "kl"}, (1, -1), (FAR - CLOSE) * 2, CLOSE - FAR),
+        ({"digest": "kl", "consensus": "softmax"}, (FAR, CLOSE), (FAR - CLOSE) * 2, CLOSE - FAR),
+        ({"digest": "kl", "consensus": "softmax"}, (1, 0), -log(CLOSE), CLOSE - 1),
+        # |p - t| is 0.9 - CLOSE for both classes; the slope of a score of two classes is the product of both
+        ({"consensus": "softmax"}, (0.9, 0.1), 0.9 - CLOSE, -CLOSE * FAR),
+    ],
+)
+def test_consensus_and_digest_by_hand(options, target, loss, slope):
+    """Column 1 moves by 0.1 times the slope, which is opposite for the two classes; answers are of the same kind."""
+    client = tiny(**BARE, **options)
+    answers, metrics = fit(client, ([1], [target]))
+    assert metrics["digest-loss"] == pytest.approx(loss, rel=1e-5)
+    moved = weight_of(client)[:, 1]
+    np.testing.assert_allclose(moved, [-0.1 * slope, 2 + 0.1 * slope], rtol=1e-5)
+    scores = np.exp(moved) / np.exp(moved).sum()
+    np.testing.assert_allclose(answers[1], scores if "consensus" in options else moved, rtol=1e-5)
+
+
+def test_the_consensus_of_scores_sums_to_1_whatever_the_mean():
+    """The mean as it is; the median of three, (2, 3, 3) / 10, over its sum of 0.8; and no class where all medians are
+    0."""
+    scores = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]]
+    for robust, answers, expected in (
+        ("none", scores, [1 / 3, 1.1 / 3, 0.3]),
+        ("median", scores, [0.25, 0.375, 0.375]),
+        ("median", np.eye(3), [1 / 3] * 3),
+    ):
+        strategy, members = FedMD(consensus="softmax", robust=robust), roster(3, classes=3)
+        start = from_record(strategy.prepare(members, RunConfig()))
+        share(members, {0: 1})
+        uploads = [Upload(k, {"softmax": np.float32([one])}, samples=1) for k, one in enumerate(answers)]
+        np.testing.assert_allclose(strategy.aggregate(start, uploads, 1)["consensus"], [expected], rtol=1e-6)
+        said = [array.name for array in strategy.upload_spec(next(iter(members))).arrays]
+        assert said == ["softmax"]
+
+
+@pytest.mark.parametrize(("private", "rows"), [("with-public", (0, 1)), ("without-public", (1,))])
+def test_without_public_rows_a_client_revisits_and_pre_trains_on_the_others_alone(private, rows):
+    """Its samples are E1, which is public, and E2. Two steps on its own rows, one of pre-training and one revisit."""
+    node = linear_node([E1, E2], [0, 1], START, public=1, batch_size=2)
+    client = FedMDClient(node, pretrain_epochs=0, pretrain_private_epochs=1, private=private)
+    fit(client, asked=(0,))
+    expected = stepped(stepped(START, ce=rows), ce=rows)
+    np.testing.assert_allclose(weight_of(client), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_client_without_private_rows_is_refused(refusal):
+    node = linear_node([E1], [0], START, public=1)
+    said = refusal(ConfigError, lambda: FedMDClient(node, private="without-public"))
+    assert said.endswith(
+        "fedmd.private = 'without-public', but all 1 training samples are public: lower public-fraction"
+    )
 
 
 @pytest.mark.parametrize(
@@ -359,12 +422,15 @@ def test_a_client_refuses_what_it_cannot_digest_or_answer(arrays, said, refusal)
         ("pretrain-epochs", -1),
         ("pretrain-private-epochs", -1),
         ("digest-epochs", -1),
+        ("private", "disjoint"),
+        ("consensus", "scores"),
+        ("digest", "l2"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(key, value, refusal, make_node):
     config = RunConfig.from_flat({"algorithm": "fedmd", f"fedmd.{key}": value})
     build = build_strategy if key == "public-samples" else lambda config: build_client(config, None)
-    assert refusal(ConfigError, build, config).startswith(f"fedmd.{key} = {value}: ")
+    assert refusal(ConfigError, build, config).startswith(f"fedmd.{key} = {value!r}: ")
 
 
 # Whole runs.
@@ -394,6 +460,24 @@ def test_without_pre_training_and_digesting_it_is_local_training(make_config, ru
         assert alone.keys() == local.keys()
         assert all(torch.equal(alone[key], local[key]) for key in local)
         assert not torch.equal(alone["model.head.weight"], digesting["model.head.weight"])
+
+
+def test_softmax_scores_travel_in_half_precision_and_the_number_of_workers_changes_no_bit(
+    make_config, run_federation, tmp_path
+):
+    keys = {"fedmd.consensus": "softmax", "fedmd.digest": "kl", "fedmd.private": "without-public"}
+    keys |= {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "payload_precision": "half"}
+    one, two = (
+        run_federation(
+            make_config(algorithm="fedmd", clients=3, rounds=3, output_dir=str(tmp_path / str(workers)), **keys),
+            workers=workers,
+        )
+        for workers in (1, 2)
+    )
+    assert (one / "knowledge.safetensors").read_bytes() == (two / "knowledge.safetensors").read_bytes()
+    for entry in entries(one)[2:]:
+        assert entry["failures"] == []
+        assert all(client["digest-loss"] > 0 for client in entry["clients"].values())
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def test_two_steps_by_hand():
     second = 1 / (1 + exp(-(1 + 2 * way)))
     step = 0.1 * (1 - second) - 0.1 * 2 * way
     np.testing.assert_allclose(weight, [[1 + way + step, 0], [-way - step, 2]], rtol=1e-6, atol=1e-7)
-    assert samples == 2
+    assert (samples, metrics["samples-seen"]) == (1, 2)
     assert metrics["train-loss"] == pytest.approx((-log(first) - log(second) + 2 * way**2) / 2, rel=1e-6)
 
 
@@ -107,15 +107,17 @@ def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[s
     return floats(model), samples, loss / samples
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_mu_0_is_fedavg(every, make_config, run_federation, tmp_path):
+@pytest.mark.parametrize(("every", "moments"), [(1, "reset"), (2, "reset"), (1, "kept")])
+def test_mu_0_is_fedavg(every, moments, make_config, run_federation, tmp_path):
     """Bit for bit, with batch norm, dropout and an optimizer with momentum; and a mu above 0 is not."""
     found = {}
     for name, keys in {
-        "fedavg": {"algorithm": "fedavg", "fedavg.exchange-every": every},
-        "mu 0": {"algorithm": "fedprox", "fedprox.mu": 0.0, "fedprox.exchange-every": every},
-        "mu 1": {"algorithm": "fedprox", "fedprox.mu": 1.0, "fedprox.exchange-every": every},
+        "fedavg": {"algorithm": "fedavg", "fedavg.exchange-every": every, "fedavg.moments": moments},
+        "mu 0": {"algorithm": "fedprox", "fedprox.mu": 0.0},
+        "mu 1": {"algorithm": "fedprox", "fedprox.mu": 1.0},
     }.items():
+        if name != "fedavg":
+            keys |= {"fedprox.exchange-every": every, "fedprox.moments": moments}
         places = {"models": NORMED, "partition": "dirichlet:0.5", "output_dir": str(tmp_path / name)}
         run = run_federation(make_config(clients=3, **places, **keys))
         lines = [loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
@@ -167,7 +169,7 @@ def test_unlike_models_are_refused(refusal):
     assert refusal(FederationError, FedProx().check, unlike).startswith("fedprox averages weights, so all clients need")
 
 
-@pytest.mark.parametrize(("key", "value"), [("mu", -0.1), ("mu", "much"), ("exchange-every", 0)])
+@pytest.mark.parametrize(("key", "value"), [("mu", -0.1), ("mu", "much"), ("exchange-every", 0), ("moments", "halved")])
 def test_values_out_of_range_are_refused_by_name(key, value, make_config, refusal):
     said = refusal(ConfigError, check_options, make_config(algorithm="fedprox", **{f"fedprox.{key}": value}))
     assert said.startswith(f"fedprox.{key} = {value!r}: ")

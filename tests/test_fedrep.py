@@ -119,8 +119,10 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("clients", "head_epochs"), [(1, 1), (3, 1), (3, 2)])
-def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, make_config, make_node, run):
+@pytest.mark.parametrize(
+    ("clients", "head_epochs", "moments"), [(1, 1, "reset"), (3, 1, "reset"), (3, 2, "reset"), (3, 1, "kept")]
+)
+def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, moments, make_config, make_node, run):
     """Weights and running statistics of the body are averaged by the samples that the body was trained on, in Flower's
     order of float operations; heads go on from round to round. Adam, batch norm and dropout; one client is alternating
     training of its own.
@@ -130,11 +132,16 @@ def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, make_config, make
     nodes = [make_node(config, client_id) for client_id in range(clients)]
     assert clients == 1 or len({len(node.data.train) for node in nodes}) > 1
     shared = floats(build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",)).body)
+    optimizers = [adams(node) for node in nodes]
     for round in (1, 2):
-        trained = [by_hand(node, shared, round, head_epochs) for node in nodes]
+        if moments == "reset":
+            optimizers = [adams(node) for node in nodes]
+        trained = [
+            by_hand(node, both, shared, round, head_epochs) for node, both in zip(nodes, optimizers, strict=True)
+        ]
         total = sum(samples for _, samples in trained)
         shared = {key: sum(np.float32(samples / total) * body[key] for body, samples in trained) for key in shared}
-    folder = run(**keys, **{"fedrep.head-epochs": head_epochs})
+    folder = run(**keys, **{"fedrep.head-epochs": head_epochs, "fedrep.moments": moments})
     found = load_file(folder / SERVER_STATE_FILE)
     assert found.keys() == shared.keys()
     for key, array in found.items():
@@ -142,26 +149,33 @@ def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, make_config, make
     states = [load_file(path) for path in sorted((folder / "state" / "run-7").glob("client-*.safetensors"))]
     for node, state in zip(nodes, states, strict=True):
         np.testing.assert_array_equal(state["model.head.weight"], node.model.head.weight.detach())
-        assert not any("optimizer" in key for key in state)
+        assert any("optimizer" in key for key in state) is (moments == "kept")
 
 
 def floats(module: nn.Module) -> dict[str, np.ndarray]:
     return {key: t.numpy().copy() for key, t in module.state_dict().items() if t.is_floating_point()}
 
 
-def by_hand(node: Any, shared: dict[str, np.ndarray], round: int, epochs: int) -> tuple[dict[str, np.ndarray], int]:
+def adams(node: Any) -> tuple[torch.optim.Optimizer, ...]:
+    parts = (node.model.head, node.model.body)
+    return tuple(torch.optim.Adam(part.parameters(), lr=node.config.learning_rate, fused=True) for part in parts)
+
+
+def by_hand(
+    node: Any, optimizers: tuple[torch.optim.Optimizer, ...], shared: dict[str, np.ndarray], round: int, epochs: int
+) -> tuple[dict[str, np.ndarray], int]:
     """Train the node's head on fixed features, then the shared body; return the body and the samples it has seen."""
     model, config, data = node.model, node.config, node.data.train
     model.body.load_state_dict({key: torch.from_numpy(array) for key, array in shared.items()}, strict=False)
     model.body.eval()
-    optimizer = torch.optim.Adam(model.head.parameters(), lr=config.learning_rate, fused=True)
+    optimizer, next_optimizer = optimizers
     order = generator(config.seed, node.client_id, round, "head")
     for rows in draw_batches(order, len(data), config.batch_size, epochs=epochs, batches=0):
         optimizer.zero_grad()
         functional.cross_entropy(model.head(model.body(data.batch(rows)[0]).detach()), data.labels[rows]).backward()
         optimizer.step()
     model.body.train()
-    optimizer = torch.optim.Adam(model.body.parameters(), lr=config.learning_rate, fused=True)
+    optimizer = next_optimizer
     order = generator(config.seed, node.client_id, round, "batches")
     with seeded(config.seed, node.client_id, round, "train"):
         for rows in draw_batches(order, len(data), config.batch_size, epochs=1, batches=0):

@@ -301,8 +301,8 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
 
 
 def test_beta_1_is_federated_averaging_of_memes(make_config, run_federation, tmp_path):
-    """To the bit: batch norm and dropout in the meme, none in the own models. FedAvg weighs by the samples trained on,
-    which are equal here: 3 batches of 20 each.
+    """To the bit: batch norm and dropout in the meme, none in the own models. FedAvg weighs by the training samples,
+    which are equal here: of 899 and 898 samples, a quarter and a tenth held out leave 584 each.
     """
     found = {}
     for name, keys in {
@@ -310,7 +310,8 @@ def test_beta_1_is_federated_averaging_of_memes(make_config, run_federation, tmp
         "beta 1": {"algorithm": "fml", "fml.meme": NORMED, "fml.beta": 1.0},
         "beta 0.5": {"algorithm": "fml", "fml.meme": NORMED, "fml.beta": 0.5},
     }.items():
-        run = run_federation(make_config(rounds=3, partition="classes:4", output_dir=str(tmp_path / name), **keys))
+        run = run_federation(make_config(rounds=3, test_fraction=0.25, output_dir=str(tmp_path / name), **keys))
+        assert [one["train"] for one in loads((run / "clients.json").read_text())] == [584, 584]
         found[name] = load_file(run / SERVER_STATE_FILE), [entry["global_accuracy"] for entry in entries(run)]
     weights, measured = found["fedavg"]
     same, counters = found["beta 1"][0], ["body.2.num_batches_tracked"]

@@ -31,7 +31,7 @@ def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):
                 loss.backward()
                 optimizer.step()
                 losses.append(loss.item())
-        assert samples == 3 * config.batch_size
+        assert (samples, metrics["samples-seen"]) == (len(node.data.train), 3 * config.batch_size)
         assert abs(metrics["train-loss"] - sum(losses) / 3) < 1e-6
     for key, tensor in by_hand.model.state_dict().items():
         assert torch.equal(node.model.state_dict()[key], tensor), key

@@ -17,7 +17,7 @@ from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, median_scaled
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.samples import stored
 from hetfl_flwr.wire.spec import Dim, PayloadSpec, row_numbers
 
@@ -112,7 +112,7 @@ class AligningClient(KnowledgeClient):
             return Terms(private, eta * (1 - similarity))
 
         samples, mean_loss = self.train(self.batches(round), loss, optimizer)
-        metrics: Metrics = {EXAMPLES: samples, "train-loss": mean_loss, "eta": eta}
+        metrics: Metrics = {SEEN: samples, "train-loss": mean_loss, "eta": eta}
         return metrics | ({"cka": float(torch.stack(measured).mean())} if measured else {})
 
     def in_units(self, representations: Tensor) -> Tensor:

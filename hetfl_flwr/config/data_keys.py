@@ -169,6 +169,13 @@ class DataKeys(Keys):
             "test images."
         ),
     ] = False
+    rotation: Annotated[
+        Literal["clockwise", "counter-clockwise"],
+        Field(
+            description="Which way the images of rotated-NAME are rotated: clockwise (the text of Li et al., FedH2L) "
+            "or counter-clockwise (what torchvision's rotate does with an angle above 0)."
+        ),
+    ] = "clockwise"
     iid_evaluation: Annotated[
         bool,
         Field(
@@ -177,11 +184,12 @@ class DataKeys(Keys):
         ),
     ] = False
     normalize: Annotated[
-        Literal["mean-image", "standard", "imagenet", "none"],
+        Literal["mean-image", "mean-training-image", "standard", "imagenet", "none"],
         Field(
-            description="mean-image: subtract the mean training image; scale a table's columns to mean 0 and standard "
-            "deviation 1 on the client's training samples. standard: images with mean 0 and standard deviation 1 in "
-            "each colour over the training split; tables as with mean-image. imagenet: scale images as ImageNet "
+            description="mean-image: subtract the mean image of the training split; scale a table's columns to mean 0 "
+            "and standard deviation 1 on the client's training samples. mean-training-image: likewise, but the mean is "
+            "of the images that clients train on, without those that they test on. standard: images with mean 0 and "
+            "standard deviation 1 in each colour over the training split. imagenet: scale images as ImageNet "
             "weights (pretrained) expect. none: scale images to [0, 1], leave tables unchanged."
         ),
     ] = "mean-image"

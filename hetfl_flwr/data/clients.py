@@ -20,6 +20,7 @@ from hetfl_flwr.data.domains import (
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.rotation import Rotation
 from hetfl_flwr.data.samples import Arrays, ClientData, Samples
 from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
 from hetfl_flwr.errors import ConfigError
@@ -64,12 +65,16 @@ class Split:
     shared_split : bool
         Whether all domains share out and cut their rows by the same draw: then an image that one domain of a rotated
         family tests on is a training image in none. By default each domain draws its own split.
+    rotation : {"clockwise", "counter-clockwise"}
+        Which way the images of a rotated family are rotated; no meaning for other data sets.
     iid_evaluation : bool
         Whether validation and test samples are taken from the pool first and spread evenly by chance, so that they have
         all classes in the pool's proportions; ``partition`` then splits the rest, for training.
-    normalize : {"mean-image", "standard", "imagenet", "none"}
+    normalize : {"mean-image", "mean-training-image", "standard", "imagenet", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
         together; the numbers of a table with mean 0 and standard deviation 1 over the client's own training rows.
+        With ``test_set = "client"`` the training split has the clients' validation and test images in it.
+        "mean-training-image": the mean is of the images that any client trains on, so of none that is tested on.
         "standard": images with mean 0 and standard deviation 1 in each colour over the training split, of all domains
         of a rotated family together; tables as above. "imagenet": images as torchvision's pretrained networks expect
         them.
@@ -93,8 +98,9 @@ class Split:
     public_fraction: float = 0.1
     half_data_fraction: float = 0.0
     shared_split: bool = False
+    rotation: Rotation = "clockwise"
     iid_evaluation: bool = False
-    normalize: Literal["mean-image", "standard", "imagenet", "none"] = "mean-image"
+    normalize: Literal["mean-image", "mean-training-image", "standard", "imagenet", "none"] = "mean-image"
 
     def __post_init__(self) -> None:
         """Check the fractions."""
@@ -148,7 +154,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         seats.check_even()
     index, position = seats.of(client)
     number, first = _family_of(families, index)
-    family = family_arrays(families[number], split.seed, split.test_set == "global")
+    family = family_arrays(families[number], split.seed, split.test_set == "global", split.rotation)
     _check_family(families[number].called, family[0], split)
     domains = {
         other: _Domain(
@@ -177,7 +183,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
         family = _own_tables(family, columns, index - first, train, split.normalize)
     elif family[0].spec.is_image and split.normalize != "none":
-        family = NORMALISED[split.normalize](family)
+        family = _scaled_images(family, split.normalize, [domains.get(first + number) for number in range(len(family))])
     source = family[index - first]
     others = [other for other in domains if other != index and len(families) == 1]
     return ClientData(
@@ -192,10 +198,10 @@ def load_client_data(split: Split, client: int) -> ClientData:
     )
 
 
-NORMALISED = {"mean-image": centred, "standard": standardised_colours, "imagenet": scaled_as_imagenet}
-"""How images are normalised, by the value of ``normalize``."""
+WHOLE_SPLIT = {"mean-image": centred, "standard": standardised_colours, "imagenet": scaled_as_imagenet}
+"""Ways to scale images, by the value of ``normalize``, that do not depend on which rows clients train on."""
 
-TEST, VALIDATION = 0, 1
+TEST, VALIDATION, TRAIN = 0, 1, 2
 """Parts that `_Domain.cut` gives."""
 
 
@@ -271,11 +277,23 @@ def _test_split(arrays: Arrays) -> Tensor:
 
 @cache
 def _held_of_all(domain: _Domain, part: int) -> Tensor:
-    """Return the test or the validation rows of all clients of a domain, ascending."""
+    """Return one part of the rows of all clients of a domain, ascending."""
     if part == TEST and domain.test is None:
         return _test_split(domain.arrays)
     rows = [domain.cut(position)[part].numpy() for position in range(domain.clients)]
     return torch.from_numpy(np.unique(np.concatenate(rows)))
+
+
+@cache
+def _no_rows() -> Tensor:
+    return torch.arange(0)
+
+
+def _scaled_images(family: tuple[Arrays, ...], normalize: str, domains: Sequence[_Domain | None]) -> tuple[Arrays, ...]:
+    """Return the domains of a family of images, scaled as asked for; None stands for a domain without clients."""
+    if normalize in WHOLE_SPLIT:
+        return WHOLE_SPLIT[normalize](family)
+    return centred(family, tuple(_held_of_all(one, TRAIN) if one else _no_rows() for one in domains))
 
 
 def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
@@ -15,7 +16,7 @@ from hetfl_flwr.data.hub import Kind, Source, open_source
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, class_names, declared, read_codes
 from hetfl_flwr.data.reading import Reading
-from hetfl_flwr.data.rotation import ANGLES, rotated
+from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.samples import Arrays, DataSpec
 from hetfl_flwr.data.tables import read_table
 from hetfl_flwr.data.texts import read_texts
@@ -227,7 +228,7 @@ def _kind(family: Family) -> Kind:
 
 
 @cache
-def family_arrays(family: Family, seed: int, with_test: bool) -> tuple[Arrays, ...]:
+def family_arrays(family: Family, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
     """Return the arrays of a family's domains; equal arguments return the same copy.
 
     Parameters
@@ -238,6 +239,8 @@ def family_arrays(family: Family, seed: int, with_test: bool) -> tuple[Arrays, .
         The run's seed, 0 or more, by which the images of a rotated family are drawn.
     with_test : bool
         Whether the data set's own test split is wanted; an ordinary data set comes with it in any case.
+    rotation : {"clockwise", "counter-clockwise"}
+        Which way the images of a rotated family are rotated.
 
     Raises
     ------
@@ -248,13 +251,26 @@ def family_arrays(family: Family, seed: int, with_test: bool) -> tuple[Arrays, .
     if not family.is_rotated:
         return arrays
     _check_rotated(family, arrays[0].spec)
-    return rotated(arrays[0], seed, with_test)
+    return rotated(arrays[0], seed, with_test, rotation)
 
 
 @cache
-def centred(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, not copied, with one centre for all: their mean training image."""
-    mean = np.mean([_mean_image(arrays) for arrays in domains], axis=0)
+def centred(domains: tuple[Arrays, ...], rows: tuple[Tensor, ...] = ()) -> tuple[Arrays, ...]:
+    """Return the domains of a family of images, not copied, with one centre for all: their mean image.
+
+    Parameters
+    ----------
+    domains : tuple of Arrays
+        The domains, each of which counts alike.
+    rows : tuple of Tensor
+        (N,) int64 for each domain, whose images the mean is of; a domain of no rows does not count. Empty: the rows of
+        the training splits.
+    """
+    if rows:
+        means = [_mean_image(arrays, some) for arrays, some in zip(domains, rows, strict=True) if len(some)]
+    else:
+        means = [_mean_image(arrays, slice(arrays.train_rows)) for arrays in domains]
+    mean = np.mean(means, axis=0)
     centre = torch.from_numpy(mean.astype(np.float32))
     return tuple(replace(arrays, centre=centre) for arrays in domains)
 
@@ -297,8 +313,8 @@ def scaled_as_imagenet(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
     return tuple(replace(arrays, peak=arrays.peak * deviation, centre=centre) for arrays in domains)
 
 
-def _mean_image(arrays: Arrays) -> npt.NDArray[np.float64]:
-    mean: npt.NDArray[np.float64] = arrays.inputs[: arrays.train_rows].numpy().mean(axis=0, dtype=np.float64)
+def _mean_image(arrays: Arrays, rows: Tensor | slice) -> npt.NDArray[np.float64]:
+    mean: npt.NDArray[np.float64] = arrays.inputs[rows].numpy().mean(axis=0, dtype=np.float64)
     return mean / float(arrays.peak)
 
 

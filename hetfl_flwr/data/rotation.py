@@ -5,6 +5,7 @@ Rotated MNIST as FedH2L uses it: Li et al., "FedH2L: Federated Learning with Mod
 """
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,11 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.seeding import generator
 
 ANGLES = (0, 20, 40, 60)
-"""Degrees clockwise of the four domains."""
+"""Degrees of the four domains, in the direction of the `Rotation`."""
+
+Rotation = Literal["clockwise", "counter-clockwise"]
+"""Which way images are rotated. The paper's text says clockwise; an angle above 0 of torchvision's ``rotate``, which
+its authors may have called with 20, 40 and 60, is counter-clockwise."""
 
 IMAGES_A_CLASS = 100
 """Images that are drawn of each class."""
@@ -29,7 +34,7 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     images : Tensor
         (N, channels, height, width) uint8.
     degrees : float
-        How far; 0 returns equal images.
+        How far; 0 returns equal images, a number below 0 rotates counter-clockwise.
 
     Returns
     -------
@@ -48,7 +53,7 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     return rotate(images, -degrees, interpolation=InterpolationMode.BILINEAR)
 
 
-def rotated(base: Arrays, seed: int, with_test: bool) -> tuple[Arrays, ...]:
+def rotated(base: Arrays, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
     """Return the domains of a rotated family: the same rows in each, rotated by its angle.
 
     Parameters
@@ -60,12 +65,15 @@ def rotated(base: Arrays, seed: int, with_test: bool) -> tuple[Arrays, ...]:
         The run's seed, 0 or more, by which they are drawn.
     with_test : bool
         Whether the whole test split comes with them.
+    rotation : {"clockwise", "counter-clockwise"}
+        Which way they are rotated.
     """
+    sign = 1 if rotation == "clockwise" else -1
     drawn = torch.from_numpy(_drawn(base.labels[: base.train_rows].numpy(), seed))
     rows = torch.cat([drawn, torch.arange(base.train_rows, len(base.labels))]) if with_test else drawn
     owners = None if base.owners is None else base.owners[rows]
     some = replace(base, inputs=base.inputs[rows], labels=base.labels[rows], train_rows=len(drawn), owners=owners)
-    return tuple(replace(some, inputs=rotate(some.inputs, degrees)) for degrees in ANGLES)
+    return tuple(replace(some, inputs=rotate(some.inputs, sign * degrees)) for degrees in ANGLES)
 
 
 def _drawn(labels: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:

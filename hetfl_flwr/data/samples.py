@@ -424,6 +424,11 @@ class ClientData:
         """The training samples that may be shown to others: the first ``public_rows`` of ``train``."""
         return self.train.first(self.public_rows)
 
+    @property
+    def private(self) -> Samples:
+        """The training samples that are never shown to others: all but the public ones."""
+        return Samples(self.train.arrays, self.train.rows[self.public_rows :])
+
     def to(self, device: torch.device) -> "ClientData":
         """Return the same data with all samples on a device."""
         return replace(

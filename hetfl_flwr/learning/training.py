@@ -93,22 +93,6 @@ def draw_epochs(
         left -= len(cuts)
 
 
-def most_samples(config: RunConfig, samples: int, times: int = 1) -> int:
-    """Return the most samples that `draw_epochs` draws in a round.
-
-    Parameters
-    ----------
-    config : RunConfig
-        ``local-batches``, ``local-epochs`` and ``batch-size``.
-    samples : int
-        Number of training samples.
-    times : int
-        How many times the local work of the run config.
-    """
-    batches = config.local_batches * times
-    return batches * min(samples, config.batch_size + 1) if batches else config.local_epochs * times * samples
-
-
 def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int) -> Iterator[Tensor]:
     """Yield the same mini-batches as `draw_epochs`, one after the other."""
     return chain.from_iterable(draw_epochs(rng, samples, size, epochs=epochs, batches=batches))

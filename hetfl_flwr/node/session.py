@@ -52,7 +52,7 @@ class Session:
     def fit(
         self, client: FederatedClient, parameters: list[NDArray[Any]], round: int
     ) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Let a client learn for one round; return its upload, the samples trained on, and its other metrics."""
+        """Let a client learn for one round; return its upload, its number of samples, and its other metrics."""
         node = self._node
         download = client.download_spec().check(parameters, "server")
         self.restore(client)
@@ -63,7 +63,7 @@ class Session:
             upload, metrics = client.learn(download, round)
         checked = client.upload_spec().check_named(upload, str(node))
         self.save(client, round)
-        return list(checked.values()), int(metrics.pop(EXAMPLES)), metrics
+        return list(checked.values()), int(metrics.pop(EXAMPLES, len(node.data.train))), metrics
 
     def evaluate(
         self, client: FederatedClient, parameters: list[NDArray[Any]], round: int | None

@@ -8,7 +8,12 @@ ARRAYS, CONFIG, METRICS, ROUND = "arrays", "config", "metrics", "server-round"
 """Names of records and keys in messages: those of Flower's own strategies."""
 
 EXAMPLES = "num-examples"
-"""Key of a client's metrics that says how many samples it has trained on, or been measured on; as in Flower's own."""
+"""Key of a client's metrics that says how many training samples it has, or was measured on; as in Flower's own.
+
+It is n_k of McMahan et al. 2017, by which weights are averaged, however many of them a round's batches hold."""
+
+SEEN = "samples-seen"
+"""Key of a client's metrics that says how many samples it has trained on in a round, repeats included."""
 
 MEMBER = "member"
 """Name of the record in which a client registers."""

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from hetfl_flwr import EXAMPLES, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms, to_numpy
+from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms, to_numpy
 
 from .strategy import downloaded, uploaded
 
@@ -63,7 +63,7 @@ class SkeletonClient(KnowledgeClient):
 
         # The upload goes here: now the mean logits of each class, as they were in training.
         upload = {"logits": to_numpy(sums / counts.clamp(min=1)[:, None]), "counts": to_numpy(counts)}
-        return upload, {EXAMPLES: samples, "train-loss": mean_loss}
+        return upload, {SEEN: samples, "train-loss": mean_loss}
 
     # To measure something other than the own model, override `assess`. What it needs of the server is declared in
     # `assess_spec`, and sent by the server side's `assess_download_for`.

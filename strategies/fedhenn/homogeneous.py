@@ -17,7 +17,7 @@ from strategies.weights import WeightStrategy
 class FedHeNNHomogeneous(WeightStrategy):
     """Averages the weights of like models, and draws the samples whose kernels clients hold to the global model's.
 
-    Eq. (4): the mean of the clients' weights by their numbers of samples, as in FedAvg.
+    Eq. (4): the mean of the clients' weights by their numbers of training samples, as in FedAvg.
 
     Wire   down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R
            up: the weights

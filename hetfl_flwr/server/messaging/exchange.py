@@ -16,7 +16,7 @@ from hetfl_flwr.server.messaging.guard import Sizes
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.text import LONGEST_NAME, brief, printable
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, STAGES
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN, STAGES
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
@@ -70,7 +70,7 @@ class Upload:
     arrays : mapping of str to array
         What it has learnt, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
     samples : int
-        How many samples it has trained on.
+        How many training samples it has, however many of them it saw in the round.
     """
 
     client_id: int
@@ -106,8 +106,13 @@ class Reply:
 
     @property
     def samples(self) -> int:
-        """How many samples it has trained or measured on."""
+        """How many training samples it has, or it has measured on."""
         return int(self.metrics[EXAMPLES])
+
+    @property
+    def seen(self) -> int:
+        """How many samples it has trained on, repeats included."""
+        return int(self.metrics.get(SEEN, self.samples))
 
     @property
     def upload(self) -> Upload:
@@ -357,10 +362,16 @@ def _check_metrics(metrics: Mapping[str, object], member: Member, most: int) -> 
             raise PayloadError(f"{member}: metric '{name}' is {brief(value)}, expected a finite number")
         if name in FRACTIONS and not 0 <= value <= 1:
             raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a fraction from 0 to 1")
-    examples = metrics.get(EXAMPLES)
-    if not isinstance(examples, int) or not 0 <= examples <= MOST_SAMPLES:
-        raise PayloadError(f"{member}: metric '{EXAMPLES}' is {brief(examples)}, expected a number of samples")
+    _check_samples(SEEN, metrics.get(SEEN, 0), member)
+    examples = _check_samples(EXAMPLES, metrics.get(EXAMPLES), member)
     if examples > most:
         raise PayloadError(
-            f"{member}: metric '{EXAMPLES}' is {examples}, expected at most {most} of the samples it is registered with"
+            f"{member}: metric '{EXAMPLES}' is {examples}, expected at most {most}, the samples it is registered with"
         )
+
+
+def _check_samples(name: str, number: object, member: Member) -> int:
+    """Return a number of samples that a client says."""
+    if not isinstance(number, int) or not 0 <= number <= MOST_SAMPLES:
+        raise PayloadError(f"{member}: metric '{name}' is {brief(number)}, expected a number of samples")
+    return number

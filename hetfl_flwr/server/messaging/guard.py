@@ -241,7 +241,7 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
     spec : PayloadSpec
         The upload's declaration.
     samples : int
-        How many samples the client has trained on.
+        How many samples the client has trained on, repeats included.
     """
     sizes = {}
     for one in spec.arrays:

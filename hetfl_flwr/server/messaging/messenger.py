@@ -163,7 +163,7 @@ class Messenger:
         spec, half = expected.uploads(member) if expected.uploads else None, self.config.half
         reply = read(message, sent, member, spec, member.rows if sent.is_evaluation else most, half=half)
         if sent.is_training and spec is not None:
-            result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, reply.samples)
+            result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, reply.seen)
         return kept(reply, expected, half=half)
 
     def push(self, messages: Sequence[Message]) -> None:
