@@ -146,7 +146,7 @@ def test_the_roster_is_ordered_by_partition_whatever_the_node_ids():
 
 def test_the_answer_to_the_register_comes_back_as_it_was():
     here = member(1, model="fedhe:5", shape=(3, 32, 32), weights="abc")
-    assert list(federation_of(here).roster) == [here]
+    assert list(federation_of(here, clients=2, start_clients=1).roster) == [here]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ ENGINES = pytest.mark.parametrize("engine", ["local", "deployment"])
 
 @ENGINES
 def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten(engine):
-    federation = federation_of(member(0), member(1), engine=engine)
+    federation = federation_of(member(0), member(1), engine=engine, clients=3, start_clients=2)
     del federation.grid.members[100]
     federation.grid.members[98] = member(2)
     called = len(federation.grid.pushed)

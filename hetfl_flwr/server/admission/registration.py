@@ -65,6 +65,8 @@ class Registration:
         self._keys = keys
         self._origin = origin
         self._own = own
+        self._bound = 0 if own or keys else config.clients
+        self._number_of: dict[int, int] = {}
         self._noted: list[Failure] = []
         self._next_look = 0.0
         self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout, messenger.busy)
@@ -93,9 +95,11 @@ class Registration:
         listed = self._keys.clients if self._keys else ()
         start = Start(self.config, self.roster, fixed=self._own, listed=listed)
         self._wait(start)
+        self._leave_out_strangers(start)
         start.check_enough()
         if check is not None:
             self._settle(check, start)
+        self._number_of = {member.node: member.client_id for member in self.roster}
         self._noted += start.failures
         for member, announced in start.disagreeing():
             self._note(member, f"says that there are {member.clients} clients, most say {announced}")
@@ -146,6 +150,16 @@ class Registration:
                 start.refuse(refusal)
             if time.monotonic() > deadline:
                 break
+
+    def _leave_out_strangers(self, start: Start) -> None:
+        """Settle how many clients a deployment has where the operator does not say it, and leave out all beyond."""
+        if self._own or self._keys or self._bound:
+            return
+        self._bound = start.bound
+        for member in list(self.roster):
+            if member.client_id >= self._bound:
+                self.roster.remove(member.node)
+                start.refuse(Refusal(Failure(-1, REGISTRATION, _beyond(member, self._bound), member.node)))
 
     def _settle(self, check: Check, start: Start) -> None:
         """Set aside, in a deployment, those with whom the algorithm cannot work beside most of the others.
@@ -267,6 +281,8 @@ class Registration:
         except FederationError as error:
             return Refusal(Failure(presence.client_id, REGISTRATION, str(error), node), member)
         self._attendance.remember(node, presence)
+        if self._number_of:
+            self._number_of[node] = member.client_id
         return None
 
     def _identified(self, node: int, reply: Message | str, presence: Presence) -> Member:
@@ -275,7 +291,9 @@ class Registration:
         Raises
         ------
         FederationError
-            It cannot be read, its key is another client's, or its state is of a round that is far from being reached.
+            It cannot be read, its key is another client's, there is no client of its number, it has been another client
+            in this run, its state is of a round that is far from being reached, or its client has shared another number
+            of public samples before.
         """
         member = _member(reply, node, own=self._own)
         latest = max([self._origin.sent if self._origin else 0, *self.roster.trained.values()])
@@ -285,6 +303,20 @@ class Registration:
             raise FederationError(
                 f"node {node}: says that it is client {member.client_id}, "
                 f"but its key is that of client {presence.client_id} in node-keys"
+            )
+        if self._bound and member.client_id >= self._bound:
+            raise FederationError(_beyond(member, self._bound))
+        before = self._number_of.get(node, member.client_id)
+        if member.client_id != before:
+            raise FederationError(
+                f"node {node}: says that it is client {member.client_id}, but in this run it has been client {before}"
+            )
+        shared = self.roster.shared_rows(member)
+        if member.public != shared:
+            raise FederationError(
+                f"node {node}: says that client {member.client_id} has {member.public} public samples, but it has "
+                f"shared {shared} in this run: start it with the data, the seed and the public-fraction that it had; "
+                "if another node has taken its number, list its key in node-keys and begin a new run"
             )
         return member
 
@@ -360,4 +392,14 @@ def _member(reply: Message | str, node: int, *, own: bool) -> Member:
         prefix = f"node {node}: "
         line = reason(reply.error, f"node {node}").removeprefix(prefix)
         raise FederationError(line if own and line.startswith("client ") else prefix + line)
+    said = reply.metadata.src_node_id
+    if said != node:
+        raise FederationError(f"node {node}: a reply of node {said}, expected node {node}")
     return Member.from_reply(reply)
+
+
+def _beyond(member: Member, clients: int) -> str:
+    return (
+        f"node {member.node}: says that it is client {member.client_id}, but there are {clients} clients, with numbers "
+        "from 0: see partition-id and clients"
+    )

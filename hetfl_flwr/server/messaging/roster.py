@@ -258,6 +258,11 @@ class Roster:
             del self._nodes[member.client_id]
             self._ordered = None
 
+    def shared_rows(self, member: Member) -> int:
+        """Return how many public samples everybody knows of a client; before it has shared them, those that it has."""
+        held = self.public_samples.get(member.client_id)
+        return member.public if held is None else len(held["inputs"])
+
     def majority(self, check: Callable[["Roster"], object]) -> list[Member]:
         """Return those, more than half of the members, who get on with one another; nobody where there are none such.
 
