@@ -722,6 +722,23 @@ def test_numbers_that_no_client_has_are_refused_by_name_at_the_start_and_later(c
     assert clock.now == 0
 
 
+@pytest.mark.parametrize("clients", [1, 3])
+def test_who_joins_must_fit_those_with_whom_the_run_began_also_when_none_of_them_is_here(clock, clients):
+    """Another node that does not fit is no federation of its own, and those with whom it began are welcome again."""
+    post = post_of(*honest(clients))
+    federation = started(post, same_classes, clients=clients)
+    began, post.members = post.members, {7: member(0, node=7, classes=3)}
+    federation.welcome(same_classes)
+    assert [failure.reason for failure in federation.welcome(same_classes)] == [
+        "the clients must have the same number of classes: client 0 (mlp) has 2, client 0 (mlp) has 3"
+    ]
+    assert client_ids(federation.roster) == []
+    post.members = began
+    federation.welcome(same_classes)
+    assert federation.welcome(same_classes) == []
+    assert client_ids(federation.roster) == list(range(clients))
+
+
 def test_a_node_is_one_client_for_a_whole_run(clock):
     """It leaves, and comes back with a number that is free; its own is free for it and for others."""
     post = post_of(*honest(2))

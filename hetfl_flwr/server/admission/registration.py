@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from logging import INFO, WARNING
 
 from flwr.app import Message
@@ -67,6 +68,7 @@ class Registration:
         self._own = own
         self._bound = 0 if own or keys else config.clients
         self._number_of: dict[int, int] = {}
+        self._founders: list[Member] = []
         self._noted: list[Failure] = []
         self._next_look = 0.0
         self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout, messenger.busy)
@@ -99,7 +101,8 @@ class Registration:
         start.check_enough()
         if check is not None:
             self._settle(check, start)
-        self._number_of = {member.node: member.client_id for member in self.roster}
+        self._founders = list(self.roster)
+        self._number_of = {member.node: member.client_id for member in self._founders}
         self._noted += start.failures
         for member, announced in start.disagreeing():
             self._note(member, f"says that there are {member.clients} clients, most say {announced}")
@@ -281,7 +284,7 @@ class Registration:
         except FederationError as error:
             return Refusal(Failure(presence.client_id, REGISTRATION, str(error), node), member)
         self._attendance.remember(node, presence)
-        if self._number_of:
+        if self._founders:
             self._number_of[node] = member.client_id
         return None
 
@@ -330,11 +333,16 @@ class Registration:
             )
 
     def _fit(self, member: Member, check: Check | None) -> None:
-        """Put a client on the roster, unless its number is taken or it does not fit there."""
+        """Put a client on the roster, unless its number is taken or it does not fit there.
+
+        Once the run has begun, it has to fit those with whom it began, too, whether they are here or not: what the
+        server knows is of their kind.
+        """
         self.roster.add(member)
         try:
             if check is not None:
                 check(self.roster)
+                check(Roster([*self._founders, replace(member, node=-1)]))  # a founder's node may have come back as it
         except FederationError:
             self.roster.remove(member.node)
             raise
