@@ -416,6 +416,29 @@ def test_without_a_majority_or_with_too_few_left_or_all_the_users_own_it_is_an_e
     assert refusal(FederationError, started, post_of(*members, engine=engine), same_classes, **keys) == ERROR
 
 
+@pytest.mark.parametrize("liars", [1, 2])
+@pytest.mark.parametrize("keys", [{"start_clients": 3}, {"start_clients": 3, "clients": 6}])
+def test_where_too_few_get_on_others_are_waited_for(clock, caplog, liars, keys):
+    """Of the first three one or two do not fit: the run begins as soon as three have come that do."""
+    come = [member(k, clients=6, classes=3 if k < liars else 2) for k in range(6)]
+    post = post_of(*come[:3])
+    for late in come[3:]:
+        clock.events[20.0 * late.client_id - 40] = lambda late=late: post.members.update({late.node: late})
+    federation = started(post, same_classes, **keys)
+    assert client_ids(federation.roster) == list(range(liars, liars + 3))
+    assert 20 * liars <= clock.now < 20 * liars + 1
+    assert [failure.client_id for failure in federation.notes()] == list(range(liars))
+    assert sum(line.startswith("too few clients get on to begin; waiting for others: ") for line in caplog.messages) > 0
+
+
+def test_where_a_number_is_taken_by_one_that_does_not_fit_the_honest_client_is_waited_for(clock):
+    post = post_of(member(0, clients=4, node=7, classes=3), *honest(4)[1:])
+    clock.events[20.0] = lambda: post.members.update({100: member(0, clients=4)})
+    federation = started(post, same_classes, clients=4, min_clients=4)
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 99), (2, 98), (3, 97)]
+    assert 20 <= clock.now < 21
+
+
 def test_the_majority_is_of_those_who_get_on_as_a_whole():
     """Pairs get on where neither has more than 5 rows, and all together where they have 9 at most."""
 

@@ -69,6 +69,8 @@ class Registration:
         self._bound = 0 if own or keys else config.clients
         self._number_of: dict[int, int] = {}
         self._founders: list[Member] = []
+        self._compared: set[int] = set()
+        self._too_few = ""
         self._noted: list[Failure] = []
         self._next_look = 0.0
         self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout, messenger.busy)
@@ -96,7 +98,7 @@ class Registration:
         """
         listed = self._keys.clients if self._keys else ()
         start = Start(self.config, self.roster, fixed=self._own, listed=listed)
-        self._wait(start)
+        self._wait(start, check)
         self._leave_out_strangers(start)
         start.check_enough()
         if check is not None:
@@ -109,7 +111,7 @@ class Registration:
         self._name_versions(self.roster)
         self._check_origin()
 
-    def _wait(self, start: Start) -> None:
+    def _wait(self, start: Start, check: Check | None) -> None:
         """Take in nodes as they come and answer until the run may begin."""
         began = time.monotonic()
         deadline, report, pause = began + start.seconds, began, FIRST_REPORT
@@ -122,7 +124,7 @@ class Registration:
             start.check_refused()
             now, pending = time.monotonic(), len(self._attendance.asked())
             self._attendance.name_silent()
-            if start.may_begin(pending) or now > deadline or start.hopeless(pending, now):
+            if self._may_begin(check, start, pending) or now > deadline or start.hopeless(pending, now):
                 break
             if now >= report:
                 log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(pending), deadline - now)
@@ -164,6 +166,33 @@ class Registration:
                 self.roster.remove(member.node)
                 start.refuse(Refusal(Failure(-1, REGISTRATION, _beyond(member, self._bound), member.node)))
 
+    def _may_begin(self, check: Check | None, start: Start, pending: int) -> bool:
+        """Say whether there is nobody left to wait for.
+
+        Where too few of those who are here get on, more may come: one whose number has been taken, too.
+        """
+        if not start.may_begin(pending):
+            return False
+        if check is None or start.fixed:
+            return True
+        here = {member.node for member in self.roster} | start.refused.keys()
+        if here != self._compared:
+            self._compared = here
+            self._too_few = self._too_few_get_on(check, start)
+            if self._too_few:
+                log(WARNING, "too few clients get on to begin; waiting for others: %s", self._too_few)
+        return not self._too_few
+
+    def _too_few_get_on(self, check: Check, start: Start) -> str:
+        """Return why the run cannot begin with those who are here; nothing where it can."""
+        try:
+            check(self.roster)
+        except FederationError as error:
+            agreed = len(self._agreed(check, start)[0])
+            hopeless = not agreed and start.complete  # nobody is outvoted by who comes for a number that is taken
+            return str(error) if agreed < max(start.fewest, 1) and not hopeless else ""
+        return ""
+
     def _settle(self, check: Check, start: Start) -> None:
         """Set aside, in a deployment, those with whom the algorithm cannot work beside most of the others.
 
@@ -178,33 +207,39 @@ class Registration:
         try:
             check(self.roster)
         except FederationError:
-            majority = [] if start.fixed else Roster(start.voters).majority(check)
-            if not majority:
+            agreed, odd = self._agreed(check, start)
+            if not len(agreed) or len(agreed) < start.fewest:
                 raise
-            nodes = {member.node for member in majority}
-            odd = [member for member in self.roster if member.node not in nodes]
-            for member in odd:
-                self.roster.remove(member.node)
-            self._take_in_fitting(odd, check, start, self._fit)
-            self._take_in_fitting(start.rivals, check, start, self._take_in)
-            if len(self.roster) < start.fewest:
-                raise
-
-    def _take_in_fitting(
-        self, members: Iterable[Member], check: Check, start: Start, take_in: Callable[[Member, Check], object]
-    ) -> None:
-        """Take in those whose number is free and with whom the algorithm can work, too; the others are left out."""
-        taken = {member.client_id for member in self.roster}
-        for member in members:
-            if member.client_id in taken:
-                continue
-            start.refused.pop(member.node, None)
-            try:
-                take_in(member, check)
-                taken.add(member.client_id)
-            except FederationError as error:
-                self._note(member, f"left out, for most clients agree without it: {error}")
+            for member in list(self.roster):
+                if member.node not in agreed:
+                    self.roster.remove(member.node)
+            for member in agreed:
+                start.refused.pop(member.node, None)
+                if member.node not in self.roster:
+                    self._take_in(member, check)
+            for member, why in odd:
+                start.refused.pop(member.node, None)
+                self._note(member, f"left out, for most clients agree without it: {why}")
                 log(WARNING, "not taken in: %s", self._noted[-1].reason)
+
+    def _agreed(self, check: Check, start: Start) -> tuple[Roster, list[tuple[Member, str]]]:
+        """Return a majority of those who are here, and whoever fits it; and those who do not, with the reasons.
+
+        Who was refused since its number is taken is neither where that is still so.
+        """
+        agreed = Roster([] if start.fixed else Roster(start.voters).majority(check))
+        odd: list[tuple[Member, str]] = []
+        others = [member for member in self.roster if member.node not in agreed]
+        for member in [*others, *start.rivals] if len(agreed) else []:
+            if any(member.client_id == one.client_id for one in agreed):
+                continue
+            agreed.add(member)
+            try:
+                check(agreed)
+            except FederationError as error:
+                agreed.remove(member.node)
+                odd.append((member, str(error)))
+        return agreed, odd
 
     def notes(self) -> list[Failure]:
         """Return what has been noticed about clients since the last call."""

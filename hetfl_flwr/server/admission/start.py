@@ -132,7 +132,12 @@ class Start:
             return True
         if self.config.clients:
             return len(here) >= self.config.clients
-        return bool(self._numbers) and (here | self._failed()).issuperset(self._numbers)
+        return self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether all clients that there are to be are here, or cannot take part."""
+        return self.fixed or (bool(self._numbers) and (self._here() | self._failed()).issuperset(self._numbers))
 
     def hopeless(self, pending: int, now: float) -> bool:
         """Say whether for `PATIENCE` seconds all that are here have been refused, as by a mistake in the run config."""
