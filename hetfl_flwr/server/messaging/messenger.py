@@ -38,15 +38,15 @@ BUSY = "still busy with an earlier message"
 """Why a node was sent nothing: it has not answered what it was sent before."""
 
 MOST_MISSED = 2
-"""Messages of one kind, one after the other, that a client may miss before nobody waits for its answers to such."""
+"""Messages of one kind, one after the other, that a client may miss before it is hardly waited for at the next."""
 
 
 class Messenger:
     """Sends messages to clients and takes in their replies. A node is sent one message at a time.
 
-    A client that has not answered its last `MOST_MISSED` messages of a kind in time is still asked, but its answer
-    counts only if it comes before the others' are in. Once it has answered within ``round-timeout`` it is waited for
-    again.
+    A client that has not answered its last `MOST_MISSED` messages of a kind in time is still asked, but waited for no
+    longer than twice the time that the others take. Once it has answered within ``round-timeout``, too late or not, it
+    is waited for again.
 
     Parameters
     ----------
@@ -225,26 +225,29 @@ class Messenger:
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
         kinds = {one.metadata.message_id: (one.metadata.dst_node_id, one.metadata.message_type) for one in free}
         unreliable = {message for message, kind in kinds.items() if self._missed[kind] >= MOST_MISSED}
-        if len(unreliable) == len(waiting):
-            unreliable = set()  # there is nobody else to wait for
-        deadline = time.monotonic() + self.config.round_timeout
-        while waiting.keys() - unreliable:
+        began = time.monotonic()
+        deadline = limit = began + self.config.round_timeout
+        while waiting:
             for reply in self.grid.pull_messages(waiting.keys()):
                 message = reply.metadata.reply_to_message_id
                 node = waiting.pop(message, None)
                 if node is not None:
                     del self._missed[kinds[message]]
                     yield node, reply
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if deadline == limit and len(unreliable) < len(kinds) and unreliable.issuperset(waiting):
+                deadline = min(limit, now + (now - began))
+            if now > deadline:
                 break
-            if waiting.keys() - unreliable:
+            if waiting:
                 self.pause()
         self.leave(waiting)
         self._missed.update(kinds[message] for message in waiting)
-        self._due |= {message: (deadline, kinds[message]) for message in unreliable & waiting.keys()}
+        self._due |= {message: (limit, kinds[message]) for message in unreliable & waiting.keys()}
         late = f"no reply within {self.config.round_timeout:g} s"
-        left = f"{late} to the last {MOST_MISSED} messages, so it is not waited for"
-        yield from ((node, left if message in unreliable else late) for message, node in waiting.items())
+        if deadline < limit:
+            late += f" to the last {MOST_MISSED} messages, and none now in twice the time that the others took"
+        yield from ((node, late) for node in waiting.values())
         yield from ((node, BUSY) for node in nodes if node in busy)
 
     def pause(self) -> None:
