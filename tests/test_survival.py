@@ -119,7 +119,7 @@ def test_nodes_that_are_killed_come_late_and_leave(tmp_path: Path) -> None:
     def trained(entry: dict[str, Any]) -> list[str]:
         return [client for client, values in entry["clients"].items() if "train-loss" in values]
 
-    lasting = {"rounds": 40, "evaluate-every": 40, "output-dir": str(run)}
+    lasting: dict[str, Value] = {"rounds": 40, "evaluate-every": 40, "output-dir": str(run)}
     with flower(tmp_path / "flower") as started:
         started.superlink()
         node(0)
