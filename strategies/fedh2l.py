@@ -100,7 +100,8 @@ class FedH2L(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect posteriors on a batch of the client's public samples, which these are, and the accuracy on them."""
-        return teaching_signal(min(self.config.batch_size, member.public), member.public, member.classes)
+        public = self.roster.shared_rows(member)
+        return teaching_signal(min(self.config.batch_size, public), public, member.classes)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Keep the signals of this round; those of the one before are done with."""

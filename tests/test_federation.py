@@ -12,7 +12,7 @@ from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.registration import _member
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging import grids
+from hetfl_flwr.server.messaging import grids, messenger
 from hetfl_flwr.server.messaging.exchange import Expected
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import Member, Roster
@@ -146,7 +146,7 @@ def test_the_roster_is_ordered_by_partition_whatever_the_node_ids():
 
 def test_the_answer_to_the_register_comes_back_as_it_was():
     here = member(1, model="fedhe:5", shape=(3, 32, 32), weights="abc")
-    assert list(federation_of(here).roster) == [here]
+    assert list(federation_of(here, clients=2, start_clients=1).roster) == [here]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ ENGINES = pytest.mark.parametrize("engine", ["local", "deployment"])
 
 @ENGINES
 def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten(engine):
-    federation = federation_of(member(0), member(1), engine=engine)
+    federation = federation_of(member(0), member(1), engine=engine, clients=3, start_clients=2)
     del federation.grid.members[100]
     federation.grid.members[98] = member(2)
     called = len(federation.grid.pushed)
@@ -607,6 +607,52 @@ def test_a_slow_node_is_sent_nothing_more_until_its_late_reply_is_in():
     back = exchange(federation)
     assert back.failures == []
     assert sorted(back.traffic) == [0, 1]
+
+
+def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_answered_in_time(monkeypatch):
+    """It is asked all the same, one message at a time, and waited for as long again as the others take, a second."""
+    federation, clock = federation_of(member(0), member(1), round_timeout=100.0), [0.0]
+    monkeypatch.setattr(messenger, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    grid, pull = federation.grid, federation.grid.pull_messages
+
+    def pulled(numbers):
+        clock[0] += 1
+        return pull(numbers)
+
+    def answer_late(seconds):
+        clock[0] += seconds
+        asked = [message for message in grid.pushed if message.metadata.dst_node_id == 99 and is_train(message)]
+        grid._replies.append(reply_with()(asked[-1]))
+
+    def takes(answer=None, kind="train"):
+        began = clock[0]
+        failures = exchange(federation, {1: answer} if answer else {}, kind=kind).failures
+        return clock[0] - began, [failure.reason.removeprefix("client 1 (mlp): ") for failure in failures]
+
+    monkeypatch.setattr(grid, "pull_messages", pulled)
+    late = "no reply within 100 s"
+    for _ in range(2):
+        assert takes(never) == (101, [late])
+        answer_late(1)
+        assert takes(kind="evaluate")[1] == []  # an answer of another kind is none to these
+    hardly = f"{late} to the last 2 messages, and none now in twice the time that the others took"
+    assert takes(never) == (3, [hardly])
+    answer_late(200)
+    assert takes(never) == (4, [hardly])
+    answer_late(50)  # in time, but the others were faster: it is waited for once more
+    assert takes(never) == (102, [late])
+    answer_late(1)
+    assert takes() == (2, [])  # faster than the others
+    assert takes(never) == (101, [late])
+
+
+def test_where_all_have_missed_two_messages_they_are_waited_for():
+    federation = federation_of(member(0))
+    for _ in range(3):
+        assert [one.reason for one in exchange(federation, {0: never}).failures] == [
+            "client 0 (mlp): no reply within 0.05 s"
+        ]
+        federation.grid._replies.append(reply_with()(federation.grid.pushed[-1]))
 
 
 def is_train(message):

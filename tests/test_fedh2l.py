@@ -375,7 +375,7 @@ def test_a_client_with_fewer_public_rows_than_a_batch_sends_all_of_them():
     assert sorted(uploaded["indices"].tolist()) == [0, 1]
     assert uploaded["posteriors"].shape == (2, 2)
     strategy = FedH2L()
-    strategy.config = client.node.config
+    strategy.config, strategy.roster = client.node.config, Roster()
     assert strategy.upload_spec(member(0, public=2, classes=2)) == client.upload_spec()
 
 
@@ -650,7 +650,7 @@ def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federati
 )
 def test_a_signal_that_makes_no_sense_is_refused(change, said, refusal):
     strategy = FedH2L()
-    strategy.config = RunConfig(batch_size=2)
+    strategy.config, strategy.roster = RunConfig(batch_size=2), Roster()
     spec = strategy.upload_spec(member(0, public=5))
     good = signal([4, 0], [[1, 0, 0], [0.5, 0.25, 0.25]], 1.0)
     spec.check_named(good, "client 0")
@@ -732,3 +732,11 @@ def test_nothing_to_learn_from_peers_is_refused(make_config, make_node, refusal)
     config = make_config(algorithm="fedh2l", **keys)
     said = refusal(ConfigError, build_client, config, make_node(config))
     assert "public-labels = false and kl = false leave nothing to learn" in said
+
+
+def test_a_client_teaches_on_the_rows_that_it_has_shared_whatever_it_says():
+    strategy = FedH2L()
+    strategy.config, strategy.roster = RunConfig(batch_size=8), roster(1, public=300, classes=2)
+    strategy.roster.public_samples = {0: {"inputs": np.zeros((4, 2), np.float32)}}
+    indices, posteriors, _ = strategy.upload_spec(next(iter(strategy.roster))).arrays
+    assert (indices.shape, indices.maximum, posteriors.shape) == ((4,), 3, (4, 2))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from math import log, sqrt
 from pathlib import Path
@@ -29,6 +30,7 @@ from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
 from hetfl_flwr.wire.spec import Arrays
@@ -861,6 +863,18 @@ def test_representations_that_are_all_zero_are_refused_by_both_sides(refusal):
     assert line == "client 0 (linear): array 'representations' is all zero"
     spec = server({0: rows_of(4)}).upload_spec(member(0))
     assert "is all zero" in refusal(PayloadError, spec.check_named, {"representations": np.zeros((4, 2), "f")}, "it")
+
+
+def test_representations_that_the_server_cannot_keep_are_refused_at_registration(refusal):
+    """512 rows of width 2^19 are 2^28 numbers; one more of either is refused. The rows are those that there can be."""
+    strategy, wide = FedHeNN(), member(1, public=600, width=2**19)
+    strategy.check(Roster([member(0), wide]))
+    said = refusal(FederationError, strategy.check, Roster([member(0), replace(wide, width=2**19 + 1)]))
+    assert said.startswith(
+        "fedhenn: the representations of client 1 (linear): 512 x 524289 are more than the 268435456"
+    )
+    FedHeNN(rad_size=600).check(Roster([member(0), replace(wide, public=500)]))
+    refusal(FederationError, FedHeNN(rad_size=600).check, Roster([member(0), wide]))
 
 
 def test_the_summary_of_the_client_is_built_from_the_config(make_config, make_node):

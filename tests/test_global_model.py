@@ -185,25 +185,24 @@ def test_an_array_of_absurd_size_is_not_made(algorithm, said, refusal):
 
 
 @pytest.mark.parametrize("algorithm", AVERAGING)
-@pytest.mark.parametrize(
-    ("lie", "why"),
-    [
-        (
-            {"weights": "0", "body": "0"},
-            "its weights differ in names, shapes or types from those of 'mlp' as the server builds it for data of "
-            "shape (1, 8, 8) and 10 classes; does it run other code?",
-        ),
-        (
-            {"parameters": 5},
-            "registered with 5 trainable parameters, but 'mlp' as the server builds it has 55210; does it run other "
-            "code?",
-        ),
-    ],
-)
-def test_what_was_built_is_held_against_what_was_registered(algorithm, lie, why, refusal):
-    """64 x 200 + 200 + 200 x 200 + 200 + 200 x 10 + 10 = 55,210."""
+def test_what_was_built_is_held_against_what_was_registered(algorithm, refusal):
+    lie = {"weights": "0", "body": "0"}
     said = refusal(FederationError, prepared, make(algorithm), client(0, **lie), client(1, **lie))
-    assert said == f"client 0 (mlp): {why}"
+    assert said == (
+        "client 0 (mlp): its weights differ in names, shapes or types from those of 'mlp' as the server builds it for "
+        "data of shape (1, 8, 8) and 10 classes; does it run other code?"
+    )
+
+
+@pytest.mark.parametrize("algorithm", sorted({*AVERAGING} - {"fedrep"}))
+def test_the_parameters_of_whole_models_are_those_that_were_registered(algorithm, refusal):
+    """64 x 200 + 200 + 200 x 200 + 200 + 200 x 10 + 10 = 55,210. With bodies nobody's parameters are looked at."""
+    liars = [client(k, parameters=5) for k in range(2)]
+    assert refusal(FederationError, prepared, make(algorithm), *liars) == (
+        "client 0 (mlp): registered with 5 trainable parameters, but 'mlp' as the server builds it has 55210; does it "
+        "run other code?"
+    )
+    assert numbers(prepared(make("fedrep"), *liars)) == 53200
 
 
 def test_of_bodies_that_are_averaged_the_heads_may_differ():
@@ -225,3 +224,26 @@ def test_built_is_what_most_clients_name(algorithm, lie):
     honest = [client(1), client(2)]
     found = prepared(make(algorithm), client(0, **lie), *honest)
     assert numbers(found) == numbers(prepared(make(algorithm), *honest))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"parameters": 1},
+        {"shape": (1, 9, 8)},
+        {"shape": HUGE},
+        {"model": "lenet5"},
+        {"classes": 100_000},
+        {"classes": 1},
+    ],
+)
+def test_of_bodies_with_unlike_heads_one_wrong_field_keeps_nobody_from_the_run(lie):
+    """Each client has other classes, so that no two have registered the same; the first one lies."""
+    clients = [client(k, spec=DataSpec((1, 8, 8), 5 + k), **(lie if k == 0 else {})) for k in range(4)]
+    assert numbers(prepared(make("fedrep"), *clients)) == 53200
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("lie", [{"parameters": 1}, {"model": "lenet5"}, {"classes": 9}])
+def test_of_two_clients_one_that_lies_keeps_nobody_from_the_run(algorithm, lie):
+    assert prepared(make(algorithm), client(0, **lie), client(1))

@@ -276,20 +276,34 @@ def test_flower_logs_no_traceback_of_an_error_that_is_one_line(make_config, run_
     assert [bool(info) for info in kept] == [False, True]
 
 
-def test_a_run_says_what_its_clients_trained_on(make_config, run_federation):
-    """As the nodes of a deployment do, the second client calls its data otherwise."""
+@pytest.mark.parametrize(
+    ("clients", "others", "configured", "said"),
+    [
+        (3, {1: "cifar10, <b>"}, "digits", "digits"),
+        (2, {1: "own"}, "digits", "digits"),
+        (3, {1: "own", 2: "own"}, "digits", "own"),
+        (2, {1: "own"}, "", "several"),
+    ],
+)
+def test_a_run_is_called_by_what_most_clients_trained_on(
+    make_config, run_federation, clients, others, configured, said
+):
+    """As the nodes of a deployment do, some call their data otherwise. Each client's own word is in clients.json."""
 
     class Deployed(LocalGrid):
+        engine = "deployment"
+
         def pull_messages(self, message_ids):
             replies = super().pull_messages(message_ids)
             for reply in replies:
-                said = reply.content.config_records.get(MEMBER) if reply.has_content() else None
-                if said and said["client_id"] == 1:
-                    said["dataset"] = "own"
+                member = reply.content.config_records.get(MEMBER) if reply.has_content() else None
+                if member:
+                    member["dataset"] = others.get(member["client_id"], "digits")
             return replies
 
-    config = make_config(rounds=1)
-    folder = run_federation(config, Deployed(config.to_flat(), 2, 7))
-    assert json.loads((folder / "summary.json").read_text())["dataset"] == "digits, own"
-    clients = json.loads((folder / "clients.json").read_text())
-    assert [client["dataset"] for client in clients] == ["digits", "own"]
+    config = make_config(rounds=1, clients=clients)
+    grid = Deployed(config.to_flat(), clients, 7)
+    folder = run_federation(config.with_values({"dataset": configured}), grid)
+    assert json.loads((folder / "summary.json").read_text())["dataset"] == said
+    told = json.loads((folder / "clients.json").read_text())
+    assert [client["dataset"] for client in told] == [others.get(k, "digits") for k in range(clients)]

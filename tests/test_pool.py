@@ -1,6 +1,7 @@
 """Public samples: collected once, brought to everyone, the same pool for all who hold it."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.roster import Roster, Sharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
-from hetfl_flwr.wire.samples import PublicIndex
+from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 
@@ -147,16 +148,16 @@ def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_conf
 
 
 class Forging(LocalGrid):
-    """Delivers one kind of reply of client 1 changed."""
+    """Delivers one kind of reply of one client changed."""
 
-    def __init__(self, config: Any, kind: str, arrays: dict[str, np.ndarray] | None) -> None:
+    def __init__(self, config: Any, kind: str, arrays: dict[str, np.ndarray] | None, client_id: int = 1) -> None:
         super().__init__(config.to_flat(), config.clients, run=7)
-        self._kind, self._arrays = kind, arrays
+        self._kind, self._arrays, self._node = kind, arrays, FIRST_NODE + client_id
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         replies = super().pull_messages(message_ids)
         for reply in replies:
-            if (reply.metadata.message_type, reply.metadata.src_node_id) == (self._kind, FIRST_NODE + 1):
+            if (reply.metadata.message_type, reply.metadata.src_node_id) == (self._kind, self._node):
                 if self._arrays is None:
                     reply.content.metric_records.clear()
                 else:
@@ -246,10 +247,43 @@ def test_sharing_is_refused_by_name_where_it_cannot_be():
         ),
         ({"dtype": "uint8"}, "client 0 (linear) has (2,) float32, client 2 (linear) has (2,) uint8"),
         ({"classes": 9}, "the same number of classes: client 0 (linear) has 3, client 2 (linear) has 9"),
+        (
+            {"public": MOST_SHARED + 1},
+            "fedmd shares at most 16777216 public samples of a client, but client 2 (linear) has 16777217: lower "
+            "public-fraction",
+        ),
     ):
         with pytest.raises(FederationError) as caught:
             Roster([member(0), member(2, **fields)]).check_sharing("fedmd")
         assert said in str(caught.value)
+    Roster([member(0), member(2, public=MOST_SHARED)]).check_sharing("fedmd")
+
+
+def test_of_a_client_no_more_rows_are_taken_than_the_others_take(make_config, make_federation, monkeypatch):
+    """Whatever an algorithm checks: who has registered more is left out, and nobody is sent what it would refuse."""
+    for module in ("node.pool", "server.sharing"):
+        monkeypatch.setattr(f"hetfl_flwr.{module}.MOST_SHARED", 60)
+    federation = make_federation(make_config(clients=3))
+    rich = next(iter(federation.roster))
+    federation.roster.remove(rich.node)
+    federation.roster.add(replace(rich, public=61))
+    inputs, labels = np.zeros((61, 1, 8, 8), np.uint8), np.zeros(61, np.int64)
+    tampered = Forging(make_config(clients=3), SHARE, {"inputs": inputs, "labels": labels}, rich.client_id)
+    federation.messenger.grid = tampered
+    shared = federation.share(Sharing())
+    assert [failure.client_id for failure in shared.failures] == [0]
+    assert list(federation.roster.public_samples) == [1, 2]
+
+
+def test_rows_are_compared_with_those_of_clients_that_are_here(make_config, make_federation):
+    federation = make_federation(make_config(clients=3, dataset="breast-cancer", models="mlp"))
+    federation.share(Sharing())
+    rows = federation.messenger.guards.rows
+    assert list(rows.newest) == [0, 1, 2]
+    gone = next(iter(federation.roster))
+    federation.roster.remove(gone.node)
+    federation.share(Sharing())
+    assert list(rows.newest) == [1, 2]
 
 
 def test_tokens_of_others_outside_the_vocabulary_are_refused_by_name(refusal):

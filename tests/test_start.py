@@ -117,7 +117,11 @@ def test_one_wrong_number_of_clients_is_named_and_costs_no_wait(clock, claim, wh
     assert client_ids(federation.roster)[:3] == [0, 1, 2]
     [failure] = federation.notes()
     assert (failure.node, failure.stage) == (wrong.node, "client registration")
-    assert failure.reason.endswith(f"says that there are {claim} clients, most say 3")
+    beyond = f"says that it is client {claim - 1}, but there are 3 clients, with numbers from 0: see partition-id and "
+    beyond += "clients"
+    assert failure.reason.endswith(
+        beyond if wrong.client_id > 2 else f"says that there are {claim} clients, most say 3"
+    )
 
 
 @pytest.mark.parametrize("claim", [1, 10**6])
@@ -412,6 +416,29 @@ def test_without_a_majority_or_with_too_few_left_or_all_the_users_own_it_is_an_e
     assert refusal(FederationError, started, post_of(*members, engine=engine), same_classes, **keys) == ERROR
 
 
+@pytest.mark.parametrize("liars", [1, 2])
+@pytest.mark.parametrize("keys", [{"start_clients": 3}, {"start_clients": 3, "clients": 6}])
+def test_where_too_few_get_on_others_are_waited_for(clock, caplog, liars, keys):
+    """Of the first three one or two do not fit: the run begins as soon as three have come that do."""
+    come = [member(k, clients=6, classes=3 if k < liars else 2) for k in range(6)]
+    post = post_of(*come[:3])
+    for late in come[3:]:
+        clock.events[20.0 * late.client_id - 40] = lambda late=late: post.members.update({late.node: late})
+    federation = started(post, same_classes, **keys)
+    assert client_ids(federation.roster) == list(range(liars, liars + 3))
+    assert 20 * liars <= clock.now < 20 * liars + 1
+    assert [failure.client_id for failure in federation.notes()] == list(range(liars))
+    assert sum(line.startswith("too few clients get on to begin; waiting for others: ") for line in caplog.messages) > 0
+
+
+def test_where_a_number_is_taken_by_one_that_does_not_fit_the_honest_client_is_waited_for(clock):
+    post = post_of(member(0, clients=4, node=7, classes=3), *honest(4)[1:])
+    clock.events[20.0] = lambda: post.members.update({100: member(0, clients=4)})
+    federation = started(post, same_classes, clients=4, min_clients=4)
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 99), (2, 98), (3, 97)]
+    assert 20 <= clock.now < 21
+
+
 def test_the_majority_is_of_those_who_get_on_as_a_whole():
     """Pairs get on where neither has more than 5 rows, and all together where they have 9 at most."""
 
@@ -591,7 +618,7 @@ def running(*members, answers=None, **keys):
     post.get_nodes = lambda: [
         SimpleNamespace(node_id=node, last_activated_at=since.get(node, "noon")) for node in post.members
     ]
-    federation = started(post, **{"clients": 2} | keys)
+    federation = started(post, **{"clients": 3, "start_clients": 2} | keys)
     post.members |= late
     return federation, post, since
 
@@ -682,7 +709,7 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
         member(1, **here | {"torch": "1.0", "flwr": "0.1"}),
         member(2, **here | {"hetfl": "0"}),
     ]
-    federation = started(post_of(*members), clients=3)
+    federation = started(post_of(*members), clients=4, start_clients=3)
     assert client_ids(federation.roster) == [0, 1, 2]
     assert federation.notes() == []
     assert caplog.messages == [
@@ -700,15 +727,67 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
 
 
 @pytest.mark.parametrize("strangers", [1, 4, 20])
-@pytest.mark.parametrize("classes", [2, 7])
-def test_numbers_that_nobody_waits_for_have_no_vote(clock, strangers, classes):
-    """Who would not fit is left out; who fits takes part beside the clients, as one that comes later would."""
-    post = post_of(*honest(3), *(member(9 + k, clients=50, node=900 + k, classes=classes) for k in range(strangers)))
-    federation = started(post, same_classes, clients=3)
-    numbers = [9 + k for k in range(strangers)]
-    assert client_ids(federation.roster) == [0, 1, 2, *(numbers if classes == 2 else [])]
-    assert [failure.client_id for failure in federation.notes()] == numbers
+@pytest.mark.parametrize("keys", [{"clients": 3}, {"start_clients": 3}])
+def test_numbers_that_no_client_has_are_refused_by_name_at_the_start_and_later(clock, strangers, keys):
+    """Without ``clients`` there are as many as the middle one of the nodes says: 23 honest ones beside 20 strangers."""
+    clients = 3 if "clients" in keys else strangers + 3
+    wrong = [member(100 + k, clients=500, node=900 + k) for k in range(strangers)]
+    federation = started(post_of(*wrong, *honest(clients)), same_classes, **keys)
+    assert client_ids(federation.roster) == list(range(clients))
+    assert [failure.node for failure in federation.notes()] == [one.node for one in wrong]
+    federation.grid.members = {one.node: one for one in honest(clients)} | {7: member(clients, node=7, clients=500)}
+    federation.welcome()
+    [failure] = federation.welcome()
+    assert failure.reason == (
+        f"node 7: says that it is client {clients}, but there are {clients} clients, with numbers from 0: see "
+        "partition-id and clients"
+    )
     assert clock.now == 0
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_who_joins_must_fit_those_with_whom_the_run_began_also_when_none_of_them_is_here(clock, clients):
+    """Another node that does not fit is no federation of its own, and those with whom it began are welcome again."""
+    post = post_of(*honest(clients))
+    federation = started(post, same_classes, clients=clients)
+    began, post.members = post.members, {7: member(0, node=7, classes=3)}
+    federation.welcome(same_classes)
+    assert [failure.reason for failure in federation.welcome(same_classes)] == [
+        "the clients must have the same number of classes: client 0 (mlp) has 2, client 0 (mlp) has 3"
+    ]
+    assert client_ids(federation.roster) == []
+    post.members = began
+    federation.welcome(same_classes)
+    assert federation.welcome(same_classes) == []
+    assert client_ids(federation.roster) == list(range(clients))
+
+
+def test_a_node_is_one_client_for_a_whole_run(clock):
+    """It leaves, and comes back with a number that is free; its own is free for it and for others."""
+    post = post_of(*honest(2))
+    federation = started(post, clients=3, start_clients=2)
+    del post.members[99]
+    assert [failure.client_id for failure in federation.welcome()] == [1]
+    post.members[99] = member(2, node=99)
+    federation.welcome()
+    [failure] = federation.welcome()
+    assert failure.reason == "node 99: says that it is client 2, but in this run it has been client 1"
+    post.members[99], post.members[7] = member(1, node=99), member(2, node=7)
+    assert [failure.node for failure in federation.welcome()] == [99]
+    assert federation.welcome() == []
+    assert client_ids(federation.roster) == [0, 1, 2]
+
+
+def test_a_registration_in_another_node_s_name_is_refused_by_the_node_that_was_asked(clock):
+    def forged(message):
+        reply = Post.register(post, message)
+        reply.metadata.__dict__["_src_node_id"] = 100
+        return reply
+
+    post = post_of(*honest(3), answers={98: forged})
+    federation = started(post, start_clients=2, clients=3)
+    assert [one.node for one in federation.roster] == [100, 99]
+    assert [failure.reason for failure in federation.notes()] == ["node 98: a reply of node 100, expected node 98"]
 
 
 @pytest.mark.parametrize("latest", [0, 40])

@@ -119,11 +119,12 @@ def test_nodes_that_are_killed_come_late_and_leave(tmp_path: Path) -> None:
     def trained(entry: dict[str, Any]) -> list[str]:
         return [client for client, values in entry["clients"].items() if "train-loss" in values]
 
+    lasting: dict[str, Value] = {"rounds": 40, "evaluate-every": 40, "output-dir": str(run)}
     with flower(tmp_path / "flower") as started:
         started.superlink()
         node(0)
         node(1)
-        started.start_run({**FEDHE, "clients": 2, "rounds": 40, "evaluate-every": 40, "output-dir": str(run)})
+        started.start_run({**FEDHE, "clients": 3, "start-clients": 2, **lasting})
         reaches(run, 1, started)
         node(2)
         until(lambda: "2" in trained(rounds(run)[-1]), started)

@@ -1,5 +1,6 @@
 """What a run has reached so far, in memory: its rounds, what each client has come to, and the server state."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +19,9 @@ from hetfl_flwr.server.rounds import Played
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.privacy import epsilon
+
+SEVERAL = "several"
+"""What is said in place of the name of a data set where most clients do not have the same."""
 
 
 class Ledger:
@@ -122,9 +126,12 @@ class Ledger:
 
     @property
     def dataset(self) -> str:
-        """What the clients call their data: the run config's word where all have that, else theirs, each once."""
-        said = dict.fromkeys(member.dataset for _, member in sorted(self._members.items()))
-        return ", ".join(said) or self.config.dataset
+        """What more than half of the clients call their data, else what the run config does: no client names a run.
+
+        Where neither has a word for it, it is `SEVERAL`.
+        """
+        said = Counter(member.dataset for member in self._members.values()).most_common(1)
+        return next((word for word, count in said if 2 * count > len(self._members)), self.config.dataset or SEVERAL)
 
     def summary(self) -> Summary:
         """Return the run in one object. Keys that mean nothing here are None."""

@@ -1,6 +1,7 @@
 """The model that the server builds where all clients train one and the same."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, ModelError
@@ -14,7 +15,8 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
 
     What nodes have registered is not taken on trust. Built is what most of them have registered (of several, what the
     first client has), among models of the zoo and those that the run config lists: no node can make the server run
-    other code. It is no larger than `build_bounded` allows, and it must be the model that most nodes have.
+    other code. It is no larger than `build_bounded` allows. Where it is not the model that the nodes have, what fewer
+    of them have registered is built: one that lies in a field keeps nobody from the run.
 
     Parameters
     ----------
@@ -28,7 +30,7 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
     Raises
     ------
     FederationError
-        No client names a model that may be built; or what was built is not what a client has registered.
+        No client names a model that may be built; or nothing that was built is what clients have registered.
     ModelError
         The model is too large, cannot be built, or does not fit the data that the client has registered.
     """
@@ -39,27 +41,53 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
             f"{next(iter(roster))}: the server builds models of the zoo and those that the run config lists; "
             f"add this one to models = '{config.models}'"
         )
-    kinds = Counter((one.model, one.spec, one.body if bodies else one.weights, one.parameters) for one in allowed)
-    [((name, spec, weights, parameters), _)] = kinds.most_common(1)
-    first = next(one for one in allowed if (one.model, one.spec, one.parameters) == (name, spec, parameters))
-    try:
-        model = build_bounded(
-            name, spec, seed=config.seed, scope=("global",), width=config.width, pretrained=config.pretrained
-        )
-    except ModelError as error:
-        raise ModelError(f"{first}: {error}") from None
-    _check_registered(first, weights, model, bodies=bodies)
-    return model
+    refusal: FederationError | ModelError | None = None
+    for first in _candidates(allowed, bodies=bodies):
+        try:
+            model = build_bounded(
+                first.model,
+                first.spec,
+                seed=config.seed,
+                scope=("global",),
+                width=config.width,
+                pretrained=config.pretrained,
+            )
+            _check_registered(first, model, bodies=bodies)
+            return model
+        except ModelError as error:
+            refusal = refusal or ModelError(f"{first}: {error}")
+        except FederationError as error:
+            refusal = refusal or error
+    raise refusal or FederationError("no client is here")
 
 
-def _check_registered(member: Member, said: str, model: SplitModel, *, bodies: bool) -> None:
-    """Refuse most clients' model if it is not the one of that name that the server has built for their data."""
-    if said != fingerprint(model.body if bodies else model):
+def _candidates(members: Sequence[Member], *, bodies: bool) -> list[Member]:
+    """Return the first client of each kind: first of what most clients have.
+
+    Where bodies alone are exchanged, classes and so numbers of parameters may differ among those that most have.
+    """
+
+    def kind(member: Member) -> tuple[object, ...]:
+        alike = (member.model, member.shape, member.vocabulary)
+        return alike if bodies else (*alike, member.classes, member.parameters)
+
+    support = Counter(map(kind, members))
+    exact = Counter((kind(member), member.classes) for member in members)
+    first = {(kind(member), member.classes): member for member in reversed(members)}
+    return sorted(first.values(), key=lambda one: (-support[kind(one)], -exact[kind(one), one.classes], one.client_id))
+
+
+def _check_registered(member: Member, model: SplitModel, *, bodies: bool) -> None:
+    """Refuse what clients have registered if it is not the model of that name that the server has built for their data.
+
+    Of bodies nothing but the weights is looked at: the head counts among a client's parameters.
+    """
+    if (member.body if bodies else member.weights) != fingerprint(model.body if bodies else model):
         raise FederationError(
             f"{member}: its weights differ in names, shapes or types from those of '{member.model}' as the server "
             f"builds it for data of shape {member.shape} and {member.classes} classes; does it run other code?"
         )
-    if member.parameters != trainable_count(model):
+    if not bodies and member.parameters != trainable_count(model):
         raise FederationError(
             f"{member}: registered with {member.parameters} trainable parameters, but '{member.model}' as the server "
             f"builds it has {trainable_count(model)}; does it run other code?"

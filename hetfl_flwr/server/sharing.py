@@ -11,7 +11,7 @@ from hetfl_flwr.server.messaging.messenger import Messenger
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, POOL, SHARE, STAGES
-from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.samples import MOST_SHARED, public_samples
 from hetfl_flwr.wire.spec import PayloadSpec
 
 
@@ -63,13 +63,13 @@ class SampleSharing:
         ]
 
         def declared(member: Member) -> PayloadSpec:
-            return public_samples(member.public, member.spec, member.dtype, labelled=sharing.labelled)
+            return public_samples(min(member.public, MOST_SHARED), member.spec, member.dtype, labelled=sharing.labelled)
 
         collected = self._messenger.exchange(messages, Expected(declared))
         came = {reply.client_id: reply.arrays for reply in collected.replies}
-        far = self._messenger.guards.rows.set_aside(
-            {client_id: measure_rows(rows["inputs"]) for client_id, rows in came.items()}
-        )
+        rows = self._messenger.guards.rows
+        rows.keep({member.client_id for member in self._roster})
+        far = rows.set_aside({client_id: measure_rows(block["inputs"]) for client_id, block in came.items()})
         for member in self._roster:
             if why := far.get(member.client_id):
                 collected.failures.append(Failure(member.client_id, STAGES[SHARE], f"{member}: {why}", member.node))

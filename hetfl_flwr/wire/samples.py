@@ -16,6 +16,9 @@ from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 
 Numbers = NDArray[np.int64]
 
+MOST_SHARED = 2**24
+"""Public samples that one client shares at most: what the server takes of a client, and a client of the others."""
+
 
 @dataclass(frozen=True)
 class PublicIndex:

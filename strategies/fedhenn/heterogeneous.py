@@ -12,6 +12,7 @@ from pydantic import Field
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, Matrix, mean_kernel_factor, median_scaled
+from hetfl_flwr.models.bounds import check_size
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
@@ -102,15 +103,17 @@ class FedHeNN(KnowledgeStrategy):
         self.sharing = sharing_of(rad)
 
     def check(self, roster: Roster) -> None:
-        """Refuse inputs of different shapes, and too few public samples.
+        """Refuse inputs of different shapes, too few public samples, and representations that the server cannot keep.
 
         Raises
         ------
         FederationError
-            Names the clients that differ, or how many rows there are.
+            Names the clients that differ, how many rows there are, or whose representations are too wide.
         """
         roster.check_sharing("fedhenn", labelled=False)
-        check_enough(sum(member.public for member in roster))
+        rows = check_enough(sum(member.public for member in roster))
+        for member in roster:
+            check_size(f"fedhenn: the representations of {member}", min(self.rad_size, rows), member.width)
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no kernel."""

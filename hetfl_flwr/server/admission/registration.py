@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from logging import INFO, WARNING
 
 from flwr.app import Message
@@ -65,6 +66,11 @@ class Registration:
         self._keys = keys
         self._origin = origin
         self._own = own
+        self._bound = 0 if own or keys else config.clients
+        self._number_of: dict[int, int] = {}
+        self._founders: list[Member] = []
+        self._compared: set[int] = set()
+        self._too_few = ""
         self._noted: list[Failure] = []
         self._next_look = 0.0
         self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout, messenger.busy)
@@ -92,17 +98,20 @@ class Registration:
         """
         listed = self._keys.clients if self._keys else ()
         start = Start(self.config, self.roster, fixed=self._own, listed=listed)
-        self._wait(start)
+        self._wait(start, check)
+        self._leave_out_strangers(start)
         start.check_enough()
         if check is not None:
             self._settle(check, start)
+        self._founders = list(self.roster)
+        self._number_of = {member.node: member.client_id for member in self._founders}
         self._noted += start.failures
         for member, announced in start.disagreeing():
             self._note(member, f"says that there are {member.clients} clients, most say {announced}")
         self._name_versions(self.roster)
         self._check_origin()
 
-    def _wait(self, start: Start) -> None:
+    def _wait(self, start: Start, check: Check | None) -> None:
         """Take in nodes as they come and answer until the run may begin."""
         began = time.monotonic()
         deadline, report, pause = began + start.seconds, began, FIRST_REPORT
@@ -115,7 +124,7 @@ class Registration:
             start.check_refused()
             now, pending = time.monotonic(), len(self._attendance.asked())
             self._attendance.name_silent()
-            if start.may_begin(pending) or now > deadline or start.hopeless(pending, now):
+            if self._may_begin(check, start, pending) or now > deadline or start.hopeless(pending, now):
                 break
             if now >= report:
                 log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(pending), deadline - now)
@@ -147,6 +156,43 @@ class Registration:
             if time.monotonic() > deadline:
                 break
 
+    def _leave_out_strangers(self, start: Start) -> None:
+        """Settle how many clients a deployment has where the operator does not say it, and leave out all beyond."""
+        if self._own or self._keys or self._bound:
+            return
+        self._bound = start.bound
+        for member in list(self.roster):
+            if member.client_id >= self._bound:
+                self.roster.remove(member.node)
+                start.refuse(Refusal(Failure(-1, REGISTRATION, _beyond(member, self._bound), member.node)))
+
+    def _may_begin(self, check: Check | None, start: Start, pending: int) -> bool:
+        """Say whether there is nobody left to wait for.
+
+        Where too few of those who are here get on, more may come: one whose number has been taken, too.
+        """
+        if not start.may_begin(pending):
+            return False
+        if check is None or start.fixed:
+            return True
+        here = {member.node for member in self.roster} | start.refused.keys()
+        if here != self._compared:
+            self._compared = here
+            self._too_few = self._too_few_get_on(check, start)
+            if self._too_few:
+                log(WARNING, "too few clients get on to begin; waiting for others: %s", self._too_few)
+        return not self._too_few
+
+    def _too_few_get_on(self, check: Check, start: Start) -> str:
+        """Return why the run cannot begin with those who are here; nothing where it can."""
+        try:
+            check(self.roster)
+        except FederationError as error:
+            agreed = len(self._agreed(check, start)[0])
+            hopeless = not agreed and start.complete  # nobody is outvoted by who comes for a number that is taken
+            return str(error) if agreed < max(start.fewest, 1) and not hopeless else ""
+        return ""
+
     def _settle(self, check: Check, start: Start) -> None:
         """Set aside, in a deployment, those with whom the algorithm cannot work beside most of the others.
 
@@ -161,33 +207,39 @@ class Registration:
         try:
             check(self.roster)
         except FederationError:
-            majority = [] if start.fixed else Roster(start.voters).majority(check)
-            if not majority:
+            agreed, odd = self._agreed(check, start)
+            if not len(agreed) or len(agreed) < start.fewest:
                 raise
-            nodes = {member.node for member in majority}
-            odd = [member for member in self.roster if member.node not in nodes]
-            for member in odd:
-                self.roster.remove(member.node)
-            self._take_in_fitting(odd, check, start, self._fit)
-            self._take_in_fitting(start.rivals, check, start, self._take_in)
-            if len(self.roster) < start.fewest:
-                raise
-
-    def _take_in_fitting(
-        self, members: Iterable[Member], check: Check, start: Start, take_in: Callable[[Member, Check], object]
-    ) -> None:
-        """Take in those whose number is free and with whom the algorithm can work, too; the others are left out."""
-        taken = {member.client_id for member in self.roster}
-        for member in members:
-            if member.client_id in taken:
-                continue
-            start.refused.pop(member.node, None)
-            try:
-                take_in(member, check)
-                taken.add(member.client_id)
-            except FederationError as error:
-                self._note(member, f"left out, for most clients agree without it: {error}")
+            for member in list(self.roster):
+                if member.node not in agreed:
+                    self.roster.remove(member.node)
+            for member in agreed:
+                start.refused.pop(member.node, None)
+                if member.node not in self.roster:
+                    self._take_in(member, check)
+            for member, why in odd:
+                start.refused.pop(member.node, None)
+                self._note(member, f"left out, for most clients agree without it: {why}")
                 log(WARNING, "not taken in: %s", self._noted[-1].reason)
+
+    def _agreed(self, check: Check, start: Start) -> tuple[Roster, list[tuple[Member, str]]]:
+        """Return a majority of those who are here, and whoever fits it; and those who do not, with the reasons.
+
+        Who was refused since its number is taken is neither where that is still so.
+        """
+        agreed = Roster([] if start.fixed else Roster(start.voters).majority(check))
+        odd: list[tuple[Member, str]] = []
+        others = [member for member in self.roster if member.node not in agreed]
+        for member in [*others, *start.rivals] if len(agreed) else []:
+            if any(member.client_id == one.client_id for one in agreed):
+                continue
+            agreed.add(member)
+            try:
+                check(agreed)
+            except FederationError as error:
+                agreed.remove(member.node)
+                odd.append((member, str(error)))
+        return agreed, odd
 
     def notes(self) -> list[Failure]:
         """Return what has been noticed about clients since the last call."""
@@ -267,6 +319,8 @@ class Registration:
         except FederationError as error:
             return Refusal(Failure(presence.client_id, REGISTRATION, str(error), node), member)
         self._attendance.remember(node, presence)
+        if self._founders:
+            self._number_of[node] = member.client_id
         return None
 
     def _identified(self, node: int, reply: Message | str, presence: Presence) -> Member:
@@ -275,7 +329,9 @@ class Registration:
         Raises
         ------
         FederationError
-            It cannot be read, its key is another client's, or its state is of a round that is far from being reached.
+            It cannot be read, its key is another client's, there is no client of its number, it has been another client
+            in this run, its state is of a round that is far from being reached, or its client has shared another number
+            of public samples before.
         """
         member = _member(reply, node, own=self._own)
         latest = max([self._origin.sent if self._origin else 0, *self.roster.trained.values()])
@@ -285,6 +341,20 @@ class Registration:
             raise FederationError(
                 f"node {node}: says that it is client {member.client_id}, "
                 f"but its key is that of client {presence.client_id} in node-keys"
+            )
+        if self._bound and member.client_id >= self._bound:
+            raise FederationError(_beyond(member, self._bound))
+        before = self._number_of.get(node, member.client_id)
+        if member.client_id != before:
+            raise FederationError(
+                f"node {node}: says that it is client {member.client_id}, but in this run it has been client {before}"
+            )
+        shared = self.roster.shared_rows(member)
+        if member.public != shared:
+            raise FederationError(
+                f"node {node}: says that client {member.client_id} has {member.public} public samples, but it has "
+                f"shared {shared} in this run: start it with the data, the seed and the public-fraction that it had; "
+                "if another node has taken its number, list its key in node-keys and begin a new run"
             )
         return member
 
@@ -298,11 +368,16 @@ class Registration:
             )
 
     def _fit(self, member: Member, check: Check | None) -> None:
-        """Put a client on the roster, unless its number is taken or it does not fit there."""
+        """Put a client on the roster, unless its number is taken or it does not fit there.
+
+        Once the run has begun, it has to fit those with whom it began, too, whether they are here or not: what the
+        server knows is of their kind.
+        """
         self.roster.add(member)
         try:
             if check is not None:
                 check(self.roster)
+                check(Roster([*self._founders, replace(member, node=-1)]))  # a founder's node may have come back as it
         except FederationError:
             self.roster.remove(member.node)
             raise
@@ -360,4 +435,14 @@ def _member(reply: Message | str, node: int, *, own: bool) -> Member:
         prefix = f"node {node}: "
         line = reason(reply.error, f"node {node}").removeprefix(prefix)
         raise FederationError(line if own and line.startswith("client ") else prefix + line)
+    said = reply.metadata.src_node_id
+    if said != node:
+        raise FederationError(f"node {node}: a reply of node {said}, expected node {node}")
     return Member.from_reply(reply)
+
+
+def _beyond(member: Member, clients: int) -> str:
+    return (
+        f"node {member.node}: says that it is client {member.client_id}, but there are {clients} clients, with numbers "
+        "from 0: see partition-id and clients"
+    )

@@ -11,7 +11,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.flower import log
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.roster import MOST_CLIENTS, Member, Roster
 
 LONGEST_START = 600.0
 """Seconds that the start of a deployment waits for nodes, where neither key says less."""
@@ -108,9 +108,19 @@ class Start:
         return next((number for number, count in votes if 2 * count > len(voters) + pending), None)
 
     @property
+    def bound(self) -> int:
+        """How many clients a deployment has, as the operator says, or else the middle one of the nodes that are here.
+
+        A client's number is below it.
+        """
+        said = sorted(member.clients for member in self.roster) or [0]
+        return self._numbers[-1] + 1 if self._numbers else said[(len(said) - 1) // 2]
+
+    @property
     def voters(self) -> list[Member]:
-        """Those who are here, less those with numbers that nobody waits for: strangers, or who has come early."""
-        return [member for member in self.roster if not self._numbers or member.client_id in self._numbers]
+        """Those who are here, less strangers: those with numbers that no client has."""
+        numbers = self._numbers or range(MOST_CLIENTS if self.fixed else self.bound)
+        return [member for member in self.roster if member.client_id in numbers]
 
     def may_begin(self, pending: int) -> bool:
         """Say whether there is nobody left to wait for."""
@@ -122,7 +132,12 @@ class Start:
             return True
         if self.config.clients:
             return len(here) >= self.config.clients
-        return bool(self._numbers) and (here | self._failed()).issuperset(self._numbers)
+        return self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether all clients that there are to be are here, or cannot take part."""
+        return self.fixed or (bool(self._numbers) and (self._here() | self._failed()).issuperset(self._numbers))
 
     def hopeless(self, pending: int, now: float) -> bool:
         """Say whether for `PATIENCE` seconds all that are here have been refused, as by a mistake in the run config."""

@@ -1,7 +1,9 @@
 """Messages to clients, and their replies: sent, waited for, counted, checked and compared."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -35,9 +37,16 @@ from hetfl_flwr.wire.messages import ARRAYS
 BUSY = "still busy with an earlier message"
 """Why a node was sent nothing: it has not answered what it was sent before."""
 
+MOST_MISSED = 2
+"""Messages of one kind, one after the other, that a client may miss before it is hardly waited for at the next."""
+
 
 class Messenger:
     """Sends messages to clients and takes in their replies. A node is sent one message at a time.
+
+    A client that has not answered its last `MOST_MISSED` messages of a kind in time is still asked, but waited for no
+    longer than twice the time that the others take. Once it has answered within ``round-timeout``, too late or not, it
+    is waited for again.
 
     Parameters
     ----------
@@ -72,6 +81,8 @@ class Messenger:
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
         self._late: dict[str, int] = {}
+        self._missed: Counter[tuple[int, str]] = Counter()
+        self._due: dict[str, tuple[float, tuple[int, str]]] = {}
 
     def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Exchange:
         """Send messages, wait for the replies, and set aside those that cannot be used.
@@ -194,6 +205,7 @@ class Messenger:
         """Expect no late reply of nodes that are not there any more."""
         here = set(present)
         self._late = {message: node for message, node in self._late.items() if node in here}
+        self._due = {message: due for message, due in self._due.items() if message in self._late}
 
     def busy(self) -> set[int]:
         """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
@@ -211,18 +223,31 @@ class Messenger:
         if free:
             self.push(free)
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
-        deadline = time.monotonic() + self.config.round_timeout
+        kinds = {one.metadata.message_id: (one.metadata.dst_node_id, one.metadata.message_type) for one in free}
+        unreliable = {message for message, kind in kinds.items() if self._missed[kind] >= MOST_MISSED}
+        began = time.monotonic()
+        deadline = limit = began + self.config.round_timeout
         while waiting:
             for reply in self.grid.pull_messages(waiting.keys()):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                message = reply.metadata.reply_to_message_id
+                node = waiting.pop(message, None)
                 if node is not None:
+                    del self._missed[kinds[message]]
                     yield node, reply
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if deadline == limit and len(unreliable) < len(kinds) and unreliable.issuperset(waiting):
+                deadline = min(limit, now + (now - began))
+            if now > deadline:
                 break
             if waiting:
                 self.pause()
         self.leave(waiting)
-        yield from ((node, f"no reply within {self.config.round_timeout:g} s") for node in waiting.values())
+        self._missed.update(kinds[message] for message in waiting)
+        self._due |= {message: (limit, kinds[message]) for message in unreliable & waiting.keys()}
+        late = f"no reply within {self.config.round_timeout:g} s"
+        if deadline < limit:
+            late += f" to the last {MOST_MISSED} messages, and none now in twice the time that the others took"
+        yield from ((node, late) for node in waiting.values())
         yield from ((node, BUSY) for node in nodes if node in busy)
 
     def pause(self) -> None:
@@ -235,4 +260,8 @@ class Messenger:
         """Drop replies that came after their round: they belong to a server state that is gone."""
         if self._late:
             for reply in self.grid.pull_messages(list(self._late)):
-                self._late.pop(reply.metadata.reply_to_message_id, None)
+                message = reply.metadata.reply_to_message_id
+                self._late.pop(message, None)
+                due, kind = self._due.pop(message, (-inf, (0, "")))
+                if time.monotonic() <= due:
+                    self._missed[kind] = MOST_MISSED - 1

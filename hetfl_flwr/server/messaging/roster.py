@@ -14,6 +14,7 @@ from hetfl_flwr.models.bounds import MOST_NUMBERS
 from hetfl_flwr.versions import PACKAGES
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import MOST_NAMES
+from hetfl_flwr.wire.samples import MOST_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
 T = TypeVar("T")
@@ -258,6 +259,11 @@ class Roster:
             del self._nodes[member.client_id]
             self._ordered = None
 
+    def shared_rows(self, member: Member) -> int:
+        """Return how many public samples everybody knows of a client; before it has shared them, those that it has."""
+        held = self.public_samples.get(member.client_id)
+        return member.public if held is None else len(held["inputs"])
+
     def majority(self, check: Callable[["Roster"], object]) -> list[Member]:
         """Return those, more than half of the members, who get on with one another; nobody where there are none such.
 
@@ -331,7 +337,7 @@ class Roster:
         return first
 
     def check_sharing(self, algorithm: str, *, labelled: bool = True) -> None:
-        """Refuse clients whose public samples cannot be shared: none there, or inputs of another shape or class count.
+        """Refuse clients whose public samples cannot be shared: none, too many, or of another shape or class count.
 
         Parameters
         ----------
@@ -352,6 +358,12 @@ class Roster:
                 f"{algorithm} needs public samples of each client, but client {_listed(without)} has none: "
                 "raise public-fraction"
             )
+        for member in self:
+            if member.public > MOST_SHARED:
+                raise FederationError(
+                    f"{algorithm} shares at most {MOST_SHARED} public samples of a client, but {member} has "
+                    f"{member.public}: lower public-fraction"
+                )
 
     def check_same_width(self, algorithm: str, suggested: int) -> None:
         """Refuse different embedding widths, for an algorithm that averages what depends on them.
