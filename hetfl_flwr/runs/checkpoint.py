@@ -160,7 +160,8 @@ class Checkpoint:
         found = checkpoints(run_folder)
         if not found:
             raise RunFolderError(
-                f"{run_folder} has no checkpoint to resume from (it was interrupted before the first one)"
+                f"{run_folder} has no checkpoint to resume from: it was interrupted before the first one, or they were "
+                "removed"
             )
         return cls.read_one(found[0])
 
