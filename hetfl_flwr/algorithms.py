@@ -316,7 +316,7 @@ def _build(config: RunConfig, side: type[Any], *args: object) -> Any:
     try:
         return side(*args, **_typed(config, side))
     except ConfigError as error:
-        if error.marked.partition(" = ")[0] in _hyper_parameters(side):
+        if error.marked.partition(" = ")[0] in _hyper_parameters(side):  # type: ignore[arg-type]
             raise ConfigError(f"{config.algorithm}.{error.marked}") from None
         raise
     except ValueError as error:
