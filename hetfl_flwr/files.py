@@ -46,12 +46,25 @@ def read_sealed(path: Path) -> bytes:
     DamagedError
         It is not as it was written.
     """
-    state = path.stat()
-    if stat.S_ISREG(state.st_mode) and state.st_size > LARGE and state.st_size != _declared_size(path):
-        raise DamagedError("its size does not fit")
+    check_size(path)
     blob = read_file(path)
     check_seal(blob)
     return blob
+
+
+def check_size(path: Path) -> None:
+    """Look at the beginning of a large file, which says how large a blob is.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    DamagedError
+        It has another size.
+    """
+    state = path.stat()
+    if stat.S_ISREG(state.st_mode) and state.st_size > LARGE and state.st_size != _declared_size(path):
+        raise DamagedError("its size does not fit")
 
 
 def _declared_size(path: Path) -> int | None:

@@ -1,6 +1,6 @@
 """What a client side works with on its node: run config, data, model and state store."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from logging import INFO, WARNING
@@ -148,8 +148,8 @@ class Node:
         if not self.config.state_dir or self.store.read() is not None:
             return
         before, stamp = run_store(self.config, run, self.client_id), replace(self.stamp, run=run)
-        for blob in (before.read(), before.kept()):
-            state = self._intact(blob, stamp, before.where)
+        for read in (before.read, before.kept):
+            state = self._intact(read, stamp, before.where)
             if state is not None and state.round <= round:
                 self._check_data(run)
                 self.write_state(state)
@@ -168,9 +168,9 @@ class Node:
         """
         if self.config.state_dir:
             self._check_data(self.stamp.run)
-        state = self._intact(self.store.read(), self.stamp, self.store.where)
-        if state is None and self.store.read() is not None:
-            state = self._intact(self.store.kept(), self.stamp, self.store.where)
+        state = self._intact(self.store.read, self.stamp, self.store.where)
+        if state is None and self.config.accept_loss:
+            state = self._intact(self.store.kept, self.stamp, self.store.where)
             self.store.forget()
             if state is not None:
                 self.write_state(state)
@@ -185,8 +185,9 @@ class Node:
                 raise StateError(f"{told}, which accept-loss = true allows")
             log(WARNING, "%s, and this was accepted", told)
 
-    def _intact(self, blob: bytes | None, stamp: Stamp, where: str) -> ClientState | None:
+    def _intact(self, read: Callable[[], bytes | None], stamp: Stamp, where: str) -> ClientState | None:
         try:
+            blob = read()
             return None if blob is None else decode(blob, stamp, f"{self}: {where}")
         except DamagedError as error:
             means = f"{error.marked}: it would go on from an older state or its initial weights"

@@ -47,6 +47,9 @@ alike: their noise was drawn from entropy."""
 LONGEST_LINE = 2**26
 """Bytes of a line of ``rounds.jsonl``, at most."""
 
+LARGEST_JSON = 2**28
+"""Bytes of ``summary.json`` or ``clients.json``, at most."""
+
 AT_ONCE = 2**18
 """Bytes that are read at a time to find the end of a longer one."""
 
@@ -289,6 +292,8 @@ def _content(path: Path) -> bytes | None:
     try:
         if path.exists() and not path.is_file():
             raise RunFolderError(f"{path} is no file")
+        if path.exists() and path.stat().st_size > LARGEST_JSON:
+            raise RunFolderError(f"{path} is larger than {LARGEST_JSON} bytes, which none is")
         return read_file(path) if path.exists() else None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
