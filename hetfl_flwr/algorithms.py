@@ -315,5 +315,9 @@ def _typed(config: RunConfig, side: type[Any]) -> dict[str, object]:
 def _build(config: RunConfig, side: type[Any], *args: object) -> Any:
     try:
         return side(*args, **_typed(config, side))
+    except ConfigError as error:
+        if error.marked.partition(" = ")[0] in _hyper_parameters(side):  # type: ignore[arg-type]
+            raise ConfigError(f"{config.algorithm}.{error.marked}") from None
+        raise
     except ValueError as error:
         raise ConfigError(f"{config.algorithm}: {error}") from None

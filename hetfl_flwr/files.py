@@ -36,6 +36,54 @@ def read_file(path: Path) -> bytes:
         raise OSError(errno.EFBIG, "it is larger than the memory here") from None
 
 
+def read_sealed(path: Path) -> bytes:
+    """Return a blob that is as it was written. One whose size is not what its beginning says is not read at all.
+
+    Raises
+    ------
+    OSError
+        As `read_file`.
+    DamagedError
+        It is not as it was written.
+    """
+    check_size(path)
+    blob = read_file(path)
+    check_seal(blob)
+    return blob
+
+
+def check_size(path: Path) -> None:
+    """Look at the beginning of a large file, which says how large a blob is.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    DamagedError
+        It has another size.
+    """
+    state = path.stat()
+    if stat.S_ISREG(state.st_mode) and state.st_size > LARGE and state.st_size != _declared_size(path):
+        raise DamagedError("its size does not fit")
+
+
+def _declared_size(path: Path) -> int | None:
+    """Return how large a safetensors file says that it is; None where its beginning cannot be read."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        try:
+            told = json.loads(file.read(size)) if size <= LARGEST_HEADER else {}
+            return 8 + size + max(int(one["data_offsets"][1]) for name, one in told.items() if name != "__metadata__")
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+            return None
+
+
+LARGE = 2**24
+"""Bytes above which a look at a file's beginning saves time where the file is damaged."""
+
+LARGEST_HEADER = 10**8
+"""Bytes of a safetensors file's header, at most."""
+
 BLANK = "0" * 64
 """What stands for the digest while it is computed."""
 

@@ -13,16 +13,15 @@ from hetfl_flwr.errors import HetflError, TooFewClients
 from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.resolution import resolved
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, own_callbacks, told
-from hetfl_flwr.runs.checkpoint import choose
 from hetfl_flwr.runs.progress import Watch
 from hetfl_flwr.runs.results import Results
-from hetfl_flwr.runs.resuming import Checkpoints, origin_of, take_up
+from hetfl_flwr.runs.resuming import Checkpoints, choice_of, go_on, origin_of, take_up
 from hetfl_flwr.runs.tables import client_table, lines
 from hetfl_flwr.runs.tracking import check_trackers, start_trackers
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, Played, Rounds, SyncRounds
-from hetfl_flwr.wire.privacy import caveats, guarantee
+from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
 
 app = ServerApp()
 
@@ -36,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
         strategy, own = build_strategy(config), own_callbacks(config)
         check_trackers(config)
         with Results(Path(config.output_dir), config, engine, context.run_id) as results:
-            choice = choose(results.folder, config) if config.resume else None
+            choice = choice_of(results)
             origin = origin_of(choice, grid, newest=strategy.asynchronous)
             federation = Federation(grid, config, origin, results.ledger.uploads)
             federation.assemble(strategy.check)
@@ -47,6 +46,7 @@ def main(grid: Grid, context: Context) -> None:
             trackers = start_trackers(config, results.folder)
             if choice:
                 rounds.resume(results.ledger.arrays, choice.checkpoint.under_way)
+                go_on(choice, results)
             strategy.summary()
             _federate(results, federation, rounds, [Watch(), trackers, own])
     except HetflError as error:
@@ -87,8 +87,8 @@ def _log_outcome(results: Results) -> None:
     for line in lines(client_table(results.folder.name, ledger.clients())):
         log(INFO, "%s", line)
     if ledger.noise:
-        most = max(ledger.uploads.counts.values(), default=0)
-        log(INFO, "privacy: %s; %s", guarantee(config.noise_multiplier, most), caveats(ledger.noise))
+        said = UNKNOWN if ledger.uploads.lost else guarantee(config.noise_multiplier, ledger.uploads.most())
+        log(INFO, "privacy: %s; %s", said, caveats(ledger.noise))
     summary = ledger.summary()
     accuracy = "-" if summary["accuracy"] is None else f"{summary['accuracy']:.4f}"
     log(INFO, "accuracy=%s bytes_up=%d bytes_down=%d", accuracy, summary["bytes_up"], summary["bytes_down"])

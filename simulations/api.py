@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from hetfl_flwr.config import RunConfig, Value, flattened
+from hetfl_flwr.config import RunConfig, Value, flattened, renamed
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import INCIDENTAL, figures, load_run
@@ -152,7 +152,7 @@ def sweep(
 
     from simulations.studies.sweeps import run_sweep
 
-    axes = {_key(key): [_value(key, value) for value in values] for key, values in grid.items()}
+    axes = renamed({_key(key): [_value(key, value) for value in values] for key, values in grid.items()})
     base = {**config_keys(settings, keys), "algorithm": algorithm}
     with process_as_it_was(log=False, bars=progress):
         folders, failed = run_sweep(
@@ -331,7 +331,7 @@ def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> 
         if _key(key) in chosen:
             raise ConfigError(f"{_key(key)} is given twice: as a keyword, and in settings")
         chosen[_key(key)] = _value(key, value)
-    return chosen
+    return renamed(chosen)
 
 
 def _key(key: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
-from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_setting, read_toml, usable_path
+from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_settings, read_toml, renamed, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.packages import working_directory_last
@@ -270,7 +270,7 @@ def list_(
     if toml:
         typer.echo(catalogue.keys_toml(), nl=False)
         return
-    config = RunConfig.from_flat({"data-dir": data_dir, "dataset": dataset, **dict(map(parse_setting, settings or []))})
+    config = RunConfig.from_flat({"data-dir": data_dir, "dataset": dataset, **parse_settings(settings or [])})
 
     tables = {
         Kind.ALGORITHMS: catalogue.algorithms,
@@ -327,7 +327,7 @@ def reproduce(
     from simulations.studies.reproduce.command import reproduce as reproduce_all
     from simulations.studies.reproduce.recipe import Variant
 
-    extra = dict(parse_setting(text) for text in settings or [])
+    extra = parse_settings(settings or [])
     if data_dir is not None:
         extra["data-dir"] = str(data_dir)
     if quick and short:
@@ -397,7 +397,7 @@ def _chosen(recipe: Path | None, settings: list[str] | None, **named: Value | No
     return {
         **(read_toml(_recipe(recipe)) if recipe is not None else {}),
         **{key.replace("_", "-"): value for key, value in named.items() if value is not None},
-        **dict(parse_setting(text) for text in settings or []),
+        **parse_settings(settings or []),
     }
 
 
@@ -417,7 +417,7 @@ def _sweep(chosen: dict[str, Value], text: str, workers: int) -> None:
         raise ConfigError("--sweep needs --out: the folder of its run folders, in which it also goes on")
     out = Path(str(chosen.pop("output-dir")))
     try:
-        folders, failed = run_sweep(chosen, parse_grid(text), out, workers, _console())
+        folders, failed = run_sweep(chosen, renamed(parse_grid(text)), out, workers, _console())
     except Interrupted as stopped:
         typer.echo(str(stopped), err=True)
         raise typer.Exit(1) from None

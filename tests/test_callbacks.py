@@ -1,11 +1,13 @@
 """Callbacks: told of the begin, of every round and of the end; one that raises takes nothing with it."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hetfl_flwr import ConfigError, RoundCallback, RunConfig, RunInfo, run
 from hetfl_flwr.errors import TooFewClients
@@ -309,3 +311,71 @@ class LeavesAtOnce(RoundCallback):
 def test_a_callback_that_leaves_when_it_is_built_is_refused(refusal):
     said = refusal(ConfigError, own_callbacks, RunConfig(callbacks=f"{__name__}:LeavesAtOnce"))
     assert "LeavesAtOnce': cannot be built without arguments: SystemExit" in said
+
+
+class Leaving(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+def test_an_error_whose_text_leaves_is_told_by_its_kind(tmp_path, capsys):
+    done = run("fedavg", callbacks=[Exits(Leaving())], out=tmp_path / "run", **SMALL)
+    assert list(done.rounds.index) == [0, 1, 2, 3]
+    assert capsys.readouterr().err.endswith("is not called again in this run: Leaving\n")
+
+
+LEAVES = "class M(type):\n def __getattribute__(c, n): raise SystemExit(9)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise KeyboardInterrupt", "cannot be imported: KeyboardInterrupt"),
+        ("class E(Exception):\n def __str__(s): raise SystemExit\nraise E", "cannot be imported: E"),
+        (
+            "class M(type):\n def __getattribute__(c, n): raise SystemExit(9)\nclass C(metaclass=M): pass",
+            "has no method",
+        ),
+        (
+            "class M(type):\n def __getattribute__(c, n): raise SystemExit(9)\nclass D(metaclass=M): pass",
+            "unknown class",
+        ),
+        (
+            "class C:\n def __init__(s): raise KeyboardInterrupt\n begin = round = end = print",
+            "cannot be built without arguments: KeyboardInterrupt",
+        ),
+    ],
+)
+def test_a_module_that_raises_whatever_it_is_is_one_line(tmp_path, monkeypatch, refusal, source, said):
+    (tmp_path / "hetfl_odd_callback.py").write_text(source + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "hetfl_odd_callback", raising=False)
+    line = refusal(ConfigError, own_callbacks, RunConfig(callbacks="hetfl_odd_callback:C"))
+    assert line.startswith("callbacks = 'hetfl_odd_callback:C': ")
+    assert said in line
+
+
+def test_the_user_s_own_interrupt_ends_the_command_while_a_callback_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "hetfl_slow_callback.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        own_callbacks(RunConfig(callbacks="hetfl_slow_callback:C"))
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+class Switches(RoundCallback):
+    """Changes what torch does in the whole process."""
+
+    def round(self, entry: Round) -> None:
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+
+
+def test_torch_s_switches_are_as_they_were_after_a_callback(tmp_path):
+    expected = run("fedhe", out=tmp_path / "without", **SMALL)
+    result = run("fedhe", callbacks=[Switches()], out=tmp_path / "with", **SMALL)
+    assert accuracies(result.folder) == accuracies(expected.folder)
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,4 +1,5 @@
 import os
+import re
 import time
 import tomllib
 from pathlib import Path
@@ -324,3 +325,23 @@ def test_a_new_run_has_nothing_to_lose(refusal):
     assert "accept-loss = True: " in line
     assert "it goes with resume = true" in line
     assert RunConfig.from_flat({"accept-loss": True, "resume": True}).accept_loss
+
+
+def test_every_key_that_names_a_file_or_folder_refuses_what_can_name_none(refusal):
+    flat = RunConfig().to_flat()
+    fields = {str(field.alias): field for field in RunConfig.model_fields.values() if field.alias in flat}
+    named = [
+        key
+        for key, field in fields.items()
+        if re.search(r"\b([Ff]ile|[Ff]older)\b", field.description or "") and isinstance(flat[key], str)
+    ]
+    assert {"dataset", "data-dir", "node-keys", "output-dir", "pretrained", "state-dir"} == set(named)
+    for key in named:
+        for text in ("~nosuchuser/x", "/" + "x" * 300):
+            assert refusal(ConfigError, RunConfig.from_flat, {key: text}).startswith(f"{key} = ")
+
+
+def test_who_changes_the_options_of_a_config_changes_no_other_s():
+    values = {"fedhe.alpha": 0.25}
+    RunConfig.from_flat(values).options["fedhe.alpha"] = 99.0
+    assert RunConfig.from_flat(values).options == values

@@ -2,26 +2,32 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load, save
 
-from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import FederationError, RunFolderError, StateError
+from hetfl_flwr.config import RunConfig, read_toml, to_toml
+from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError, StateError
+from hetfl_flwr.files import check_seal, header, read_header, seal
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.settings import CHANGEABLE
 from hetfl_flwr.server.messaging.grids import GridView
 from simulations.cli import _run, main
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run
+from simulations.reports.tables import privacy
 
 KEYS = {"clients": 3, "models": "mlp", "rounds": 4, "checkpoint_every": 2, "local_batches": 1}
 
@@ -261,7 +267,9 @@ def test_a_checkpoint_whose_run_is_gone_is_not_gone_on_with(refusal, folder):
     (folder / "rounds.jsonl").unlink()
     keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"seed": 1, "output-dir": str(folder)}
     line = refusal(RunFolderError, _run, keys, resume=False, **AT_HOME)
-    assert line.startswith(f"{folder}/checkpoint/round-4 is of an earlier run, whose rounds.jsonl is gone: delete ")
+    assert line.startswith(
+        f"{folder}/checkpoint/round-4 is of an earlier run, whose rounds.jsonl is gone: go on with it "
+    )
     shutil.rmtree(folder / "checkpoint")
     _run(keys, resume=False, **AT_HOME)
     assert Checkpoint.read(folder).round == 4
@@ -272,7 +280,10 @@ def test_a_checkpoint_of_a_run_with_another_config_is_refused(refusal, folder, t
     other = _run({**keys, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
     shutil.rmtree(folder / "checkpoint")
     shutil.copytree(other / "checkpoint", folder / "checkpoint")
-    assert "is of a run with another config" in refusal(RunFolderError, go_on, folder)
+    line = refusal(RunFolderError, go_on, folder)
+    assert re.fullmatch(
+        rf"{folder}/checkpoint/round-4 is of run \d+, and {folder}/config.toml of run \d+; no other .*", line
+    )
 
 
 # --- rounds.jsonl --------------------------------------------------------------------------------
@@ -376,6 +387,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.settings import CHANGEABLE
 lock = FolderLock(Path(sys.argv[1]), 5)
 print("held", flush=True)
 time.sleep(60)
@@ -520,3 +532,397 @@ def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
 
     (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
     assert "cannot be read: it has no checksum" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")
+
+
+# --- older versions ------------------------------------------------------------------------------
+
+
+def repacked(path: Path, change: Callable[[dict[str, Any]], object], name: str = "knowledge") -> str:
+    """Change what a file's header says, with a checksum that fits; return that."""
+    blob = path.read_bytes()
+    told = read_header(blob, name)
+    change(told)
+    del told["digest"]
+    new = seal(save(load(blob), header(name, told)))
+    path.unlink()  # another name may lead to the same file
+    path.write_bytes(new)
+    return check_seal(new)
+
+
+def older(folder: Path, today: str, then: str) -> None:
+    """Make a run folder what version 0.1.0 would have left: other names, a digest of the config, and no ids."""
+    path = folder / "config.toml"
+    flat = read_toml(path)
+    usual = RunConfig().to_flat()
+    kept = {key: value for key, value in flat.items() if key not in CHANGEABLE and value != usual.get(key)}
+    kept[then] = kept.pop(today)
+    digest = blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
+    flat[then] = flat.pop(today)
+    path.write_text(to_toml(flat))
+    for checkpoint in checkpoints(folder):
+        digests = {
+            place.name.removeprefix("client-"): repacked(
+                place, lambda told: told["stamp"].update(partition=told["stamp"].pop("client_id")), "state"
+            )
+            for place in checkpoint.glob("client-*")
+        }
+
+        def change(told: dict[str, Any], digests: dict[str, str] = digests) -> None:
+            told.update(config=digest, clients=digests)
+            del told["begun"], told["members"], told["under way"]["engine"]["rows"]
+
+        repacked(checkpoint / "knowledge.safetensors", change)
+
+
+def test_a_run_of_a_version_in_which_keys_had_other_names_goes_on_with_the_same_bits(tmp_path, capsys):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"half-data-fraction": 0.5}
+    whole = _run({**keys, "rounds": 5, "output-dir": str(tmp_path / "whole")}, resume=False, **AT_HOME)
+    folder = _run({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
+    older(folder, "half-data-fraction", "halved-fraction")
+    capsys.readouterr()
+    go_on(folder)
+    assert "changed since" not in capsys.readouterr().err
+    assert server_state(folder) == server_state(whole)
+    go_on(folder, rounds=6)
+
+
+def test_a_digest_of_an_older_version_that_does_not_fit_stops_the_resume_and_tells_nobody_to_delete_anything(
+    refusal, tmp_path
+):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"half-data-fraction": 0.5}
+    folder = _run({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
+    older(folder, "half-data-fraction", "halved-fraction")
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace("halved-fraction = 0.5", "halved-fraction = 0.25"))
+    line = refusal(RunFolderError, go_on, folder)
+    assert "give that file the config back with which the run was begun" in line
+    assert "delete" not in line
+
+
+def test_an_option_or_a_default_of_a_later_version_does_not_keep_a_run_from_going_on(folder, monkeypatch):
+    """The run's own config has neither the option nor the default of today."""
+    path = folder / "config.toml"
+    mark, rest = path.read_text().split("\n", 1)
+    path.write_text(f"{mark}\n" + "".join(f"{line}\n" for line in rest.splitlines() if not line.startswith("alpha")))
+    for checkpoint in checkpoints(folder):
+        repacked(checkpoint / "knowledge.safetensors", lambda told: told["config"].pop("fedhe.alpha"))
+    monkeypatch.setattr(RunConfig.model_fields["learning_rate"], "default", 0.5)
+    go_on(folder)
+
+
+def test_a_client_s_state_of_a_layout_that_is_not_read_any_more_stops_the_resume(refusal, folder):
+    for checkpoint in checkpoints(folder):
+        digest = repacked(checkpoint / "client-1", lambda told: told["stamp"].update(schema=99), "state")
+        repacked(checkpoint / "knowledge.safetensors", lambda told, new=digest: told["clients"].update({"1": new}))
+    line = refusal(RunFolderError, go_on, folder)
+    assert "client 1's state is damaged (it has layout 99, and this version reads 3)" in line
+
+
+# --- other data ----------------------------------------------------------------------------------
+
+
+def a_table(folder: Path, rows: int = 300, flip: int = 0) -> str:
+    """Write a table of two classes; the labels of its first rows may be flipped."""
+    folder.mkdir(exist_ok=True)
+    lines = [f"{row % 17},{row % 5},{('no', 'yes')[(row % 3 == 0) ^ (row < flip)]}" for row in range(rows)]
+    (folder / "data.csv").write_text("\n".join(["one,two,label", *lines]) + "\n")
+    for module in [module for name, module in sys.modules.items() if name.startswith("hetfl_flwr.data.")]:
+        for cached in [value for value in vars(module).values() if hasattr(value, "cache_clear")]:
+            cached.cache_clear()  # as in a process of its own
+    return str(folder)
+
+
+@pytest.fixture
+def own(tmp_path) -> Callable[..., Path]:
+    """Run a federation on a table of the user's own."""
+
+    def run(algorithm: str = "fedhe", **keys: Any) -> Path:
+        settings = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"algorithm": algorithm}
+        settings |= {
+            "dataset": a_table(tmp_path / "table"),
+            "label-column": "label",
+            "output-dir": str(tmp_path / "run"),
+        }
+        return _run({**settings, **keys}, resume=False, **AT_HOME)
+
+    return run
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("algorithm", ["fedhe", "fedavg"])
+def test_data_that_have_changed_stop_the_resume_by_the_client_and_may_be_accepted(
+    refusal, own, tmp_path, capsys, algorithm
+):
+    """Labels, of which the server is told nothing; and the number of rows. Clients of fedavg keep no state."""
+    folder = own(algorithm)
+    before = contents(folder)
+    a_table(tmp_path / "table", flip=150)
+    line = refusal(StateError, go_on, folder)
+    assert "client 0 and 2 more: the training samples or labels are not those of before" in line
+    assert "--accept-loss" in line
+    a_table(tmp_path / "table", rows=200)
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith("client 0 has other data than before: train = 47, and 70 before, public = ")
+    assert "(2 more clients have, too): the run would go on with other results; --accept-loss" in line
+    assert contents(folder) == before
+    go_on(folder, **{"accept-loss": True})
+    assert "client 0 has other data than before" in capsys.readouterr().err
+    assert [failure["partition"] for failure in lines(folder)[5]["failures"]] == [0, 1, 2]
+    a_table(tmp_path / "table", rows=200)
+    go_on(folder, rounds=6)
+
+
+def test_the_digest_of_a_client_s_data_does_not_depend_on_the_workers(own):
+    folder = own()
+    assert _run({"output-dir": str(folder), "rounds": 5}, resume=True, workers=2, verbose=True) == folder
+
+
+def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, tmp_path, make_config, run_federation):
+    table = a_table(tmp_path / "table")
+    config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
+    run_federation(config, elsewhere(config, 7))
+    a_table(tmp_path / "table", flip=150)
+    longer = config.with_values({"resume": True, "rounds": 5})
+    line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
+    assert "client 0 (mlp): its data are not those on which it has trained before" in line
+    assert "which accept-loss = true allows" in line
+    longer = longer.with_values({"accept-loss": True})
+    run_federation(longer, elsewhere(longer, 8), run_id=8)
+
+
+# --- uploads.log ---------------------------------------------------------------------------------
+
+NOISY = {"noise-multiplier": 1.0, "clipping-norm": 1.0, "noise-source": "system"}
+
+
+def a_newline_flipped(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"*", 1))
+
+
+def a_digit_flipped(path: Path) -> None:
+    path.write_bytes(b"9" + path.read_bytes()[1:])
+
+
+def without_a_line(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+
+
+def without_its_end(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+
+
+def with_stray_lines(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"1\n" * 1000)
+
+
+def with_a_long_line(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"9" * 4000 + b"\n")
+
+
+def a_large_hole(path: Path) -> None:
+    os.truncate(path, 2**33)
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory) -> Path:
+    chosen = {key.replace("_", "-"): value for key, value in KEYS.items()} | NOISY
+    return _run({**chosen, "output-dir": str(tmp_path_factory.mktemp("noisy") / "run")}, resume=False, **AT_HOME)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(missing, a_newline_flipped, a_digit_flipped, without_a_line, without_its_end),
+        *(with_stray_lines, with_a_long_line, a_large_hole, a_pipe),
+    ],
+)
+def test_a_damaged_count_of_uploads_stops_the_resume_and_no_epsilon_is_told_that_is_too_low(
+    refusal, noisy, tmp_path, damage
+):
+    folder = Path(shutil.copytree(noisy, tmp_path / "run"))
+    damage(folder / "uploads.log")
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder}/uploads.log ")
+    assert "how many uploads its clients have made is not known, and no epsilon with it; --accept-loss" in line
+    go_on(folder, **{"accept-loss": True})
+    for rounds in (5, 6):  # also when it goes on once more: the loss stays
+        summary, clients = (json.loads((folder / name).read_text()) for name in ("summary.json", "clients.json"))
+        assert summary["epsilon"] == "Infinity"
+        assert {client["uploads"] for client in clients} == {None}
+        assert {client["epsilon"] for client in clients} == {"Infinity"}
+        assert "is not known" in str(privacy(load_run(folder)))
+        go_on(folder, rounds=rounds + 1)
+
+
+def test_uploads_are_counted_on_where_the_log_is_whole_or_of_an_older_version_or_was_cut_by_a_kill(noisy, tmp_path):
+    before = [client["uploads"] for client in json.loads((noisy / "clients.json").read_text())]
+    whole = (noisy / "uploads.log").read_bytes()
+    plain = b"".join(line.split()[0] + b"\n" for line in whole.splitlines())
+    for number, content in enumerate((whole, plain, whole + b"2 a", whole[:-1])):
+        folder = Path(shutil.copytree(noisy, tmp_path / str(number)))
+        (folder / "uploads.log").write_bytes(content)
+        for rounds in (5, 6):
+            go_on(folder, rounds=rounds)
+        after = [client["uploads"] for client in json.loads((folder / "clients.json").read_text())]
+        assert after == [count + 2 for count in before]
+
+
+# --- config.toml ---------------------------------------------------------------------------------
+
+
+def rewritten(folder: Path, old: str, new: str) -> Path:
+    path = folder / "config.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    return path
+
+
+def test_a_key_that_was_changed_in_the_config_is_said_where_it_may_and_refused_where_it_may_not(
+    refusal, folder, capsys
+):
+    path = rewritten(folder, "\nrounds = 4", "\nrounds = 6")
+    _run({"output-dir": str(folder)}, resume=True, **AT_HOME)
+    said = f"hetfl: {path} was changed since it was written, and holds: rounds = 6, and was 4\n"
+    assert capsys.readouterr().err.count(said) == 1
+    _run({"output-dir": str(folder), "rounds": 7}, resume=True, **AT_HOME)
+    assert "was changed" not in capsys.readouterr().err
+    rewritten(folder, "\nbatch-size = 50", "\nbatch-size = 51")
+    line = refusal(RunFolderError, go_on, folder, rounds=8)
+    assert f"{path}: batch-size = 51, and 50 in the checkpoint: give that file the config back" in line
+
+
+@pytest.mark.parametrize("new", ["\nrounds = -4", "\nruonds = 4", "\nrounds = [4", "\nrounds = '4'"])
+def test_what_is_wrong_in_the_config_of_a_run_is_said_with_its_file(refusal, folder, new):
+    path = rewritten(folder, "\nrounds = 4", new)
+    assert refusal(ConfigError, go_on, folder).startswith(f"{path}: ")
+
+
+def test_what_is_wrong_in_an_option_of_the_algorithm_is_said_with_its_file(refusal, folder):
+    path = rewritten(folder, "\nalpha = ", "\nalpha = -")
+    assert refusal(ConfigError, _run, {"output-dir": str(folder)}, resume=True, **AT_HOME).startswith(f"{path}: fedhe.")
+
+
+def test_a_resume_that_is_refused_changes_nothing_in_the_folder(refusal, own, tmp_path):
+    """Here by a client, whose data are gone."""
+    folder = own()
+    before = contents(folder)
+    a_table(tmp_path / "table", rows=1)
+    refusal(FederationError, go_on, folder, rounds=99)
+    assert contents(folder) == before
+
+
+# --- rounds.jsonl, all of it ---------------------------------------------------------------------
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [missing, emptied])
+def test_rounds_that_are_all_lost_need_to_be_accepted_and_are_named(refusal, origin, folder, tmp_path, damage):
+    whole = go_on(Path(shutil.copytree(origin, tmp_path / "whole")))
+    damage(folder / "rounds.jsonl")
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder}/rounds.jsonl {'is missing' if damage is missing else 'holds no round'}, by the ")
+    assert "the figures of all rounds until 4 are lost; --accept-loss" in line
+    go_on(folder, **{"accept-loss": True})
+    assert [entry["round"] for entry in lines(folder)] == [5]
+    assert "the figures of all rounds until 4 are lost" in lines(folder)[0]["failures"][0]["reason"]
+    assert server_state(folder) == server_state(whole)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["rounds"], summary["lost_rounds"]) == (5, [0, 1, 2, 3, 4])
+
+
+def test_rounds_of_another_run_are_refused_by_name_and_nothing_is_dropped(refusal, folder, tmp_path):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()}
+    other = _run({**keys, "seed": 1, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
+    shutil.copy(other / "rounds.jsonl", folder / "rounds.jsonl")
+    before = contents(folder)
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder}/rounds.jsonl is of another run, by the checkpoint of round 4: ")
+    assert contents(folder) == before
+
+
+def test_a_checkpoint_of_another_run_with_the_same_config_is_refused_by_name(refusal, folder, tmp_path):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()}
+    other = _run({**keys, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
+    newest = folder / "checkpoint" / "round-4"
+    shutil.rmtree(newest)
+    shutil.copytree(other / "checkpoint" / "round-4", newest)
+    before = contents(folder)
+    line = refusal(RunFolderError, go_on, folder)
+    assert re.match(rf"{newest} is of run \d+, and {folder}/config.toml of run \d+; the checkpoint of round 2 is", line)
+    assert contents(folder) == before
+    go_on(folder, **{"accept-loss": True})
+    assert [entry["round"] for entry in lines(folder)] == list(range(6))
+
+
+def test_without_the_line_of_round_0_nobody_has_an_accuracy_from_before(folder):
+    path = folder / "rounds.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    go_on(folder)
+    clients = json.loads((folder / "clients.json").read_text())
+    assert [client["accuracy_before"] for client in clients] == [None] * 3
+    assert json.loads((folder / "summary.json").read_text())["lost_rounds"] == [0]
+
+
+# --- what a checkpoint says ----------------------------------------------------------------------
+
+LIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no counts": lambda told: told.update(counts={}),
+    "another's counts": lambda told: told["counts"].update(latest={"x": 1}),
+    "a list of lines": lambda told: told["counts"].update(lines=[1]),
+    "a negative run": lambda told: told.update(run=-5),
+    "a run in words": lambda told: told.update(run="abc"),
+    "a number under way": lambda told: told.update({"under way": 5}),
+    "words under way": lambda told: told.update({"under way": {"sent": "x"}}),
+    "half an engine": lambda told: told["under way"]["engine"].pop("due"),
+    "a client without state": lambda told: told["clients"].pop("1"),
+    "a client of no number": lambda told: told["clients"].update({"-1": "a"}),
+    "no names": lambda told: told.update(names=[]),
+    "a name too many": lambda told: told["names"].append("x"),
+    "a round in words": lambda told: told.update(round="4"),
+    "no config": lambda told: told.pop("config"),
+    "a size of two numbers": lambda told: told["counts"]["sizes"]["0"].update(logits=[1.0, 2]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_checkpoint_that_says_what_none_says_is_damaged_whatever_its_checksum(refusal, folder, lie):
+    newest = folder / "checkpoint" / "round-4"
+    repacked(newest / "knowledge.safetensors", LIES[lie])
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{newest}: damaged checkpoint (")
+    assert "the checkpoint of round 2 is whole" in line
+
+
+def test_a_run_of_another_engine_is_refused(refusal, folder):
+    for checkpoint in checkpoints(folder):
+        repacked(checkpoint / "knowledge.safetensors", lambda told: told["under way"].pop("engine"))
+    assert "is of a run in another engine" in refusal(RunFolderError, go_on, folder)
+
+
+@pytest.mark.parametrize("file", ["checkpoint/round-4/client-1", "checkpoint/round-4/knowledge.safetensors"])
+def test_a_file_with_a_large_hole_is_refused_without_being_read(refusal, folder, file):
+    path = folder / file
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    a_large_hole(path)
+    began = time.monotonic()
+    assert "damaged" in refusal(RunFolderError, go_on, folder)
+    assert time.monotonic() - began < 5
+
+
+def test_a_large_hole_in_the_rounds_is_a_damaged_line(folder, capsys):
+    path = folder / "rounds.jsonl"
+    content = path.read_bytes()
+    os.truncate(path, 2**30)
+    began = time.monotonic()
+    go_on(folder)
+    assert time.monotonic() - began < 10
+    assert "line 6 is damaged and left out" in capsys.readouterr().err
+    assert path.read_bytes().startswith(content)

@@ -326,3 +326,20 @@ def test_what_cannot_be_read_is_told_once(tmp_path, refusal, capfd):
     (tmp_path / "train.csv").write_text('a,label\n"1,0\n2,1\n')
     assert "cannot read the data set" in refusal(DataError, arrays, tmp_path)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "stray", [os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path)]
+)
+def test_a_table_that_is_no_file_is_refused_beside_others(tmp_path, refusal, stray):
+    (tmp_path / "a.csv").write_text("a,label\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
+    stray(tmp_path / "b.csv")
+    line = refusal(DataError, arrays, tmp_path, label_column="label")
+    assert line.startswith(f"'{tmp_path}/b.csv' is no file, or a link to none")
+
+
+def test_an_image_whose_name_is_not_utf_8_is_named(tmp_path, refusal):
+    folder = photos(tmp_path / "photos", "benign", "malignant")
+    os.rename(folder / "benign" / "0.png", os.fsencode(folder / "benign") + b"/\xff.png")
+    line = refusal(DataError, arrays, folder)
+    assert line == f"'{folder}/benign/\\udcff.png' has a name that is not UTF-8: rename it"

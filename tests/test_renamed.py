@@ -3,6 +3,8 @@ import pytest
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.config.renamed import RENAMED, _warn
 from hetfl_flwr.errors import ConfigError
+from simulations.api import config_keys
+from simulations.cli import _chosen
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +44,13 @@ def test_a_key_under_both_names_is_refused(tmp_path):
 def test_every_new_name_is_a_key():
     assert set(RENAMED.values()) <= RunConfig().to_flat().keys()
     assert not RENAMED.keys() & RunConfig().to_flat().keys()
+
+
+@pytest.mark.parametrize("first", ["even-tests", "iid-evaluation"])
+def test_a_setting_overrides_a_recipe_under_either_name(tmp_path, first):
+    second = {"even-tests": "iid-evaluation", "iid-evaluation": "even-tests"}[first]
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f"{first} = true\n")
+    assert _chosen(recipe, [f"{second}=false"]) == {"iid-evaluation": False}
+    assert _chosen(None, [f"{first}=true", f"{second}=false"]) == {"iid-evaluation": False}
+    assert config_keys(None, {"even_tests": True}) == {"iid-evaluation": True}

@@ -1,11 +1,13 @@
 """What a client has learnt is read back from its run folder."""
 
 import json
-from shutil import rmtree
+from shutil import copyfile, rmtree
 
 import pytest
+from safetensors.numpy import save
 
 from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.files import header, seal
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.runs.trained import load_client
 
@@ -48,3 +50,37 @@ def test_where_there_is_no_model(make_config, run_federation, tmp_path, refusal)
     assert "is no run folder (no config.toml) and no state-dir with client 0" in refusal(
         RunFolderError, load_client, tmp_path, 0
     )
+
+
+def test_a_client_file_of_another_round_is_not_given_out_as_the_last_one(make_config, run_federation, refusal):
+    folder = run_federation(make_config(rounds=2, checkpoint_every=1))
+    newest = folder / "checkpoint" / "round-2" / "client-1"
+    newest.unlink()
+    copyfile(folder / "checkpoint" / "round-1" / "client-1", newest)
+    line = refusal(RunFolderError, load_client, folder, 1)
+    assert line == f"{newest}: damaged state (it is of another checkpoint)"
+    newest.unlink()
+    line = refusal(RunFolderError, load_client, folder, 1)
+    assert line == f"{newest}: cannot be read: No such file or directory"
+    assert load_client(folder, 0).model_name == "mlp"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_state_folder_of_any_name_is_read_by_what_its_files_say(make_config, run_federation, tmp_path, link):
+    config = make_config(rounds=1, state_dir=str(tmp_path / "state"))
+    accuracies = json.loads((run_federation(config) / "summary.json").read_text())["accuracy_per_client"]
+    other = tmp_path / "copy"
+    if link:
+        other.symlink_to((tmp_path / "state" / "run-7").rename(tmp_path / "elsewhere"))
+    else:
+        (tmp_path / "state" / "run-7").rename(other)
+    node = load_client(other, 1)
+    assert evaluate(node.model, node.data.test).accuracy == accuracies[1]
+
+
+def test_a_state_that_names_no_run_is_one_line(make_config, run_federation, tmp_path, refusal):
+    run_federation(make_config(rounds=1, state_dir=str(tmp_path / "state")))
+    path = tmp_path / "state" / "run-7" / "client-0.safetensors"
+    for content in (b"x" * 100, seal(save({}, header("state", {"stamp": {"run": "seven"}})))):
+        path.write_bytes(content)
+        assert refusal(RunFolderError, load_client, tmp_path / "state", 0).startswith(f"{path}: ")

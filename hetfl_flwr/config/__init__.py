@@ -8,12 +8,14 @@ from hetfl_flwr.config.federation_keys import DEFAULT_CLIENTS, simulated_seconds
 from hetfl_flwr.config.model_keys import AUTO, AUTO_MODELS, one_model
 from hetfl_flwr.config.node import NODE_KEYS, OWN_NODE_KEYS, for_node
 from hetfl_flwr.config.record_keys import TRACKERS, parse_callbacks, parse_trackers
+from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.config.run_config import RunConfig
 from hetfl_flwr.config.toml import flattened, load_toml, read_toml, to_toml
 from hetfl_flwr.config.values import (
     Value,
     parse_algorithm_options,
     parse_setting,
+    parse_settings,
     parse_value,
     usable_path,
     write_algorithm_options,
@@ -36,9 +38,11 @@ __all__ = [
     "parse_algorithm_options",
     "parse_callbacks",
     "parse_setting",
+    "parse_settings",
     "parse_trackers",
     "parse_value",
     "read_toml",
+    "renamed",
     "simulated_seconds",
     "to_toml",
     "usable_path",

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from hetfl_flwr.config.keys import MOST, Keys
+from hetfl_flwr.config.keys import MOST, Keys, checked_path
 from hetfl_flwr.errors import ConfigError
 
 DEFAULT_CLIENTS = 10
@@ -104,6 +104,7 @@ class FederationKeys(Keys):
     ] = 0.0
     node_keys: Annotated[
         str,
+        AfterValidator(checked_path),
         Field(
             description="File with the nodes' public keys (node-keys.toml, written by `hetfl keys`), on the server of "
             "a deployment: a node is accepted only as the client for which its key is listed. Empty: no "

@@ -64,7 +64,8 @@ class RunConfig(  # their keys are listed from the last to the first
         """
         values = renamed(values)
         check_values(values)
-        return _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
+        config = _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
+        return config.model_copy(update={"options": dict(config.options)})  # whoever changes them changes no other's
 
     def to_flat(self) -> dict[str, Value]:
         """Return all keys and values, flat, as `from_flat` takes them."""

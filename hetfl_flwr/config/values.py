@@ -2,12 +2,13 @@
 
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.errors import ConfigError, private
 
 Value = bool | int | float | str
@@ -104,6 +105,14 @@ def parse_setting(text: str) -> tuple[str, Value]:
     if not sign or not key.strip():
         raise ConfigError(f"'{text}' is not key=value")
     return key.strip(), parse_value(value.strip())
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, Value]:
+    """Read several ``key=value`` of the command line; the last one of a key counts, also under its old name."""
+    settings: dict[str, Value] = {}
+    for text in texts:
+        settings |= renamed(dict([parse_setting(text)]))
+    return settings
 
 
 def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:

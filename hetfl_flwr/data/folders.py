@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hetfl_flwr.errors import DataError, private
+from hetfl_flwr.text import printable
 
 TABLES = {".parquet", ".csv", ".json", ".jsonl", ".arrow"}
 """Endings of the files that hold rows."""
@@ -99,8 +100,8 @@ def holds_images_alone(folder: Path) -> bool:
     return not any(_is_file(path, TABLES) and path.stem != "metadata" for path in folder.rglob("*"))
 
 
-def check_images(folder: Path) -> None:
-    """Refuse a folder in which what is called like an image is no file: the library that reads it would leave it out.
+def check_files(folder: Path) -> None:
+    """Refuse a folder in which what is called like data is no file: the library that reads it would leave it out.
 
     Raises
     ------
@@ -108,8 +109,12 @@ def check_images(folder: Path) -> None:
         Names the first.
     """
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in IMAGES and not path.is_file() and not path.is_dir():
-            raise DataError(f"'{private(path)}' is no file, or a link to none: put an image there, or remove it")
+        if path.suffix.lower() not in IMAGES | TABLES or path.is_dir():
+            continue
+        if not path.is_file():
+            raise DataError(f"'{private(path)}' is no file, or a link to none: put one there, or remove it")
+        if any("\udc80" <= letter <= "\udcff" for letter in path.name):
+            raise DataError(f"'{private(printable(str(path)))}' has a name that is not UTF-8: rename it")
 
 
 def _is_mostly_other(folder: Path) -> bool:

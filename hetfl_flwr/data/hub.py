@@ -11,8 +11,8 @@ import numpy as np
 
 from hetfl_flwr.data.folders import (
     EXPECTED,
+    check_files,
     check_headers,
-    check_images,
     holds_images_alone,
     is_folder,
     local_folder,
@@ -158,8 +158,7 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
     from datasets.load import load_dataset, load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
-    if images:
-        check_images(folder)
+    check_files(folder)
     getLogger("datasets").setLevel(CRITICAL)  # of what it raises, too, and with the whole path
     try:
         if any((folder / name).exists() for name in _SAVED):

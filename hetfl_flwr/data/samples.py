@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from hashlib import blake2b
 from math import inf
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -381,6 +383,15 @@ class Joined:
         return torch.bincount(self.labels, minlength=classes)
 
 
+ROWS_AT_ONCE = 4096
+"""Rows of which a digest is made at a time."""
+
+
+def _take_in(digest: blake2b, tensor: Tensor) -> None:
+    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+
+
 @dataclass(frozen=True)
 class ClientData:
     """What one client holds; no row is in two of its three sets.
@@ -418,6 +429,22 @@ class ClientData:
         if owners is None:
             return 0
         return len(set(owners[self.train.rows.cpu()].tolist()))
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of what the client trains on, as it is stored and scaled, and of the labels it measures itself by.
+
+        It tells one client's data from what they become when a row, a label or their order changes; of the inputs of
+        validation and test samples it tells nothing.
+        """
+        arrays, digest = self.train.arrays, blake2b(digest_size=8)
+        peak = arrays.peak if isinstance(arrays.peak, Tensor) else torch.tensor(arrays.peak)
+        labels = (samples.labels for samples in (self.train, self.validation, self.test))
+        for tensor in (arrays.centre, peak, *labels):
+            _take_in(digest, tensor)
+        for first in range(0, len(self.train), ROWS_AT_ONCE):
+            _take_in(digest, arrays.inputs[self.train.rows[first : first + ROWS_AT_ONCE]])
+        return digest.hexdigest()
 
     @property
     def public(self) -> Samples:

@@ -1,6 +1,7 @@
 """What a client's model takes, written beside its state: its data need not be there to read the state back."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load, save
@@ -8,11 +9,11 @@ from safetensors.torch import load, save
 from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DamagedError, private
-from hetfl_flwr.files import check_seal, header, read_file, read_header, seal
+from hetfl_flwr.files import header, read_header, read_sealed, seal
 
 
 def pack_inputs(data: ClientData) -> bytes:
-    """Write what a client's inputs are, and how they are scaled; none of them."""
+    """Write what a client's inputs are, how they are scaled, and a digest of its data; none of them."""
     arrays = data.train.arrays
     told = {
         "shape": arrays.spec.shape,
@@ -21,6 +22,7 @@ def pack_inputs(data: ClientData) -> bytes:
         "peak": None if isinstance(arrays.peak, torch.Tensor) else arrays.peak,
         "class names": arrays.class_names,
         "input names": arrays.input_names,
+        "data": data.digest,
     }
     tensors = {"centre": arrays.centre, "inputs": arrays.inputs[:0]}
     if isinstance(arrays.peak, torch.Tensor):
@@ -37,12 +39,7 @@ def unpack_inputs(path: Path) -> ClientData:
     DamagedError
         It is not as it was written.
     """
-    try:
-        blob = read_file(path)
-        check_seal(blob)
-        told = read_header(blob, "inputs")
-    except (OSError, DamagedError) as error:
-        raise DamagedError(f"{private(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    blob, told = _read(path)
     tensors = load(blob)
     spec = DataSpec(tuple(told["shape"]), told["classes"], told["vocabulary"])
     arrays = Arrays(
@@ -57,3 +54,25 @@ def unpack_inputs(path: Path) -> ClientData:
     )
     none = Samples(arrays, torch.zeros(0, dtype=torch.int64))
     return ClientData(spec, none, none, none)
+
+
+def data_digest(path: Path) -> str | None:
+    """Return the digest of a client's data as `pack_inputs` has written it; None where there is none.
+
+    Raises
+    ------
+    DamagedError
+        The file is not as it was written.
+    """
+    if not path.exists():
+        return None
+    digest: str | None = _read(path)[1].get("data")
+    return digest
+
+
+def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
+    try:
+        blob = read_sealed(path)
+        return blob, read_header(blob, "inputs")
+    except (OSError, DamagedError) as error:
+        raise DamagedError(f"{private(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -1,6 +1,6 @@
 """What a client side works with on its node: run config, data, model and state store."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from logging import INFO, WARNING
@@ -13,12 +13,12 @@ from torch import nn
 from hetfl_flwr.algorithms import resolve_models
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
-from hetfl_flwr.errors import ConfigError, DamagedError, plain
+from hetfl_flwr.errors import ConfigError, DamagedError, StateError, plain
 from hetfl_flwr.files import replace_file
 from hetfl_flwr.flower import log
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, mixed
 from hetfl_flwr.node.device import find_device
-from hetfl_flwr.node.inputs import pack_inputs
+from hetfl_flwr.node.inputs import data_digest, pack_inputs
 from hetfl_flwr.node.keeper import Surroundings, keeper_of
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
@@ -147,14 +147,15 @@ class Node:
         DamagedError
             The state is damaged, and without ``accept-loss``.
         StateError
-            It is another model's or algorithm's.
+            It is another model's or algorithm's; or the client's data have changed since, and without ``accept-loss``.
         """
         if not self.config.state_dir or self.store.read() is not None:
             return
         before, stamp = run_store(self.config, run, self.client_id), replace(self.stamp, run=run)
-        for blob in (before.read(), before.kept()):
-            state = self._intact(blob, stamp, before.where)
+        for read in (before.read, before.kept):
+            state = self._intact(read, stamp, before.where)
             if state is not None and state.round <= round:
+                self._check_data(run)
                 self.write_state(state)
                 return
 
@@ -166,18 +167,31 @@ class Node:
         DamagedError
             The state is damaged, and without ``accept-loss``.
         StateError
-            It is another run's, model's or algorithm's.
+            It is another run's, model's or algorithm's; or the client's data have changed since, and without
+            ``accept-loss``.
         """
-        state = self._intact(self.store.read(), self.stamp, self.store.where)
-        if state is None and self.store.read() is not None:
-            state = self._intact(self.store.kept(), self.stamp, self.store.where)
+        if self.config.state_dir:
+            self._check_data(self.stamp.run)
+        state = self._intact(self.store.read, self.stamp, self.store.where)
+        if state is None and self.config.accept_loss:
+            state = self._intact(self.store.kept, self.stamp, self.store.where)
             self.store.forget()
             if state is not None:
                 self.write_state(state)
         return state
 
-    def _intact(self, blob: bytes | None, stamp: Stamp, where: str) -> ClientState | None:
+    def _check_data(self, run: str) -> None:
+        """Compare this client's data with what they were when it first saved a state in a run."""
+        before = data_digest(kept_inputs(run_folder(self.config, run), self.client_id))
+        if before not in (None, self.data.digest):
+            told = f"{self}: its data are not those on which it has trained before: it would go on with other results"
+            if not self.config.accept_loss:
+                raise StateError(f"{told}, which accept-loss = true allows")
+            log(WARNING, "%s, and this was accepted", told)
+
+    def _intact(self, read: Callable[[], bytes | None], stamp: Stamp, where: str) -> ClientState | None:
         try:
+            blob = read()
             return None if blob is None else decode(blob, stamp, f"{self}: {where}")
         except DamagedError as error:
             means = f"{error.marked}: it would go on from an older state or its initial weights"

@@ -6,7 +6,7 @@ does not fit raises: state never leaks between runs, algorithms, models or clien
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +17,9 @@ from hetfl_flwr.files import as_json, check_seal, header, is_sealed, read_header
 
 SCHEMA = 3
 """Version of the blob's layout; raised when older files can no longer be read."""
+
+RENAMED = {"partition": "client_id"}
+"""Fields of a stamp that once had another name: the name of today, by that one."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
     """
     try:
         written = read_header(blob, "state")
-        found: Mapping[str, object] = dict(written["stamp"])
+        found = read_stamp(written)
         if is_sealed(blob) or found.get("schema") == SCHEMA:
             check_seal(blob)
         numbers = {name: float(n) if isinstance(n, str) else n for name, n in dict(written["numbers"]).items()}
@@ -82,6 +85,17 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
         raise DamagedError(f"{where}: damaged state ({type(error).__name__})") from None
     check_stamp(found, stamp, where)
     return ClientState(tensors, numbers, round)
+
+
+def read_stamp(written: Mapping[str, Any]) -> dict[str, object]:
+    """Return the stamp in a blob's header, under the names of today.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        There is none.
+    """
+    return {RENAMED.get(str(name), str(name)): value for name, value in dict(written["stamp"]).items()}
 
 
 def check_stamp(found: Mapping[str, object], stamp: Stamp, where: str) -> None:

@@ -11,8 +11,8 @@ from tempfile import TemporaryFile
 from flwr.app import ConfigRecord, Context
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import StateError, private
-from hetfl_flwr.files import digest_in, read_file, replace_file
+from hetfl_flwr.errors import DamagedError, StateError, private
+from hetfl_flwr.files import check_size, digest_in, read_file, replace_file
 from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
 
 RECORD = "hetfl-state"
@@ -172,9 +172,12 @@ class FileStore(BlobStore):
 
     def _content(self, path: Path) -> bytes | None:
         try:
+            check_size(path)
             return read_file(path)
         except FileNotFoundError:
             return None
+        except DamagedError as error:
+            raise DamagedError(f"{_called(path)}: damaged state ({error})") from None
         except OSError as error:
             raise StateError(f"{_called(path)}: cannot be read: {error.strerror}") from None
 

@@ -1,5 +1,7 @@
 """Who is told of a run's rounds: its results, the progress bar, trackers, and callbacks of a user's own."""
 
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -154,7 +156,8 @@ class Guarded(RoundCallback):
     def _each(self, tell: Callable[[RoundCallback], None]) -> None:
         for name, callback in list(self.callbacks.items()):
             try:
-                tell(callback)
+                with _torch_as_it_was():
+                    tell(callback)
             except (KeyboardInterrupt, Interrupted):
                 raise
             except BaseException as error:  # SystemExit, too: a callback does not end the run
@@ -211,9 +214,8 @@ def split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[Roun
     """
     items = [given] if isinstance(given, str) else list(given)
     names = [item for item in items if isinstance(item, str) and item.strip()]
-    objects: list[Any] = [
-        _built_from(item, item.__name__) if isclass(item) else item for item in items if not isinstance(item, str)
-    ]
+    others = [item for item in items if not isinstance(item, str)]
+    objects: list[Any] = [_built_from(item, str(_got(item, "__name__"))) if isclass(item) else item for item in others]
     for one in objects:
         _check_methods(one, "callbacks", type(one).__name__)
     return names, objects
@@ -223,7 +225,9 @@ def one_line(error: BaseException) -> str:
     """Return an error's kind and text in one line; its kind alone where it cannot say its text."""
     try:
         said = f"{type(error).__name__}: {error}"
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # SystemExit, too
         said = type(error).__name__
     return printable(" ".join(said.split()), 300)
 
@@ -231,15 +235,16 @@ def one_line(error: BaseException) -> str:
 def _built(name: str) -> RoundCallback:
     path, _, attribute = name.partition(":")
     try:
-        module = import_module(path)
-    except KeyboardInterrupt:
+        with _named_interrupts():
+            module = import_module(path)
+    except CtrlC:
         raise
     except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
-        said = error.marked if isinstance(error, HetflError) else f"{type(error).__name__}: {private(error)}"
+        said = error.marked if isinstance(error, HetflError) else private(one_line(error))
         hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else f" ({place(error)})"
         raise ConfigError(f"callbacks = '{name}': module '{path}' cannot be imported: {said}{hint}") from error
     if attribute not in vars(module):
-        own = [key for key, value in vars(module).items() if isclass(value) and value.__module__ == path]
+        own = [key for key, value in vars(module).items() if isclass(value) and _got(value, "__module__") == path]
         raise ConfigError(f"callbacks = '{name}': {unknown(f'class of module {path!r}', attribute, own)}")
     return _built_from(vars(module)[attribute], name)
 
@@ -247,10 +252,11 @@ def _built(name: str) -> RoundCallback:
 def _built_from(kind: object, name: str) -> RoundCallback:
     if not isclass(kind):
         raise ConfigError(f"callbacks = '{name}': is no class, but of type {type(kind).__name__}")
-    _check_methods(kind, f"callbacks = '{name}'", kind.__name__)
+    _check_methods(kind, f"callbacks = '{name}'", name.rpartition(":")[2])
     try:
-        built: Any = kind()
-    except KeyboardInterrupt:
+        with _named_interrupts():
+            built: Any = kind()
+    except CtrlC:
         raise
     except BaseException as error:  # SystemExit, too
         raise ConfigError(f"callbacks = '{name}': cannot be built without arguments: {one_line(error)}") from error
@@ -264,10 +270,53 @@ def _check_methods(thing: object, key: str, name: str) -> None:
 
 
 def _has(thing: object, method: str) -> bool:
+    return callable(_got(thing, method))
+
+
+def _got(thing: object, name: str) -> object:
+    """Return an attribute; None where there is none, or where a metaclass or a property raises."""
     try:
-        return callable(getattr(thing, method, None))
-    except Exception:  # of a metaclass, or a property
-        return False
+        return getattr(thing, name, None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # SystemExit, too
+        return None
+
+
+class CtrlC(KeyboardInterrupt):
+    """The user's own, not one that a callback raises."""
+
+
+@contextmanager
+def _named_interrupts() -> Iterator[None]:
+    """Raise `CtrlC` where the user interrupts, so that a KeyboardInterrupt is somebody else's."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise CtrlC
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+@contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Set torch's switches back that would change the bits of what comes after."""
+    import torch
+
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(strict, warn_only=warns)
 
 
 def _warn(text: str) -> None:

@@ -5,14 +5,12 @@ Its ``knowledge.safetensors`` names the run, the config, and each other file wit
 missing, damaged or of another checkpoint is noticed. The last two are kept.
 """
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,8 +21,11 @@ from safetensors.numpy import load, save
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, RunFolderError
-from hetfl_flwr.files import check_seal, header, read_file, read_header, replace_file, seal
-from hetfl_flwr.runs.schema import CHECKPOINTS, SERVER_STATE_FILE
+from hetfl_flwr.files import check_seal, header, read_header, read_sealed, replace_file, seal
+from hetfl_flwr.node.state import SCHEMA
+from hetfl_flwr.runs.metadata import check_messages, read_metadata
+from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, SERVER_STATE_FILE
+from hetfl_flwr.runs.settings import Told, begun_as, unlike
 from hetfl_flwr.server.messaging.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
@@ -32,12 +33,6 @@ MESSAGES_FILE = "messages.safetensors"
 
 KEPT = 2
 """Checkpoints of a run folder: the newest, and one to go back to should it be damaged."""
-
-CHANGEABLE = (
-    *("rounds", "checkpoint-every", "track", "callbacks", "accept-loss", "resume", "output-dir"),
-    *("start-clients", "start-timeout", "node-keys"),
-)
-"""Config keys that may differ when a run goes on."""
 
 PACKED = "knowledge"
 """Key of the metadata of what `pack` has written."""
@@ -55,28 +50,34 @@ class Checkpoint:
         The round.
     run : int
         The run's id, with which the clients' states are stamped.
-    config : str
-        Digest of the run's config; see `config_digest`.
+    config : mapping or str
+        The run's config; of an older version, a digest of it.
     counts : mapping
         What is counted of each client so far, as JSON can hold it.
     trained : mapping of int to int
         The round in which each client has trained last, by client id.
     arrays : mapping of str to array
-        The the server state.
+        The server state.
     under_way : UnderWay
         Messages between server and clients.
     clients : mapping of int to str
         Digests of the clients' states, by client id, where the engine keeps them. Known once it is written.
+    begun : int, optional
+        The id under which the run was begun, which stays where it goes on under another.
+    members : mapping of int to mapping
+        What each client has said of its data, by client id: see `told_of`.
     """
 
     round: int
     run: int
-    config: str
+    config: Told
     counts: Mapping[str, Any]
     trained: Mapping[int, int]
     arrays: Arrays
     under_way: UnderWay = field(default_factory=UnderWay)
     clients: Mapping[int, str] = field(default_factory=dict)
+    begun: int | None = None
+    members: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def write(self, run_folder: Path, grid: object) -> None:
         """Write this checkpoint into a run folder, and remove all but the last two; that of a round is written once."""
@@ -93,12 +94,14 @@ class Checkpoint:
         metadata = {
             "round": self.round,
             "run": self.run,
+            "begun": self.begun,
             "config": self.config,
             "counts": self.counts,
             "trained": self.trained,
             "under way": self.under_way.numbers,
             "messages": check_seal(messages) if self.under_way.messages else None,
             "clients": clients,
+            "members": self.members,
         }
         replace_file(unfinished / SERVER_STATE_FILE, pack(self.arrays, metadata))
         unfinished.replace(target)
@@ -114,15 +117,32 @@ class Checkpoint:
     def lost_clients(self, run_folder: Path) -> dict[int, str]:
         """Return the clients whose states are not as they were written, and what is wrong with each."""
         lost = {}
-        for client_id, digest in self.clients.items():
+        for client_id in self.clients:
             try:
-                if check_seal(read_file(self.client_file(run_folder, client_id))) != digest:
-                    raise DamagedError("it is of another checkpoint")
+                self.client_state(run_folder, client_id)
             except FileNotFoundError:
                 lost[client_id] = "missing"
             except (OSError, DamagedError) as error:
                 lost[client_id] = f"damaged ({getattr(error, 'strerror', None) or error})"
         return lost
+
+    def client_state(self, run_folder: Path, client_id: int) -> bytes:
+        """Return a client's state as it was written with this checkpoint.
+
+        Raises
+        ------
+        OSError
+            It is missing, or cannot be read.
+        DamagedError
+            It is damaged, of another checkpoint, or of a version that cannot be read here.
+        """
+        blob = read_sealed(self.client_file(run_folder, client_id))
+        if check_seal(blob) != self.clients[client_id]:
+            raise DamagedError("it is of another checkpoint")
+        schema = read_header(blob, "state").get("stamp", {}).get("schema")
+        if schema != SCHEMA:
+            raise DamagedError(f"it has layout {schema}, and this version reads {SCHEMA}")
+        return blob
 
     def client_file(self, run_folder: Path, client_id: int) -> Path:
         """Return where a Grid that keeps clients has written a client's state, if it has."""
@@ -140,7 +160,8 @@ class Checkpoint:
         found = checkpoints(run_folder)
         if not found:
             raise RunFolderError(
-                f"{run_folder} has no checkpoint to resume from (it was interrupted before the first one)"
+                f"{run_folder} has no checkpoint to resume from: it was interrupted before the first one, or they were "
+                "removed"
             )
         return cls.read_one(found[0])
 
@@ -154,7 +175,8 @@ class Checkpoint:
             Its server state, or what was under way, is damaged.
         """
         try:
-            arrays, metadata = unpack(folder / SERVER_STATE_FILE)
+            arrays, told = unpack(folder / SERVER_STATE_FILE)
+            metadata = read_metadata(told)
             if folder.name != f"round-{metadata['round']}":
                 raise DamagedError(f"it is of round {metadata['round']}")
             messages: dict[str, bytes] = {}
@@ -163,20 +185,24 @@ class Checkpoint:
                 if own["digest"] != metadata["messages"]:
                     raise DamagedError(f"{MESSAGES_FILE} is of another checkpoint")
                 messages = {name: array.tobytes() for name, array in packed.items()}
+            check_messages(metadata, messages)
             return cls(
                 metadata["round"],
                 metadata["run"],
                 metadata["config"],
                 metadata["counts"],
-                {int(client): int(round) for client, round in metadata["trained"].items()},
+                {int(client): round for client, round in metadata["trained"].items()},
                 arrays,
                 UnderWay(metadata["under way"], messages),
-                {int(client): str(digest) for client, digest in metadata["clients"].items()},
+                {int(client): digest for client, digest in metadata["clients"].items()},
+                metadata.get("begun"),
+                {int(client): said for client, said in metadata.get("members", {}).items()},
             )
         except DamagedError as error:
             raise RunFolderError(f"{folder}: damaged checkpoint ({error})") from None
-        except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{folder}: damaged checkpoint ({type(error).__name__})") from None
+        except (OSError, SafetensorError, ValueError) as error:
+            said = getattr(error, "strerror", None) or type(error).__name__
+            raise RunFolderError(f"{folder}: damaged checkpoint ({said})") from None
 
 
 class Choice(NamedTuple):
@@ -189,12 +215,15 @@ class Choice(NamedTuple):
     lost : frozenset of int
         Clients whose state in it is lost.
     losses : list of (int, str)
-        What is lost, and whose it was; -1 where it is not one client's.
+        What is lost of the checkpoints, and whose it was; -1 where it is not one client's.
+    records : tuple of str
+        What is lost of the run's records beside them.
     """
 
     checkpoint: Checkpoint
     lost: frozenset[int]
     losses: list[tuple[int, str]]
+    records: tuple[str, ...] = ()
 
 
 def choose(run_folder: Path, config: RunConfig) -> Choice:
@@ -214,14 +243,21 @@ def choose(run_folder: Path, config: RunConfig) -> Choice:
         Checkpoint.read(run_folder)
     readable: list[tuple[Checkpoint, dict[int, str]]] = []
     damage: list[str] = []
+    begun = begun_as(run_folder)
     for folder in found:
         try:
             checkpoint = Checkpoint.read_one(folder)
         except RunFolderError as error:
             damage.append(str(error))
             continue
-        if checkpoint.config != config_digest(config):
-            raise RunFolderError(f"{folder} is of a run with another config than {run_folder}'s: delete it to go on")
+        if None not in (begun, checkpoint.begun) and begun != checkpoint.begun:
+            damage.append(f"{folder} is of run {checkpoint.begun}, and {run_folder / CONFIG_FILE} of run {begun}")
+            continue
+        if differs := unlike(run_folder, checkpoint.config):
+            raise RunFolderError(
+                f"{folder} is of a run with another config than {run_folder / CONFIG_FILE}: {differs}: "
+                "give that file the config back with which the run was begun"
+            )
         lost = checkpoint.lost_clients(run_folder)
         if not lost:
             return _whole(checkpoint, damage, accept_loss=config.accept_loss)
@@ -267,13 +303,6 @@ def remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def config_digest(config: RunConfig) -> str:
-    """Return a digest of all that may not change when a run goes on, and is not as by default."""
-    usual = RunConfig().to_flat()
-    kept = {key: value for key, value in config.to_flat().items() if key not in CHANGEABLE and value != usual.get(key)}
-    return blake2b(json.dumps(kept, sort_keys=True, allow_nan=False).encode(), digest_size=16).hexdigest()
-
-
 def pack(arrays: Arrays, metadata: Mapping[str, object]) -> bytes:
     """Write named arrays, in their order, metadata and a digest as one safetensors blob.
 
@@ -295,8 +324,9 @@ def unpack(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     DamagedError
         It is not as it was written.
     """
-    blob = read_file(path)
-    check_seal(blob)
+    blob = read_sealed(path)
     metadata = read_header(blob, PACKED)
     loaded = load(blob)
-    return {name: loaded[name] for name in metadata["names"]}, metadata
+    if not isinstance(names := metadata.get("names"), list) or sorted(map(str, names)) != sorted(loaded):
+        raise DamagedError("it does not hold the arrays that it names")
+    return {name: loaded[name] for name in names}, metadata

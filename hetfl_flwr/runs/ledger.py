@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -118,11 +119,10 @@ class Ledger:
         }
 
     def go_on(self, counts: Mapping[str, Mapping[int, Any]], members: Iterable[Member]) -> None:
-        """Take up what `counts` has returned, in a run of these clients."""
+        """Take up what `counts` has returned, save for the uploads, in a run of these clients."""
         self._members = {member.client_id: member for member in members}
         self._traffic = {client: Traffic(**traffic) for client, traffic in counts["traffic"].items()}
         self._latest, self._samples = dict(counts["latest"]), dict(counts["samples"])
-        self.uploads.go_on(counts["uploads"])
 
     @property
     def dataset(self) -> str:
@@ -138,7 +138,7 @@ class Ledger:
         last = self._last_evaluated
         latest = _values(last, "accuracy")
         validated = [entry.validation_accuracy for entry in self.rounds if entry.validation_accuracy is not None]
-        return {
+        summary: Summary = {
             "algorithm": self.config.algorithm,
             "dataset": self.dataset,
             "clients": len(self._members),
@@ -158,19 +158,33 @@ class Ledger:
             "wire_down": sum(entry.wire_down for entry in self.rounds),
             "seconds": round_seconds(sum(entry.seconds for entry in self.rounds)),
             "failures": sum(len(entry.failures) for entry in self.rounds),
-            "epsilon": self.epsilon(max(self.uploads.counts.values(), default=0)),
+            "epsilon": self.epsilon(self.uploads.most()),
             "noise_source": self.noise,
             "versions": installed(),
         }
+        if self.lost:
+            summary["lost_rounds"] = self.lost
+        return summary
 
     def epsilon(self, uploads: int) -> float | None:
-        """Return the epsilon of a client after so many uploads, by the run config; None without noise."""
-        return epsilon(self.config.noise_multiplier, uploads) if self.noise else None
+        """Return the epsilon of a client after so many uploads, by the run config; None without noise.
+
+        Where there may have been more uploads, it is infinite.
+        """
+        if not self.noise:
+            return None
+        return inf if self.uploads.lost else epsilon(self.config.noise_multiplier, uploads)
 
     @property
     def reached(self) -> int:
-        """The last round that is known."""
-        return self.rounds[-1].round if self.rounds else 0
+        """The last round that has been played."""
+        return self.done
+
+    @property
+    def lost(self) -> list[int]:
+        """The rounds whose lines are lost: what is summed over rounds lacks them."""
+        known = {entry.round for entry in self.rounds}
+        return [round for round in range(self.done + 1) if round not in known]
 
     @property
     def _last_evaluated(self) -> Round | None:
@@ -178,7 +192,7 @@ class Ledger:
 
     def clients(self) -> list[ClientRecord]:
         """Return one object a client: model, samples, accuracy before and after, bytes."""
-        before = _values(self.rounds[0] if self.rounds else None, "accuracy")
+        before = _values(next((entry for entry in self.rounds if entry.round == 0), None), "accuracy")
         after = _values(self._last_evaluated, "accuracy")
         return [
             {
@@ -195,7 +209,7 @@ class Ledger:
                 "bytes_up": self._traffic.get(client, Traffic()).bytes_up,
                 "bytes_down": self._traffic.get(client, Traffic()).bytes_down,
                 "versions": member.versions,
-                "uploads": self.uploads.counts.get(client, 0),
+                "uploads": None if self.uploads.lost else self.uploads.counts.get(client, 0),
                 "epsilon": self.epsilon(self.uploads.counts.get(client, 0)),
             }
             for client, member in sorted(self._members.items())

@@ -1,7 +1,7 @@
 """One run on disk: config, rounds, summary, clients and the server state."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import blake2b
@@ -10,16 +10,15 @@ from types import TracebackType
 from typing import Self
 
 from hetfl_flwr.algorithms import for_flower
-from hetfl_flwr.config import RunConfig, read_toml, to_toml
-from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.config import RunConfig, to_toml
+from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.files import replace_file
 from hetfl_flwr.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback
-from hetfl_flwr.runs.checkpoint import CHANGEABLE, checkpoints, pack, remove
+from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, checkpoints, pack, remove
 from hetfl_flwr.runs.ledger import Ledger
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.schema import (
-    CHECKPOINTS,
     CLIENTS_FILE,
     CONFIG_FILE,
     RESUME_FILE,
@@ -34,6 +33,7 @@ from hetfl_flwr.runs.schema import (
     round_line,
     summary_file,
 )
+from hetfl_flwr.runs.settings import PASSING, begun_as, changed_by_hand, check_unchanged, settings_file
 from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.naming import OWN
@@ -62,6 +62,8 @@ class Results(RoundCallback):
         What the run has reached so far.
     lines : dict of int to str
         Digests of the lines of ``rounds.jsonl``, by round.
+    begun : int or None
+        The id under which the run was begun; None where that is not known before it goes on.
 
     Raises
     ------
@@ -75,6 +77,9 @@ class Results(RoundCallback):
         self.engine = engine
         self.run = run
         self.lines: dict[int, str] = {}
+        self.begun: int | None = run
+        self._known: list[tuple[bytes, Round]] = []
+        self._notes: list[str] = []
         noise = noise_source(config.noise_source, engine) if config.noise_multiplier > 0 else None
         lasting = noise == "system" or (noise is not None and engine != "local")
         self.ledger = Ledger(config, engine, Uploads(folder / UPLOADS_FILE if lasting else None), noise)
@@ -87,7 +92,9 @@ class Results(RoundCallback):
         self._lock = FolderLock(folder, run)
         try:
             self._check_free()
-            self._begin()
+            self.begun = begun_as(folder) if config.resume else run
+            if not config.resume:
+                self._begin()
         except BaseException:
             self._lock.release()
             raise
@@ -126,25 +133,6 @@ class Results(RoundCallback):
             replace_file(self.folder / CLIENTS_FILE, clients_file(ledger.clients()))
             replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))
 
-    def go_back(self, round: int, lines: Mapping[int, str]) -> list[Round]:
-        """Return the rounds of a checkpoint; those that were written after it are dropped.
-
-        Parameters
-        ----------
-        round : int
-            The checkpoint's. Later checkpoints, which are damaged and given up, are removed.
-        lines : mapping of int to str
-            Digests of the lines that it knows.
-        """
-        self.lines = dict(lines)
-        known = self._known_lines()
-        with self.writing():
-            for folder in checkpoints(self.folder):
-                if int(folder.name.removeprefix("round-")) > round:
-                    remove(folder)
-            replace_file(self.folder / ROUNDS_FILE, b"".join(line + b"\n" for line, _ in known))
-        return [entry for _, entry in known]
-
     def sync(self) -> None:
         """Let all rounds reach the disk."""
         with self.writing(), (self.folder / ROUNDS_FILE).open("a") as file:
@@ -160,39 +148,71 @@ class Results(RoundCallback):
             raise RunFolderError(f"{folder} already holds a run: go on with it by --resume, or name another folder")
         elif found := checkpoints(folder):
             raise RunFolderError(
-                f"{found[0]} is of an earlier run, whose {ROUNDS_FILE} is gone: delete {folder / CHECKPOINTS} to begin "
-                "again, or name another folder"
+                f"{found[0]} is of an earlier run, whose {ROUNDS_FILE} is gone: go on with it by --resume "
+                "--accept-loss, or name another folder"
             )
 
     def _begin(self) -> None:
-        folder, config = self.folder, self.config
         with self.writing():
-            kept = config.with_values({"resume": False, "accept-loss": False, "output-dir": ""})
-            replace_file(folder / CONFIG_FILE, to_toml(kept.to_flat()).encode())
-            if self.engine != "local":  # `flwr run` takes values or a file, not both
-                going_on = kept.with_values({"resume": True, "output-dir": str(folder)})
-                replace_file(folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
-            if not config.resume:
-                (folder / UPLOADS_FILE).unlink(missing_ok=True)
-            (folder / ROUNDS_FILE).touch()
+            self._write_settings()
+            (self.folder / UPLOADS_FILE).unlink(missing_ok=True)
+            (self.folder / ROUNDS_FILE).touch()
 
-    def _known_lines(self) -> list[tuple[bytes, Round]]:
-        """Read the rounds that the checkpoint knows; one that is damaged, missing or doubled is said, and none else.
+    def _write_settings(self) -> None:
+        replace_file(self.folder / CONFIG_FILE, settings_file(self.config, self.begun))
+        if self.engine != "local":  # `flwr run` takes values or a file, not both
+            going_on = self.config.with_values({**PASSING, "resume": True, "output-dir": str(self.folder)})
+            replace_file(self.folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
 
-        Lines of later rounds, and one that was being written when the run was killed, are dropped.
+    def read_log(self, checkpoint: Checkpoint) -> str:
+        """Read the rounds that a checkpoint knows; return what is lost, where that is all of them, or nothing.
+
+        A line that is damaged, missing or doubled is left out, and said when the run goes on. Lines of later rounds,
+        and one that was being written when the run was killed, are dropped then.
         """
         path, known = self.folder / ROUNDS_FILE, dict[int, tuple[bytes, Round]]()
-        for number, line, entry in read_rounds(self.folder):
+        self.lines = {int(round): digest for round, digest in checkpoint.counts["lines"].items()}
+        self._notes, number = list[str](), 0
+        for number, line, entry in read_rounds(self.folder, self._notes.append):
             digest = self.lines.get(entry.round)
             if digest not in (None, _digest(line)):
-                warn(f"{path}, line {number} is damaged and left out: round {entry.round} was written otherwise")
+                self._notes.append(
+                    f"{path}, line {number} is damaged and left out: round {entry.round} was written otherwise"
+                )
             elif entry.round in known:
-                warn(f"{path}, line {number} is left out: round {entry.round} is there already")
+                self._notes.append(f"{path}, line {number} is left out: round {entry.round} is there already")
             elif digest is not None:
                 known[entry.round] = line, entry
         if lost := [round for round in self.lines if round not in known]:
-            warn(f"{path} has lost round {', '.join(map(str, lost[:5]))}{' and more' * (len(lost) > 5)}")
-        return [known[round] for round in sorted(known)]
+            self._notes.append(f"{path} has lost round {', '.join(map(str, lost[:5]))}{' and more' * (len(lost) > 5)}")
+        self._known = [known[round] for round in sorted(known)]
+        if known or not self.lines:
+            return ""
+        what = "is of another run" if number else "holds no round" if path.exists() else "is missing"
+        rest = f"the figures of all rounds until {checkpoint.round} are lost"
+        return f"{path} {what}, by the checkpoint of round {checkpoint.round}: {rest}"
+
+    def go_on(self, choice: Choice) -> None:
+        """Write the folder as it was at a checkpoint: from here on the run goes on.
+
+        Rounds and checkpoints after it, which are damaged and given up or are run again, are dropped, and the config
+        is that of today.
+        """
+        checkpoint = choice.checkpoint
+        for key in changed_by_hand(self.folder, checkpoint.config):
+            warn(f"{self.folder / CONFIG_FILE} was changed since it was written, and holds: {key}")
+        for note in self._notes:
+            warn(note)
+        if self.begun is None:
+            self.begun = checkpoint.run if checkpoint.begun is None else checkpoint.begun
+        with self.writing():
+            self._write_settings()
+            for folder in checkpoints(self.folder):
+                if int(folder.name.removeprefix("round-")) > checkpoint.round:
+                    remove(folder)
+            replace_file(self.folder / ROUNDS_FILE, b"".join(line + b"\n" for line, _ in self._known))
+        self.ledger.uploads.repair()
+        self.ledger.rounds = [entry for _, entry in self._known]
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -216,37 +236,6 @@ def new_folder(config: RunConfig) -> Path:
     return parent / (name if tries == 1 else f"{name}-{tries}")
 
 
-def config_of(folder: Path) -> RunConfig:
-    """Return the config that a run folder holds.
-
-    Raises
-    ------
-    RunFolderError
-        It holds none.
-    """
-    if not (folder / CONFIG_FILE).exists():
-        raise RunFolderError(f"{folder} holds no run to resume")
-    return RunConfig.from_flat(read_toml(folder / CONFIG_FILE))
-
-
-def check_unchanged(folder: Path, config: RunConfig) -> None:
-    """Refuse to go on with the run in a folder under another config.
-
-    Raises
-    ------
-    ConfigError
-        Names a key that differs, and both values.
-    """
-    before = config_of(folder).to_flat()
-    for key, value in config.to_flat().items():
-        if key not in CHANGEABLE and before.get(key) != value:
-            raise ConfigError(
-                f"{folder} was run with {key} = {before.get(key)!r}, not {value!r}: "
-                "only rounds, checkpoint-every, track, callbacks, node-keys, accept-loss and how to start may change "
-                "on resume"
-            )
-
-
 def _holds_run(folder: Path) -> bool:
     path = folder / ROUNDS_FILE
     if path.exists() and not path.is_file():
@@ -255,7 +244,8 @@ def _holds_run(folder: Path) -> bool:
 
 
 def _check_holds_run(folder: Path) -> None:
-    if not _holds_run(folder):
+    """Refuse to go on where neither rounds nor checkpoints are; those alone are enough to go on."""
+    if not _holds_run(folder) and not checkpoints(folder):
         raise RunFolderError(f"{folder} holds no run to resume")
 
 

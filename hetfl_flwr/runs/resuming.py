@@ -4,15 +4,17 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from hetfl_flwr.errors import Interrupted
+from hetfl_flwr.errors import Interrupted, RunFolderError
 from hetfl_flwr.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback
-from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, config_digest
+from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, choose
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round, Summary
+from hetfl_flwr.runs.settings import lasting
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import KeepsClients
+from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import NEWEST
@@ -53,16 +55,39 @@ class Checkpoints(RoundCallback):
         checkpoint = Checkpoint(
             ledger.done,
             results.run,
-            config_digest(results.config),
+            lasting(results.config),
             {**ledger.counts(), **federation.messenger.guards.counts(), "lines": results.lines},
             federation.roster.trained,
             from_record(ledger.arrays),
             self._rounds.under_way(),
+            begun=results.begun,
+            members={member.client_id: told_of(member) for member in federation.roster},
         )
         results.sync()
         with results.writing():
             checkpoint.write(results.folder, federation.grid)
         results.write()
+
+
+def choice_of(results: Results) -> Choice | None:
+    """Return the checkpoint that a run goes on from, its folder's records read; None where it is a new run.
+
+    Raises
+    ------
+    RunFolderError
+        What is damaged or lost, and without ``accept-loss``: names it, what it means, and what can be done.
+    """
+    if not results.config.resume:
+        return None
+    choice = choose(results.folder, results.config)
+    uploads = {int(client): count for client, count in choice.checkpoint.counts["uploads"].items()}
+    lost = [told for told in (results.read_log(choice.checkpoint), results.ledger.uploads.go_on(uploads)) if told]
+    if lost and not results.config.accept_loss:
+        raise RunFolderError(f"{lost[0]}; {GO_ON}")
+    return choice._replace(records=tuple(lost))
+
+
+GO_ON = "--accept-loss (accept-loss = true) goes on like that"
 
 
 def origin_of(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | None:
@@ -78,17 +103,52 @@ def origin_of(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | No
 
 
 def take_up(choice: Choice, results: Results, federation: Federation) -> None:
-    """Go back to a checkpoint: clients, federation, rounds and the server state are as they were."""
+    """Go back to a checkpoint in memory: clients, federation and the server state are as they were.
+
+    Raises
+    ------
+    RunFolderError
+        It is of another engine, or a client has other data than it had, and without ``accept-loss``.
+    """
     checkpoint, ledger = choice.checkpoint, results.ledger
+    if isinstance(federation.grid, KeepsClients) and "engine" not in checkpoint.under_way.numbers:
+        raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
+    choice.losses.extend(_other_data(checkpoint, federation.roster, accept_loss=results.config.accept_loss))
     checkpoint.load_clients(results.folder, federation.grid, choice.lost)
     counts: dict[str, dict[int, Any]] = {
         name: {int(client): value for client, value in counted.items()} for name, counted in checkpoint.counts.items()
     }
     federation.roster.trained = {k: round for k, round in checkpoint.trained.items() if k not in choice.lost}
     federation.messenger.guards.go_on(counts)
-    federation.registration.note(choice.losses)
+    federation.registration.note([*choice.losses, *((-1, told) for told in choice.records)])
     ledger.go_on(counts, federation.roster)
-    ledger.rounds = results.go_back(checkpoint.round, counts["lines"])
     ledger.done, ledger.arrays = checkpoint.round, to_record(checkpoint.arrays)
-    for _, told in choice.losses:
+
+
+def go_on(choice: Choice, results: Results) -> None:
+    """Begin to write the run folder: nothing speaks against going on any more."""
+    results.go_on(choice)
+    for told in (*(told for _, told in choice.losses), *choice.records):
         warn(told)
+
+
+def told_of(member: Member) -> dict[str, Any]:
+    """Return what a client has said of its data, as JSON can hold it."""
+    return {**{name: getattr(member, name) for name in COUNTED}, "shape": list(member.shape)}
+
+
+COUNTED = ("train", "public", "validation", "test", "classes")
+"""What a client says of its data beside the shape of an input."""
+
+
+def _other_data(checkpoint: Checkpoint, roster: Roster, *, accept_loss: bool) -> list[tuple[int, str]]:
+    """Return the clients that say something else of their data than they did, and what."""
+    found = []
+    for member in roster:
+        before, now = checkpoint.members.get(member.client_id, {}), told_of(member)
+        if odd := [f"{name} = {now[name]}, and {value} before" for name, value in before.items() if now[name] != value]:
+            found.append((member.client_id, f"client {member.client_id} has other data than before: {', '.join(odd)}"))
+    if found and not accept_loss:
+        more = f" ({len(found) - 1} more clients have, too)" * (len(found) > 1)
+        raise RunFolderError(f"{found[0][1]}{more}: the run would go on with other results; {GO_ON}")
+    return found

@@ -5,11 +5,13 @@ fractions in [0, 1].
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, NotRequired, Self, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -42,6 +44,15 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
 UPLOADS_FILE = "uploads.log"
 """Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
 alike: their noise was drawn from entropy."""
+LONGEST_LINE = 2**26
+"""Bytes of a line of ``rounds.jsonl``, at most."""
+
+LARGEST_JSON = 2**28
+"""Bytes of ``summary.json`` or ``clients.json``, at most."""
+
+AT_ONCE = 2**18
+"""Bytes that are read at a time to find the end of a longer one."""
+
 CHECKPOINTS, SERVER_STATE_FILE = "checkpoint", "knowledge.safetensors"
 
 
@@ -61,7 +72,8 @@ Epsilon = Annotated[
 ]
 """May be infinite: in the file, the text ``Infinity``."""
 Client = Annotated[int, Field(ge=0, lt=10**9)]
-_Key = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+ClientKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+"""A number of a client, or of a round, as a key of JSON."""
 
 
 @dataclass
@@ -89,7 +101,7 @@ class Round:
     wire_up: Count
     wire_down: Count
     evaluation_wire: Count
-    clients: dict[_Key, dict[str, Number]]
+    clients: dict[ClientKey, dict[str, Number]]
     failures: list[Failure]
 
     @classmethod
@@ -128,7 +140,11 @@ class ClientRecord(TypedDict):
 
 
 class Summary(TypedDict):
-    """The contents of ``summary.json``; None where a figure has no meaning or is not known."""
+    """The contents of ``summary.json``; None where a figure has no meaning or is not known.
+
+    Bytes, seconds and failures are summed over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are
+    lost.
+    """
 
     algorithm: str
     dataset: str
@@ -152,6 +168,7 @@ class Summary(TypedDict):
     epsilon: Epsilon | None
     noise_source: str | None
     versions: dict[str, str]
+    lost_rounds: NotRequired[list[Count]]
 
 
 _ROUND = TypeAdapter(Round)
@@ -174,11 +191,11 @@ def clients_file(clients: Sequence[ClientRecord]) -> bytes:
     return _file(_CLIENTS.dump_python(list(clients)))
 
 
-def read_rounds(folder: Path) -> Iterator[tuple[int, bytes, Round]]:
+def read_rounds(folder: Path, tell: Callable[[str], object] = warn) -> Iterator[tuple[int, bytes, Round]]:
     """Go through the rounds of a run folder: the number of the line, the line and the round.
 
-    A damaged line is left out, with a line on standard error that names its place and what is wrong. Without a word go
-    a file that is not there, and a last line that a kill has cut short.
+    A damaged line is left out, and `tell` is given a line that names its place and what is wrong; by default it goes to
+    standard error. Without a word go a file that is not there, and a last line that a kill has cut short.
 
     Raises
     ------
@@ -186,14 +203,44 @@ def read_rounds(folder: Path) -> Iterator[tuple[int, bytes, Round]]:
         The file cannot be read.
     """
     path = folder / ROUNDS_FILE
-    *lines, tail = (_content(path) or b"").split(b"\n")
-    for number, line in enumerate([*lines, tail] if tail else lines, start=1):
+    for number, line in enumerate(_lines(path), start=1):
+        whole = line.removesuffix(b"\n")
         try:
-            yield number, line, _ROUND.validate_json(line, strict=True)
+            yield number, whole, _ROUND.validate_json(whole, strict=True)
         except ValidationError as error:
-            if number <= len(lines):
+            if whole != line or len(line) > LONGEST_LINE:
                 reason = first_problem(error).replace("line 1 column", "column")
-                warn(f"{path}, line {number} is damaged and left out: {reason}")
+                tell(f"{path}, line {number} is damaged and left out: {reason}")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Go through the lines of a file, each with its end if it has one; of one that is far too long, the beginning."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise RunFolderError(f"{path} is no file")
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                yield line
+                if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+                    _skip_line(file)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _skip_line(file: BufferedReader) -> None:
+    """Go on to the next line. Holes, of which the disk knows that they hold nothing, are not read."""
+    while True:
+        try:
+            file.seek(os.lseek(file.fileno(), file.tell(), os.SEEK_DATA))
+        except OSError:  # nothing but a hole follows, or nothing
+            file.seek(0, os.SEEK_END)
+        if not (more := file.read(AT_ONCE)):
+            return
+        if (end := more.find(b"\n")) >= 0:
+            file.seek(end + 1 - len(more), os.SEEK_CUR)
+            return
 
 
 def rounds_written(folder: Path) -> int:
@@ -245,6 +292,8 @@ def _content(path: Path) -> bytes | None:
     try:
         if path.exists() and not path.is_file():
             raise RunFolderError(f"{path} is no file")
+        if path.exists() and path.stat().st_size > LARGEST_JSON:
+            raise RunFolderError(f"{path} is larger than {LARGEST_JSON} bytes, which none is")
         return read_file(path) if path.exists() else None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None

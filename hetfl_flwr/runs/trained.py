@@ -6,15 +6,15 @@ from flwr.app import Context, RecordDict
 
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
-from hetfl_flwr.errors import RunFolderError, private
-from hetfl_flwr.files import read_file
+from hetfl_flwr.errors import DamagedError, RunFolderError, private
+from hetfl_flwr.files import read_header, read_sealed
 from hetfl_flwr.node.inputs import unpack_inputs
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.state import decode
+from hetfl_flwr.node.state import decode, read_stamp
 from hetfl_flwr.node.stores import kept_config, kept_inputs, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.runs.results import config_of
 from hetfl_flwr.runs.schema import CONFIG_FILE
+from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.weights import load_model_arrays, weights
 
 
@@ -51,9 +51,14 @@ def load_client(folder: Path | str, client_id: int, *, data: bool = True) -> Nod
     if not 0 <= client_id < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.run)
-    path = checkpoint.client_file(folder, client_id)
-    if path.exists() and _load(node, path):
-        return node
+    if client_id in checkpoint.clients:
+        path = checkpoint.client_file(folder, client_id)
+        try:
+            blob = checkpoint.client_state(folder, client_id)
+        except (OSError, DamagedError) as error:
+            raise RunFolderError(f"{private(path)}: {_reason(error)}") from None
+        if _load(node, blob, path):
+            return node
     if set(checkpoint.arrays) != set(weights(node.model).names):
         raise RunFolderError(
             f"{folder}: no model of client {client_id} in its last checkpoint: it has not trained, or its node keeps "
@@ -70,9 +75,14 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
         raise RunFolderError(f"{folder} is no run folder (no {CONFIG_FILE}) and no state-dir with client {client_id}")
     path = max(found, key=lambda path: path.stat().st_mtime)
     config = RunConfig.from_flat(read_toml(kept_config(path.parent, client_id)))
-    inputs, run = kept_inputs(path.parent, client_id), int(path.resolve().parent.name.removeprefix("run-"))
+    inputs = kept_inputs(path.parent, client_id)
+    try:
+        blob = read_sealed(path)
+        run = int(str(read_stamp(read_header(blob, "state"))["run"]))
+    except (OSError, DamagedError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{private(path)}: {_reason(error)}") from None
     node = _node(config, client_id, run, unpack_inputs(inputs) if inputs.exists() and not data else None)
-    if not _load(node, path):
+    if not _load(node, blob, path):
         raise RunFolderError(f"{path}: client {client_id} keeps no model of its own under {config.algorithm}")
     return node
 
@@ -90,15 +100,18 @@ def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None =
     return node
 
 
-def _load(node: Node, path: Path) -> bool:
+def _load(node: Node, blob: bytes, path: Path) -> bool:
     """Put the weights that a client has saved into its model; return whether there are any."""
-    try:
-        blob = read_file(path)
-    except OSError as error:
-        raise RunFolderError(f"{private(path)}: cannot be read: {error.strerror}") from None
     tensors = decode(blob, node.stamp, private(path)).tensors
     prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
     saved = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     if saved:
         node.model.load_state_dict(saved)
     return bool(saved)
+
+
+def _reason(error: Exception) -> str:
+    """Say why a client's state cannot be read."""
+    if isinstance(error, DamagedError):
+        return f"damaged state ({error})"
+    return f"cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}"

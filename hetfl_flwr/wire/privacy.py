@@ -215,6 +215,10 @@ SOURCES = {"seed": "the run's seed, which whoever knows it can subtract", "syste
 """What noise is drawn from, in words, by `noise_source`."""
 
 
+UNKNOWN = "how many uploads a client has made is not known, and no epsilon with it"
+"""What is said in place of `guarantee` where the count of uploads is lost."""
+
+
 def guarantee(noise_multiplier: float, uploads: int) -> str:
     """Say what a noise multiplier guarantees.
 

@@ -1,5 +1,7 @@
 """The clients that a process runs: those asked last are awake in its memory, the others rest in files."""
 
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -23,6 +25,9 @@ FIRST_NODE = 2**62
 
 MEMORY = 2**31
 """Bytes of what clients keep that stay in memory, of all processes together; the rest lies in files."""
+
+ROWS = "rows-"
+"""How a file begins, in the folder of clients that rest, with the digests of what a process's clients train on."""
 
 AWAKE = 1000
 """Most clients that are awake in one process, however little they keep: each has the numbers of its rows as well."""
@@ -57,6 +62,7 @@ class Clients:
         config = RunConfig.from_flat(run_config)
         self.batched = config.batched if config.projection == "none" else False  # which takes two backward passes
         self._contexts: dict[int, ResidentContext] = {}  # of those that are awake, by node
+        self._rows: dict[int, str] = {}  # digests of the data of those that have been asked, by node
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
 
     def answer(self, message: Message) -> Message:
@@ -91,7 +97,7 @@ class Clients:
                 context = self._contexts.pop(node)
                 context.rest()
                 if context.state:
-                    self._write_records(node, recorddict_to_proto(context.state).SerializeToString())
+                    self._write(self._records(node), recorddict_to_proto(context.state).SerializeToString())
 
     def flush(self) -> None:
         """Write down the state of all clients that are awake, and stay so."""
@@ -102,6 +108,11 @@ class Clients:
         """Forget the state of all clients that are awake: their files have another."""
         for node in self._bytes:
             self._contexts[node].store.drop()
+
+    def write_rows(self) -> None:
+        """Write down the digests of the data of all clients that have been asked here."""
+        rows = {node - FIRST_NODE: digest for node, digest in self._rows.items()}
+        self._write(self._scratch / f"{ROWS}{os.getpid()}", json.dumps(rows, allow_nan=False).encode())
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
@@ -114,6 +125,8 @@ class Clients:
         finally:
             if self._bytes.pop(node, None) is not None:
                 self._bytes[node] = context.nbytes
+            if digest := node not in self._rows and context.data_digest:
+                self._rows[node] = digest
 
     def _make_room(self) -> None:
         while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and sum(self._bytes.values()) > self._memory):
@@ -128,12 +141,12 @@ class Clients:
         context = ResidentContext(self._run, node, own, records, self._run_config, file=file)
         self._contexts[node], self._bytes[node] = context, 0
 
-    def _write_records(self, node: int, packed: bytes) -> None:
+    def _write(self, path: Path, content: bytes) -> None:
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
-            self._records(node).write_bytes(packed)
+            path.write_bytes(content)
         except OSError as error:
-            raise StateError(f"{self._records(node)}: cannot be written: {error.strerror}") from None
+            raise StateError(f"{path}: cannot be written: {error.strerror}") from None
 
     def _records(self, node: int) -> Path:
         return self._scratch / f"records-{node - FIRST_NODE}"

@@ -6,6 +6,7 @@ away with the run, from which any worker wakes them. Which worker runs a client,
 bit of the result.
 """
 
+import json
 import shutil
 from collections.abc import Iterable, Mapping, Set
 from heapq import heappop, heappush
@@ -20,11 +21,13 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig, Value, simulated_seconds
+from hetfl_flwr.errors import StateError
 from hetfl_flwr.flower import Run, act_as_server, name_message
 from hetfl_flwr.node.stores import FileStore, run_store
+from hetfl_flwr.notices import warn
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.grids import Held
-from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, Clients, Hosted
+from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Clients, Hosted
 from simulations.engine.workers import Host, InProcess, Workers
 
 SCRATCH = ".clients-"
@@ -78,6 +81,7 @@ class LocalGrid(Grid):
         self._run = run
         self._sent = 0
         self._replies: dict[str, Message] = {}
+        self._digests: dict[str, str] = {}
         self.clock = 0.0
         self._due: list[tuple[float, int, str]] = []  # a heap: when, which message, its id
         self._config = RunConfig.from_flat(run_config)
@@ -197,14 +201,39 @@ class LocalGrid(Grid):
         Nobody hears of a reply before its time, so that this changes no bit.
         """
         self._settle()
-        numbers = {"clock": self.clock, "sent": self._sent, "due": sorted(self._due)}
+        numbers = {"clock": self.clock, "sent": self._sent, "due": sorted(self._due), "rows": self._rows()}
         return Held(numbers, {message: self._replies[message] for _, _, message in self._due})
 
     def take_up(self, held: Held) -> None:
-        """Go on where `hold` was."""
+        """Go on where `hold` was.
+
+        Raises
+        ------
+        StateError
+            The data of a client have changed since, and without ``accept-loss``.
+        """
+        before, rows = held.numbers.get("rows", {}), self._rows()
+        changed = [client_id for client_id, digest in before.items() if rows.get(client_id, digest) != digest]
+        if changed:
+            more = f" and {len(changed) - 1} more" * (len(changed) > 1)
+            told = f"client {changed[0]}{more}: the training samples or labels are not those of before"
+            if not self._config.accept_loss:
+                raise StateError(
+                    f"{told}: the run would go on with other results; --accept-loss (accept-loss = true) goes on like "
+                    "that"
+                )
+            warn(told)
         self.clock, self._sent = held.numbers["clock"], held.numbers["sent"]
         self._due = [(when, number, message) for when, number, message in held.numbers["due"]]
         self._replies = dict(held.replies)
+
+    def _rows(self) -> dict[str, str]:
+        """Return the digests of what clients train on, by client id."""
+        if not self._digests:
+            self._host.tell("write_rows")
+            for path in self._scratch.glob(f"{ROWS}*"):
+                self._digests |= json.loads(path.read_bytes())
+        return self._digests
 
     def _settle(self) -> None:
         while (reply := self._host.receive()) is not None:

@@ -124,6 +124,11 @@ class ResidentContext(Context):
             self._surroundings = make()
         return self._surroundings
 
+    @property
+    def data_digest(self) -> str:
+        """A digest of the client's data; empty before they have been read."""
+        return self._surroundings["data"].digest if self._surroundings else ""
+
     def trained_model(self, around: Surroundings) -> SplitModel | None:
         """Return a model that this process has already, with the client's saved weights; None where it has saved none.
 

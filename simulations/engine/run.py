@@ -145,12 +145,12 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id."""
     from hetfl_flwr.resolution import resolved
     from hetfl_flwr.runs.checkpoint import choose
-    from hetfl_flwr.runs.results import check_unchanged, config_of
+    from hetfl_flwr.runs.settings import check_unchanged, resolved_config_of
 
     if "output-dir" not in chosen:
         raise ConfigError("--resume needs --out: which run folder to go on with")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
-    asked = config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
+    asked = resolved_config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
     settled = resolved(asked, "local")
     check_unchanged(folder, settled)
     checkpoint = choose(folder, settled).checkpoint

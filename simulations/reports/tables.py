@@ -210,12 +210,14 @@ def privacy(run: Run) -> str | None:
     noise = float(run.config.get("noise-multiplier", 0.0))
     if noise == 0:
         return None
-    from hetfl_flwr.wire.privacy import caveats, guarantee  # torch is not needed to compare runs
+    from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee  # torch is not needed to compare runs
 
     shown = figures(run)
-    uploads = max((client["uploads"] or 0 for client in run.clients), default=0) or shown["rounds"]
+    counted = [client["uploads"] for client in run.clients if client["uploads"] is not None]
+    lost = not counted and any(client["epsilon"] is not None for client in run.clients)
+    said = UNKNOWN if lost else guarantee(noise, max(counted, default=0) or shown["rounds"])
     source = shown["noise_source"]
-    return guarantee(noise, uploads) + (f"; {caveats(source)}" if source else "")
+    return said + (f"; {caveats(source)}" if source else "")
 
 
 def _epsilon(values: Iterable[float | None]) -> str:

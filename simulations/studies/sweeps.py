@@ -175,7 +175,7 @@ def _check(left: Sequence[Job]) -> None:
 
     Clients are built once for all runs that differ in their seed alone.
     """
-    from hetfl_flwr.runs.results import check_unchanged
+    from hetfl_flwr.runs.settings import check_unchanged
 
     for job in left:
         if (job.folder / "config.toml").exists():

@@ -1,0 +1,153 @@
+"""The config of a run folder: ``config.toml``, and what of it may differ when the run goes on.
+
+Its first line, a comment, names the run and a checksum of the rest, so that a file that was changed by hand, or is of
+another run, is noticed. What holds is what the checkpoints say of the config; where they name a key otherwise than the
+file does, the run is not gone on with, or, where the key may change, this is said.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+from hetfl_flwr.algorithms import resolve
+from hetfl_flwr.config import RunConfig, Value, read_toml, to_toml
+from hetfl_flwr.config.renamed import RENAMED
+from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.runs.schema import CONFIG_FILE
+
+CHANGEABLE = (
+    *("rounds", "checkpoint-every", "track", "callbacks", "accept-loss", "resume", "output-dir"),
+    *("start-clients", "start-timeout", "node-keys"),
+)
+"""Config keys that may differ when a run goes on."""
+
+PASSING: Mapping[str, Value] = {"resume": False, "accept-loss": False, "output-dir": ""}
+"""Keys of one process of a run: a run folder holds these values."""
+
+_MARK = re.compile(rb"# run ([0-9]{1,20}), checksum ([0-9a-f]{32})\n")
+
+Told = Mapping[str, Value] | str
+"""A config as a checkpoint tells it: keys and values, or, in one of an older version, a digest."""
+
+
+def settings_file(config: RunConfig, begun: int | None) -> bytes:
+    """Write ``config.toml``, of a run that was begun under an id."""
+    content = to_toml(lasting(config)).encode()
+    return f"# run {begun}, checksum {_checksum(begun, content)}\n".encode() + content
+
+
+def lasting(config: RunConfig) -> dict[str, Value]:
+    """Return the keys and values of a config as a run folder and its checkpoints hold them."""
+    return config.with_values(PASSING).to_flat()
+
+
+def config_of(folder: Path) -> RunConfig:
+    """Return the config that a run folder holds.
+
+    Raises
+    ------
+    RunFolderError
+        It holds none.
+    ConfigError
+        Names the file, and what is wrong in it.
+    """
+    path = folder / CONFIG_FILE
+    if not path.exists():
+        raise RunFolderError(f"{folder} holds no run to resume")
+    values = read_toml(path)
+    try:
+        return RunConfig.from_flat(values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.marked}") from None
+
+
+def resolved_config_of(folder: Path) -> RunConfig:
+    """Return the config that a run folder holds, with options of its algorithm that came later as they are today.
+
+    Raises
+    ------
+    RunFolderError, ConfigError
+        As `config_of`; or an option is not what it may be.
+    """
+    config = config_of(folder)
+    try:
+        return resolve(config)
+    except ConfigError as error:
+        raise ConfigError(f"{folder / CONFIG_FILE}: {error.marked}") from None
+
+
+def begun_as(folder: Path) -> int | None:
+    """Return the id under which a folder's run was begun; None where ``config.toml`` does not say, or was changed."""
+    content = (folder / CONFIG_FILE).read_bytes()
+    found = _MARK.match(content)
+    return int(found[1]) if found and _fits(found, content) else None
+
+
+def changed_by_hand(folder: Path, told: Told) -> list[str]:
+    """Return the keys, with both values, that ``config.toml`` has otherwise than the checkpoint, if it was changed."""
+    content = (folder / CONFIG_FILE).read_bytes()
+    found = _MARK.match(content)
+    if isinstance(told, str) or (found and _fits(found, content)):
+        return []
+    return [f"{key} = {ours!r}, and was {theirs!r}" for key, ours, theirs in _differing(config_of(folder), told)]
+
+
+def check_unchanged(folder: Path, config: RunConfig) -> None:
+    """Refuse to go on with the run in a folder under another config.
+
+    Raises
+    ------
+    ConfigError
+        Names a key that differs, and both values; or the file, and what is wrong in it.
+    """
+    before = resolved_config_of(folder).to_flat()
+    for key, value in config.to_flat().items():
+        if key not in CHANGEABLE and before.get(key) != value:
+            raise ConfigError(
+                f"{folder} was run with {key} = {before.get(key)!r}, not {value!r}: "
+                "only rounds, checkpoint-every, track, callbacks, node-keys, accept-loss and how to start may change "
+                "on resume"
+            )
+
+
+def unlike(folder: Path, told: Told) -> str:
+    """Say in what ``config.toml`` differs from a checkpoint's config, in keys that may not; nothing if it does not.
+
+    Keys that the checkpoint does not know, of a later version, count as they are today.
+    """
+    config = config_of(folder)
+    if isinstance(told, str):
+        return "" if told in _older_digests(config) else "it was written under another config, or by another version"
+    differing = [one for one in _differing(config, told) if one[0] not in CHANGEABLE]
+    return ", ".join(f"{key} = {ours!r}, and {theirs!r} in the checkpoint" for key, ours, theirs in differing[:3])
+
+
+def _differing(config: RunConfig, told: Mapping[str, Value]) -> list[tuple[str, object, object]]:
+    """Return the keys of a checkpoint's config that another has otherwise, with that one's value and its own."""
+    here = config.to_flat()
+    today = {RENAMED.get(key, key): value for key, value in told.items()}
+    return [
+        (key, here.get(key), value) for key, value in today.items() if key not in PASSING and here.get(key) != value
+    ]
+
+
+def _older_digests(config: RunConfig) -> set[str]:
+    """Return the digests by which older versions would know a config, under the keys' names of today and of then."""
+    usual = RunConfig().to_flat()
+    kept = {key: value for key, value in config.to_flat().items() if key not in CHANGEABLE and value != usual.get(key)}
+    before = {new: old for old, new in RENAMED.items()}
+    texts = (
+        json.dumps(one, sort_keys=True, allow_nan=False)
+        for one in (kept, {before.get(key, key): kept[key] for key in kept})
+    )
+    return {blake2b(text.encode(), digest_size=16).hexdigest() for text in texts}
+
+
+def _fits(mark: re.Match[bytes], content: bytes) -> bool:
+    return mark[2].decode() == _checksum(int(mark[1]), content[mark.end() :])
+
+
+def _checksum(begun: int | None, content: bytes) -> str:
+    return blake2b(f"{begun}\n".encode() + content, digest_size=16).hexdigest()
