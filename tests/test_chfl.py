@@ -524,7 +524,9 @@ def test_all_clients_can_begin_with_one_head(make_config, make_node):
         assert not torch.equal(model.head.weight, other.head.weight)
     assert not torch.equal(own[0].head.weight, own[1].head.weight)
     assert not torch.equal(shared[0].head.weight, reseeded[0].head.weight)
-    assert 0.9 / 8 < float(shared[0].head.weight.detach().abs().max()) <= 1 / 8  # uniform between +-1 / 8, as Linear draws
+    assert (
+        0.9 / 8 < float(shared[0].head.weight.detach().abs().max()) <= 1 / 8
+    )  # uniform between +-1 / 8, as Linear draws
 
 
 # Whole runs
