@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
@@ -17,6 +17,7 @@ from hetfl_flwr.errors import ModelError
 from hetfl_flwr.learning.distillation import cosine_temperature, decoupled_kd
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import seeded
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from strategies.chfl import linear_head, summed_heads
@@ -28,10 +29,7 @@ Head = tuple[Tensor, Tensor]
 class CHFLClient(KnowledgeClient):
     """Trains on ``CE + alpha * (target term + non-target term)``, the teacher being the global head on own features.
 
-    Eq. (5)-(7), Algorithm 1, with the losses of `hetfl_flwr.learning.distillation.decoupled_kd`. From round 2 on. The
-    teacher's logits are fixed within an epoch: computed once at its start, in evaluation mode (no dropout, batch norm
-    by its running statistics), so that they depend on no other sample of the batch and training consumes the same
-    random numbers as without them. That is one more forward pass an epoch.
+    Eq. (5)-(7), Algorithm 1, with the losses of `hetfl_flwr.learning.distillation.decoupled_kd`. From round 2 on.
 
     The temperature falls with the epochs of the whole run, counted from 1 to ``rounds * local-epochs``; where
     ``local-batches`` is above 0, a round counts as one. It acts on the non-target term alone: nothing with 2 classes.
@@ -53,7 +51,18 @@ class CHFLClient(KnowledgeClient):
         What the teacher is: the sum of the heads (Eq. 4 as printed, which sharpens the teacher's softmax as clients
         become more) or their mean. No meaning where nothing is distilled.
     alpha : float
-        Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg".
+        Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg". Algorithm 1 (line 8)
+        weighs by alpha a loss that Eq. (6) has weighed by alpha already; here it counts once, and the other reading is
+        alpha squared.
+    initial_head : {"own", "shared"}
+        What the head's first weights are: drawn for each client, as its body's are, or for all clients the same.
+        Algorithm 1 begins with one global head (line 2 of the server) and does not say what local heads begin with.
+    teacher : {"epoch", "step"}
+        When the teacher's logits are computed. "epoch": once, at the start of each epoch, as its text has it ("the
+        fixed teacher signal within a training epoch"), in evaluation mode (no dropout, batch norm by its running
+        statistics), so that they depend on no other sample of the batch and training consumes the same random numbers
+        as without them: one more forward pass an epoch. "step": at each step, of the features that the own head gets,
+        as Eq. (5) has both heads on the same features; no gradient flows through them.
     measured : {"trained", "averaged"}
         Which head a client is measured with in the modes "avg" and "avgkd", the paper does not say: the own one after
         its training, or the mean of all that the next round begins with. No meaning in other modes.
@@ -76,6 +85,8 @@ class CHFLClient(KnowledgeClient):
         mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
         reduce: Literal["sum", "mean"] = "sum",
         alpha: Annotated[float, Field(ge=0)] = 0.5,
+        initial_head: Literal["own", "shared"] = "own",
+        teacher: Literal["epoch", "step"] = "epoch",
         measured: Literal["trained", "averaged"] = "trained",
         beta: Annotated[float, Field(ge=0)] = 5.0,
     ) -> None:
@@ -85,8 +96,11 @@ class CHFLClient(KnowledgeClient):
         self.mode = mode
         self.reduce = reduce
         self.alpha = alpha
+        self.teacher = teacher
         self.measured = measured
         self.beta = beta
+        if initial_head == "shared" and not node.restored:
+            node.model.head.load_state_dict(_first_head(node))
 
     def download_spec(self) -> PayloadSpec:
         """Expect the sum of all heads, and their number."""
@@ -107,24 +121,29 @@ class CHFLClient(KnowledgeClient):
         return super().assess(download)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train, epoch by epoch, each beginning with the teacher's logits on its samples."""
+        """Train, epoch by epoch; with ``teacher = "epoch"``, each begins with the teacher's logits on its samples."""
         teacher = self._take_up(download)
-        lessons: deque[tuple[Tensor, float]] = deque()
+        lessons: deque[tuple[Tensor | None, float]] = deque()
         distances, right = [], []
 
         def batches() -> Iterator[Tensor]:
             for number, rows in enumerate(self.epochs(round)):
                 if teacher is not None:
                     temperature = self._temperature(round, number)
-                    lessons.extend((logits, temperature) for logits in self._taught(teacher, rows))
+                    fixed = self._taught(teacher, rows) if self.teacher == "epoch" else [None] * len(rows)
+                    lessons.extend((logits, temperature) for logits in fixed)
                 yield from rows
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
-            logits = self.node.model(inputs)
-            private = functional.cross_entropy(logits, labels)
             if teacher is None:
-                return private
+                return functional.cross_entropy(self.node.model(inputs), labels)
             target, temperature = lessons.popleft()
+            if target is None:
+                features = self.node.model.body(inputs)
+                logits, target = self.node.model.head(features), functional.linear(features.detach(), *teacher)
+            else:
+                logits = self.node.model(inputs)
+            private = functional.cross_entropy(logits, labels)
             on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
             distances.append((on_target + among_rest).detach() * len(labels))
             right.append((target.argmax(1) == labels).sum())
@@ -168,3 +187,10 @@ class CHFLClient(KnowledgeClient):
             return cosine_temperature(round, config.rounds, self.beta)
         epoch = (round - 1) * config.local_epochs + number + 1
         return cosine_temperature(epoch, config.rounds * config.local_epochs, self.beta)
+
+
+def _first_head(node: Node) -> dict[str, Tensor]:
+    """Draw the head that all clients of a run begin with: the same for equal widths and classes, wherever they run."""
+    head = node.model.head
+    with seeded(node.config.seed, "head"):
+        return nn.Linear(head.in_features, head.out_features, bias=head.bias is not None).state_dict()

@@ -24,8 +24,10 @@ class FedRepClient(KnowledgeClient):
     """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
 
     Algorithm 1, with epochs of mini-batches in place of its single steps; the body's are those of the run config
-    (``local-epochs``, ``local-batches``). Each part has an optimizer of its own, by default reset every round. While
-    the head trains, the body is in evaluation mode: its weights, running statistics and dropout stand still.
+    (``local-epochs``, ``local-batches``). The authors' published code gives the head all local epochs but one, and the
+    body the last: of ten, ``head-epochs = 9`` and ``local-epochs = 1``. Each part has an optimizer of its own, by
+    default reset every round. While the head trains, the body is in evaluation mode: its weights, running statistics
+    and dropout stand still.
 
     Wire   as in `strategies.fedrep.FedRep`.
     State  the model; of it only the head, and counters of the body, are not replaced by the next download. With
@@ -36,14 +38,23 @@ class FedRepClient(KnowledgeClient):
     node : Node
         The client's surroundings.
     head_epochs : int
-        Passes of the head over the client's samples in a round, 1 or more.
+        Passes of the head over the client's samples in a round, 1 or more, where ``head_batches`` is 0.
+    head_batches : int
+        Mini-batches of the head in a round, 0 or more. 0: whole epochs.
     moments : {"reset", "kept"}
         As in `clients.fedavg.FedAvgClient`, of both optimizers.
     """
 
-    def __init__(self, node: Node, *, head_epochs: Annotated[int, Field(ge=1)] = 1, moments: Moments = "reset") -> None:
+    def __init__(
+        self,
+        node: Node,
+        *,
+        head_epochs: Annotated[int, Field(ge=1)] = 1,
+        head_batches: Annotated[int, Field(ge=0)] = 0,
+        moments: Moments = "reset",
+    ) -> None:
         super().__init__(node)
-        self.head_epochs = head_epochs
+        self.head_epochs, self.head_batches = head_epochs, head_batches
         self.moments = moments
 
     def download_spec(self) -> PayloadSpec:
@@ -73,7 +84,8 @@ class FedRepClient(KnowledgeClient):
 
         config, samples = self.node.config, self.node.training(self.node.data.train)
         rng = generator(config.seed, self.node.client_id, round, "head")
-        batches = draw_batches(rng, len(samples), config.batch_size, epochs=self.head_epochs, batches=0)
+        passes = {"epochs": self.head_epochs, "batches": self.head_batches}
+        batches = draw_batches(rng, len(samples), config.batch_size, **passes)
         of_head = self.optimizer("head-optimizer", head.parameters(), moments=self.moments)
         of_body = self.optimizer("body-optimizer", body.parameters(), moments=self.moments)
         body.eval()

@@ -36,7 +36,9 @@ class FMLClient(KnowledgeClient):
     meme's starts again. The paper's is SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5 epochs a round.
 
     ``beta = 1`` makes the global model that of federated averaging with equal weights, ``alpha = 1`` the own model that
-    of local training. Costs a second forward and backward pass, the meme's, for each batch.
+    of local training. Where the two models are alike, the KL terms have next to no gradient, and a loss that is half
+    cross-entropy takes half of FedAvg's step: ``scale`` and the step size tell a gain by distillation from one by
+    smaller steps. Costs a second forward and backward pass, the meme's, for each batch.
 
     Reports ``accuracy`` of the own model and ``global-accuracy`` of the global one, both on the client's test set; with
     ``share = "body"`` the latter is of the global body with the client's own adaptor.
@@ -56,6 +58,14 @@ class FMLClient(KnowledgeClient):
         Part of the cross-entropy in the loss of the own model and of the meme, in [0, 1]. ``"FIRST:LAST"``, such as
         ``"0.9:0.3"``, goes linearly from the first round to the last of the run (the paper's "dynamic alphabet"; it
         advises a larger alpha early and a larger beta late).
+    scale : {"halved", "sum"}
+        "halved": the parts of a loss add up to 1, Eq. (5). "sum": both are divided by the larger one, so that at 0.5
+        the loss is ``CE + KL``, as deep mutual learning has it (Zhang et al., CVPR 2018) and an older options file of
+        the authors suggests. Parts of 0 and 1 mean the same in both.
+    start : {"own", "global"}
+        What the own model's first weights are: drawn for each client; or those of the first global model, "the same
+        model provided by server" (section 4.2), for clients whose own model is of the meme's architecture. Others draw
+        theirs.
 
     Raises
     ------
@@ -75,12 +85,16 @@ class FMLClient(KnowledgeClient):
         share: Literal["model", "body"] = "model",
         alpha: float | str = 0.5,
         beta: float | str = 0.5,
+        scale: Literal["halved", "sum"] = "halved",
+        start: Literal["own", "global"] = "own",
     ) -> None:
         super().__init__(node)
-        self.share = share
+        self.share, self.scale = share, scale
         self.alpha, self.beta = _ends("alpha", alpha), _ends("beta", beta)
         self.meme = _built(meme, node)
         self._travels: nn.Module = self.meme if share == "model" else self.meme.body
+        if start == "global" and not node.restored and _shapes(node.model) == _shapes(self.meme):
+            node.model.load_state_dict(self.meme.state_dict())
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Keep the own model, and the adaptor where there is one; the meme comes with each download."""
@@ -110,11 +124,11 @@ class FMLClient(KnowledgeClient):
             """Take the meme's step; return the own model's loss, for `train` to take its step."""
             own, forked = self.node.model(inputs), self.meme(inputs)
             meme_optimizer.zero_grad(set_to_none=True)
-            truth, distillation = _mutual(beta, labels, student=forked, teacher=own)
+            truth, distillation = self._mutual(beta, labels, student=forked, teacher=own)
             value = truth + distillation
             descend(meme_optimizer, value)
             meme_loss.add_(value.detach().double().cpu() * len(labels))
-            return _mutual(alpha, labels, student=own, teacher=forked)
+            return self._mutual(alpha, labels, student=own, teacher=forked)
 
         samples, mean_loss = self.train(self.batches(round), loss)
         metrics: Metrics = {SEEN: samples, "train-loss": mean_loss, "meme-loss": float(meme_loss) / samples}
@@ -124,6 +138,12 @@ class FMLClient(KnowledgeClient):
         """Measure the own model, and the global one."""
         load_model_arrays(self._travels, download)
         return {**super().assess(download), "global-accuracy": evaluate(self.meme, self.node.data.test).accuracy}
+
+    def _mutual(self, part: float, labels: Tensor, *, student: Tensor, teacher: Tensor) -> Terms:
+        """Return the loss of one of the two models: Eq. (5)."""
+        whole = 1.0 if self.scale == "halved" else max(part, 1 - part)
+        truth, distillation = part / whole, (1 - part) / whole
+        return Terms(truth * functional.cross_entropy(student, labels), distillation * kl_divergence(teacher, student))
 
 
 def _built(meme: str, node: Node) -> SplitModel:
@@ -138,9 +158,9 @@ def _built(meme: str, node: Node) -> SplitModel:
     return mixed(built, node.config.mixed_precision)
 
 
-def _mutual(part: float, labels: Tensor, *, student: Tensor, teacher: Tensor) -> Terms:
-    """Return the loss of one of the two models: Eq. (5)."""
-    return Terms(part * functional.cross_entropy(student, labels), (1 - part) * kl_divergence(teacher, student))
+def _shapes(model: SplitModel) -> dict[str, torch.Size]:
+    """Return what the weights of two models of one architecture have in common."""
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
 def _ends(name: str, value: float | str) -> tuple[float, float]:

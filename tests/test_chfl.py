@@ -20,7 +20,9 @@ from hetfl_flwr.algorithms import check_options, resolve
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, ModelError, PayloadError
 from hetfl_flwr.learning.training import draw_epochs
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
@@ -323,7 +325,16 @@ def test_a_client_whose_head_has_diverged_says_so(refusal):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("mode", "fedavg"), ("reduce", "max"), ("alpha", -0.1), ("beta", -1.0), ("gamma", 1.0)]
+    ("key", "value"),
+    [
+        ("mode", "fedavg"),
+        ("reduce", "max"),
+        ("alpha", -0.1),
+        ("beta", -1.0),
+        ("gamma", 1.0),
+        ("initial-head", "both"),
+        ("teacher", "batch"),
+    ],
 )
 def test_a_wrong_option_is_refused_by_its_key(key, value, refusal):
     config = RunConfig(algorithm="chfl", options={f"chfl.{key}": value})
@@ -335,7 +346,7 @@ def test_a_wrong_option_is_refused_by_its_key(key, value, refusal):
 
 def play(make_config: Any, make_node: Any, **keys: Any) -> tuple[RunConfig, list[CHFLClient], dict[str, Any]]:
     """Play the rounds of a run with the real halves; return the clients after it, and what the server then knows."""
-    options = {key.partition(".")[2]: value for key, value in keys.items() if "." in key}
+    options = {key.partition(".")[2].replace("-", "_"): value for key, value in keys.items() if "." in key}
     config = resolve(make_config(algorithm="chfl", **keys))
     clients = [CHFLClient(make_node(config, client_id), **options) for client_id in range(config.clients)]
     strategy = CHFL(mode=options.get("mode", "kd"))
@@ -443,11 +454,12 @@ def plain_distillation(student: Tensor, teacher: Tensor, labels: Tensor, tempera
     return torch.stack(terms).mean()
 
 
-@pytest.mark.parametrize("mode", ["kd", "avgkd"])
-def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_config, make_node):
-    """A loop by hand over a body with batch norm and dropout, beside another model: the global head's logits on all
-    samples of an epoch are taken at its start, in evaluation mode, and the optimizer's momentum goes on though the
-    head under it is replaced. Two rounds of two epochs."""
+@pytest.mark.parametrize(("mode", "teacher"), [("kd", "epoch"), ("avgkd", "epoch"), ("kd", "step"), ("avgkd", "step")])
+def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher, make_config, make_node):
+    """A loop by hand over a body with batch norm and dropout, beside another model. "epoch": the global head's logits
+    on all samples of an epoch are taken at its start, in evaluation mode. "step": they are of the very features that
+    the own head gets. The optimizer's momentum goes on though the head under it is replaced. Two rounds of two epochs.
+    """
     keys = {"local_batches": 0, "local_epochs": 2, "batch_size": 100, "optimizer": "sgd", "momentum": 0.9}
     config, clients, server_state = play(
         *(make_config, make_node),
@@ -455,7 +467,7 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
         partition="classes:6",
         learning_rate=0.05,
         **keys,
-        **{"chfl.mode": mode, "chfl.beta": 2.0},
+        **{"chfl.mode": mode, "chfl.beta": 2.0, "chfl.teacher": teacher},
     )
     nodes = [make_node(config, client_id) for client_id in range(2)]
     optimizers = [torch.optim.SGD(node.model.parameters(), lr=0.05, momentum=0.9) for node in nodes]
@@ -470,18 +482,21 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
                     model.head.weight.data.copy_(weight / 2)
                     model.head.bias.data.copy_(bias / 2)
                 for number, batches in enumerate(passes(node, round), 1):
-                    if round == 2:
+                    if round == 2 and teacher == "epoch":
                         with torch.no_grad():
                             features = model.eval().body(data.batch(torch.arange(len(data)))[0])
-                            distillation = functional.linear(features, weight, bias)
+                            fixed = functional.linear(features, weight, bias)
                     model.train()
                     for rows in batches:
                         inputs, labels = data.batch(rows)
-                        logits = model(inputs)
+                        features = model.body(inputs)
+                        logits = model.head(features)
                         loss = functional.cross_entropy(logits, labels)
                         if round == 2:
+                            fresh = functional.linear(features.detach(), weight, bias)
+                            told = fixed[rows] if teacher == "epoch" else fresh
                             temperature = 2.0 * (1 + cos(pi * (2 + number) / 4)) + 1
-                            loss = loss + 0.5 * plain_distillation(logits, distillation[rows], labels, temperature)
+                            loss = loss + 0.5 * plain_distillation(logits, told, labels, temperature)
                         optimizer.zero_grad()
                         loss.backward()
                         optimizer.step()
@@ -494,7 +509,38 @@ def test_the_teacher_is_fixed_within_an_epoch_and_draws_nothing(mode, make_confi
     )
 
 
+def test_all_clients_can_begin_with_one_head(make_config, make_node):
+    """Clients of unlike models have one head, of another seed another; the bodies are what they are without it."""
+
+    def begun(seed: int, **options: Any) -> list[SplitModel]:
+        config = resolve(make_config(algorithm="chfl", models=f"{NORMED},{LINEAR},mlp", clients=3, seed=seed))
+        return [CHFLClient(make_node(config, client_id), **options).node.model for client_id in range(3)]
+
+    shared, reseeded, own = begun(3, initial_head="shared"), begun(4, initial_head="shared"), begun(3)
+    for model, other in zip(shared, own, strict=True):
+        assert all(torch.equal(tensor, other.body.state_dict()[key]) for key, tensor in model.body.state_dict().items())
+        assert torch.equal(model.head.weight, shared[0].head.weight)
+        assert torch.equal(model.head.bias, shared[0].head.bias)
+        assert not torch.equal(model.head.weight, other.head.weight)
+    assert not torch.equal(own[0].head.weight, own[1].head.weight)
+    assert not torch.equal(shared[0].head.weight, reseeded[0].head.weight)
+    assert (
+        0.9 / 8 < float(shared[0].head.weight.detach().abs().max()) <= 1 / 8
+    )  # uniform between +-1 / 8, as Linear draws
+
+
 # Whole runs
+
+
+def test_a_shared_head_is_drawn_once(make_config, make_node, run_federation, tmp_path):
+    """Clients that an engine builds anew for each message, in one process or two, end as those that live on."""
+    keys = {"models": f"{NORMED},mlp", "clients": 2, "rounds": 3, "partition": "classes:4", "width": 64}
+    keys |= {"chfl.initial-head": "shared", "chfl.teacher": "step"}
+    _, _, expected = play(make_config, make_node, **keys)
+    for workers in (1, 2):
+        config = make_config(algorithm="chfl", output_dir=str(tmp_path / str(workers)), **keys)
+        found = load_file(run_federation(config, workers=workers) / SERVER_STATE_FILE)
+        np.testing.assert_array_equal(found["weight"], expected["weight"])
 
 
 def trained(make_config: Any, run_federation: Any, folder: Path, **keys: Any) -> tuple[Any, list[dict[str, Tensor]]]:

@@ -85,6 +85,23 @@ def test_the_head_trains_as_many_epochs_as_it_is_told():
     assert not client.node.model.head.weight.detach().any()
 
 
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_the_head_trains_as_many_batches_as_it_is_told(batches):
+    """Two samples, one a batch, so three batches are a pass and a half. The body comes as the identity: a step for
+    sample k moves column k of the head alone, by 0.1 times what the softmax of that column lacks of the label.
+    """
+    node = linear_node(np.eye(2), [0, 1], np.zeros((2, 2)), body=nn.Linear(2, 2, bias=False), batch_size=1)
+    client = FedRepClient(node, head_batches=batches, head_epochs=7)
+    client.fit([np.eye(2, dtype=np.float32)], {ROUND: 1})
+    order = generator(node.config.seed, node.client_id, 1, "head")
+    drawn = np.concatenate([order.permutation(2) for _ in range(2)])[:batches]
+    head = np.zeros((2, 2))
+    for sample in drawn:
+        odds = np.exp(head[:, sample])
+        head[:, sample] += 0.1 * (np.eye(2)[sample] - odds / odds.sum())
+    np.testing.assert_allclose(node.model.head.weight.detach(), head, rtol=1e-5)
+
+
 def test_both_parts_can_be_trained_again_after_a_round():
     client = tiny()
     fit(client, np.eye(2))

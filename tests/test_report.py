@@ -336,6 +336,14 @@ def test_runs_with_other_models_or_data_are_not_on_equal_terms(tmp_path: Path) -
     assert unequal_terms(group_runs([one, other])) == "Not on equal terms: these runs differ in models (mlp / lenet5)."
 
 
+def test_compare_names_unequal_widths(tmp_path: Path) -> None:
+    """A method whose models have a projection in front of their heads, and one whose models have none."""
+    chfl = load_run(make(tmp_path / "chfl", algorithm="chfl", width=64))
+    local, equal = (load_run(make(tmp_path / f"{width}", algorithm="local", width=width)) for width in (0, 64))
+    assert unequal_terms(group_runs([chfl, local])) == "Not on equal terms: these runs differ in width (64 / 0)."
+    assert unequal_terms(group_runs([chfl, equal])) is None
+
+
 def test_seeds_are_grouped(tmp_path: Path) -> None:
     """Last accuracies 0.8 and 0.6: mean 0.7, sample deviation sqrt(2 * 0.1^2) = 0.1414; bests likewise."""
     weaker = [*LINES[:3], line(3, [0.5, 0.7], sent=300)]

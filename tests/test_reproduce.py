@@ -15,10 +15,10 @@ from hetfl_flwr.runs.schema import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce.collection import collect
 from simulations.studies.reproduce.command import Request, reproduce
-from simulations.studies.reproduce.outcome import Outcome
+from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.pictures import _curves, _plane
 from simulations.studies.reproduce.recipe import Cell, Measure, load, names
-from simulations.studies.reproduce.records import _thinned, measured
+from simulations.studies.reproduce.records import Record, _thinned, measured
 
 RECIPE = """
 title = "Small table"
@@ -444,11 +444,11 @@ CELL = Cell(row="A", column="", settings={}, paper={})
 
 def test_statistics_over_seeds():
     """Of 1, 2, 3 the mean is 2 and the deviation 1; Student's t for 2 degrees of freedom and 95 % is 4.3027."""
-    one = Outcome(CELL, "m", "%", 4.0, {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.0, 2: 4.0, 7: 9.0})
+    one = Outcome(CELL, "m", "", 4.0, {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.0, 2: 4.0, 7: 9.0})
     assert (one.mean, one.deviation, one.difference, one.away) == (2, 1, -2, 2)
     assert one.interval == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-5)
     assert one.within is True
-    assert Outcome(CELL, "m", "%", 5.0, one.ours, {}).within is False
+    assert Outcome(CELL, "m", "", 5.0, one.ours, {}).within is False
     difference, p = one.against  # of 1, 0, -1: no difference at all
     assert (difference, p) == (0, 1)
 
@@ -481,6 +481,75 @@ def test_one_seed_has_no_deviation():
         None,
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("unit", "ours", "known"),
+    [
+        ("%", [50.0, 60.0], False),  # two seeds: 55 +- 12.7 * 5
+        ("", [50.0, 60.0], False),
+        ("%", [50.0, 60.0, 70.0], True),  # 60 +- 24.8
+        ("%", [1.0, 2.0, 3.0], False),  # 2 +- 2.5 goes below 0
+        ("", [1.0, 2.0, 3.0], True),
+        ("%", [97.0, 98.0, 99.0], False),  # 98 +- 2.5 goes above 100
+        ("%", [100.0, 100.0, 100.0], True),
+    ],
+)
+def test_an_interval_needs_three_seeds_and_stays_among_the_shares(unit, ours, known):
+    one = Outcome(CELL, "m", unit, ours[0], dict(enumerate(ours)), {})
+    assert (one.interval is not None, one.within is not None) == (known, known)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "held", "said"),
+    [
+        ("", "yes", ""),
+        ("text", "yes", "**Reading:** as the paper's text has it."),
+        ("authors", "yes", "**Reading:** as the authors' own code has it."),
+        ("result", "-", "**Reading:** chosen among several by its result"),
+        ("none", "-", "**Readings:** several, of which none is chosen"),
+    ],
+)
+def test_where_a_reading_was_chosen_by_its_result_no_figure_counts_as_within(recipe, tmp_path, chosen, held, said):
+    recipe.write_text(RECIPE.replace("seeds = 2", f'seeds = 3\nchosen = "{chosen}"'))
+    small = load(str(recipe))
+    text = markdown(small, outcomes(small, list(small.cells()), recorded("fedhe", (40, 50, 60))), "hand", "")
+    assert f"| FedHe | accuracy, % | 50.00 | 50.00 ± 10.00 | 3 | +0.00 | 25.16 to 74.84 | {held} | 0.0 | - |" in text
+    told = [line for line in text.splitlines() if line.startswith("**Reading")]
+    assert len(told) == bool(said)
+    assert "".join(told).startswith(said)
+    (tmp_path / "table.md").write_text(text)
+    collect({"small": "Small table"}, {"Small table": tmp_path}, tmp_path / "all.md")
+    counted = "| 3 | 1 of 1 | 0 of 1 |" if held == "yes" else "| 3 | - | - |"
+    assert counted in (tmp_path / "all.md").read_text()
+
+
+def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
+    """59, 60 and 61 are 10 above FedHe's 50 and 10 below Private's 70; t is 10 sqrt 3, of 2 degrees of freedom."""
+    third = '[[rows]]\nname = "Third"\nagainst = "Private"\nsettings = { algorithm = "local" }\n'
+    fourth = third.replace("Third", "Fourth").replace('against = "Private"\n', "")
+    recipe.write_text(RECIPE + third + fourth)
+    small = load(str(recipe))
+    ours = {"fedhe": (50, 50, 50), "private": (70, 70, 70), "third": (59, 60, 61), "fourth": (59, 60, 61)}
+    found = outcomes(small, list(small.cells()), [record for name in ours for record in recorded(name, ours[name])])
+    lines = [line for line in markdown(small, found, "hand", "").splitlines() if " accuracy, % " in line]
+    assert [line.rpartition(" | ")[2] for line in lines] == [
+        "- |",
+        "- |",
+        "-10.00 (p = 0.0033), against Private |",
+        "+10.00 (p = 0.0033) |",
+    ]
+    recipe.write_text(RECIPE + third.replace('"Private"', '"Prvate"'))
+    with pytest.raises(ConfigError, match="unknown row 'Prvate': did you mean 'Private'"):
+        load(str(recipe))
+
+
+def recorded(cell, accuracies):
+    """Records of a row of the small table, a seed each, of these accuracies in %."""
+    return [
+        Record(cell=cell, seed=seed, settings={}, commits=[], figures={"accuracy": accuracy / 100, "bytes_up": 1e6})
+        for seed, accuracy in enumerate(accuracies)
+    ]
 
 
 def run_of(rounds, **summary):

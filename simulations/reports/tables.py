@@ -33,6 +33,7 @@ UNEQUAL_KEYS = (
     "partition",
     "test-set",
     "models",
+    "width",
     "local-epochs",
     "local-batches",
     "batch-size",

@@ -18,8 +18,9 @@ FIGURE = re.compile(r"^(?:\| [^|]+ ){4}\| (\d+) \| \S+ \| [^|]+ \| (yes|no|-) \|
 
 GLANCE = """\
 How many of a table's figures have the paper's within our 95 % interval, and how many are over two of our deviations
-away from it; a figure of one seed has neither. What has less than the paper's rounds, data or networks says so in its
-section, with what was found.
+away from it. Neither is counted where a reading of the paper was chosen by its result, nor for figures without an
+interval: those of fewer than three seeds, and shares whose interval would go beyond 0 or 100 %. What has less than the
+paper's rounds, data or networks says so in its section, with what was found.
 
 | table or figure | runs | seeds | paper within | over two deviations |
 | --- | --: | --: | --: | --: |"""

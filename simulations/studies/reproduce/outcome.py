@@ -21,6 +21,19 @@ T = TypeVar("T")
 LEVEL = 0.95
 """Of the intervals."""
 
+LEAST = 3
+"""Seeds that an interval needs: of two, Student's t is 12.7 standard errors wide on either side."""
+
+CHOSEN = {
+    "text": "**Reading:** as the paper's text has it.",
+    "authors": "**Reading:** as the authors' own code has it.",
+    "result": "**Reading:** chosen among several by its result, so which of the paper's figures lie in our intervals "
+    "is not counted.",
+    "none": "**Readings:** several, of which none is chosen; which of the paper's figures lie in our intervals is not "
+    "counted.",
+}
+"""What a section says of how its recipe's reading was chosen."""
+
 SCALES = {"%": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 HEADINGS = (
     "row",
@@ -52,7 +65,9 @@ class Outcome:
     ours : mapping of int to float
         Ours by seed.
     baseline : mapping of int to float
-        Those of the row that others are compared with, in the same column.
+        Those of the row that this one is compared with, in the same column.
+    judged : bool
+        Whether the paper's figure in our interval would say anything: not where the reading was chosen by its result.
     """
 
     cell: Cell
@@ -61,6 +76,7 @@ class Outcome:
     paper: float | None
     ours: Mapping[int, float]
     baseline: Mapping[int, float]
+    judged: bool = True
 
     @property
     def label(self) -> str:
@@ -84,16 +100,21 @@ class Outcome:
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """The interval of the mean by Student's t."""
-        if self.mean is None or self.deviation is None:
+        """The interval of the mean by Student's t.
+
+        None with fewer than three seeds, and where a share would be below 0 or above 100 %: so few seeds that differ so
+        much, or so near to the bound, are not what Student's t is about.
+        """
+        if self.mean is None or len(self.ours) < LEAST:
             return None
         half = _error(self.ours.values()) * float(stdtrit(len(self.ours) - 1, (1 + LEVEL) / 2))
-        return self.mean - half, self.mean + half
+        low, high = self.mean - half, self.mean + half
+        return None if self.unit == "%" and not 0 <= low <= high <= SCALES["%"] else (low, high)
 
     @property
     def within(self) -> bool | None:
-        """Whether the paper's figure lies in the interval."""
-        if self.interval is None or self.paper is None:
+        """Whether the paper's figure lies in the interval; None where that would say nothing."""
+        if self.interval is None or self.paper is None or not self.judged:
             return None
         return self.interval[0] <= self.paper <= self.interval[1]
 
@@ -147,7 +168,8 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
             measure.unit,
             cell.paper.get(name),
             values[cell.row, cell.column, name],
-            values.get((recipe.against, cell.column, name), {}) if cell.row != recipe.against else {},
+            values.get((cell.against, cell.column, name), {}) if cell.row != cell.against else {},
+            recipe.chosen not in ("result", "none"),
         )
         for cell, (name, measure) in product(cells, recipe.measures.items())
     ]
@@ -180,6 +202,7 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> 
         f"{recipe.paper}; {recipe.source}. Made by {made}.",
         f"**Less than in the paper:** {less}" if less else "",
         recipe.note.strip(),
+        CHOSEN.get(recipe.chosen, ""),
         f"**Found:** {recipe.found.strip()}" if recipe.found else "",
         seen,
         f"<details><summary>All figures</summary>\n\n{_markdown_table(recipe, folded)}\n\n</details>" if folded else "",
@@ -238,14 +261,17 @@ def _error(values: Collection[float]) -> float:
 
 
 def _headings(recipe: Recipe) -> list[str]:
-    return [*HEADINGS, f"against {recipe.against}"] if recipe.against else list(HEADINGS)
+    compared = recipe.against or any(row.against for row in recipe.rows)
+    return [*HEADINGS, f"against {recipe.against}".rstrip()] if compared else list(HEADINGS)
 
 
 def _lines(recipe: Recipe, found: Iterable[Outcome]) -> Iterable[list[str]]:
-    return (_line(outcome)[: len(_headings(recipe))] for outcome in found)
+    return (_line(outcome, recipe.against)[: len(_headings(recipe))] for outcome in found)
 
 
-def _line(outcome: Outcome) -> list[str]:
+def _line(outcome: Outcome, against: str) -> list[str]:
+    other = f", against {outcome.cell.against}" if outcome.cell.against != against else ""
+
     def figure(value: float, sign: str = "") -> str:
         return _figure(value, outcome.unit, sign)
 
@@ -259,7 +285,7 @@ def _line(outcome: Outcome) -> list[str]:
         _shown(outcome.interval, lambda ends: " to ".join(map(figure, ends))),
         {None: "-", True: "yes", False: "no"}[outcome.within],
         _shown(outcome.away, "{:.1f}".format),
-        _shown(outcome.against, lambda pair: f"{figure(pair[0], '+')} (p = {pair[1]:.2g})"),
+        _shown(outcome.against, lambda pair: f"{figure(pair[0], '+')} (p = {pair[1]:.2g}){other}"),
     ]
 
 

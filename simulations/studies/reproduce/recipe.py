@@ -29,6 +29,11 @@ Variant = Literal["full", "short", "quick"]
 """The paper's settings; on the same data as much of them as a small machine can do; bundled data and few rounds."""
 
 
+Reading = Literal["", "text", "authors", "result", "none"]
+"""How what a paper leaves open came to be read as it is: unsaid; by the paper's text, by its authors' own code, by the
+figures that came out, or not at all, where several readings stand beside each other."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -120,20 +125,24 @@ class Row(_Varied):
         The paper's figure for each measure, or a list of all of them in order; with columns, a mapping by column.
     without : list of str
         Columns that this row has no run in.
+    against : str
+        The row that this one is compared with over the seeds. Empty: the recipe's.
     """
 
     name: str
     paper: list[float] | dict[str, float | dict[str, float]] = {}
     without: list[str] = []
+    against: str = ""
 
 
 class Cell(_Part):
-    """One row in one column: what is run for each seed, and what the paper says."""
+    """One row in one column: what is run for each seed, what the paper says, and which row it is compared with."""
 
     row: str
     column: str
     settings: dict[str, Value]
     paper: dict[str, float]
+    against: str = ""
 
     @property
     def name(self) -> str:
@@ -165,12 +174,16 @@ class Recipe(_Varied):
         here, of paper, needs, seeds, settings, columns and rows, is as there; only the paper's figures are not.
     note : str
         What the paper leaves open and how it is read here.
+    chosen : {"text", "authors", "result", "none"}
+        How the reading that the note tells was chosen: as the paper's text has it, as its authors' code has it, or as
+        the one of several whose figures came nearest; "none": several readings are beside each other. With the last
+        two it says nothing if the paper's figures lie in our intervals, and none are counted. Empty: unsaid.
     found : str
         What our figures say beside the paper's, and why they differ.
     seeds : int
         How many, from 0.
     against : str
-        The row that the others are compared with over the seeds.
+        The row that the others are compared with over the seeds, but for those that name another one.
     measures : mapping
         By the paper's names; a text is the key of a share.
     settings : mapping
@@ -187,6 +200,7 @@ class Recipe(_Varied):
     needs: str = ""
     runs: str = ""
     note: str = ""
+    chosen: Reading = ""
     found: str = ""
     seeds: Annotated[int, Field(ge=1)] = 3
     against: str = ""
@@ -203,7 +217,7 @@ class Recipe(_Varied):
         for names in (rows, columns):
             if len(set(names)) < len(names):
                 raise ValueError(f"a name is given twice: {', '.join(names)}")
-        _among("row", [self.against] if self.against else [], rows)
+        _among("row", filter(None, [self.against, *(row.against for row in self.rows)]), rows)
         _among("measure", self.figure.measures, self.measures)
         if self.figure.kind == "plane" and len(self.figure.measures) < 2:
             raise ValueError("figure: a plane is of two or more measures")
@@ -252,7 +266,8 @@ class Recipe(_Varied):
                 parts += [part.of(variant) for part in (self, column, row)]
                 settings = {key: value for part in parts for key, value in part.items()}
                 paper = _paper(row, column.name, self.measures)
-                cell = Cell(row=row.name, column=column.name, settings=settings, paper=paper)
+                against = row.against or self.against
+                cell = Cell(row=row.name, column=column.name, settings=settings, paper=paper, against=against)
                 left_out = variant == "short" and not cell.matches(self.short_only)
                 if column.name not in row.without and not left_out:
                     yield cell
