@@ -35,7 +35,7 @@ ROUND = Round.blank(
     clients={"0": {"accuracy": 0.5, "hits": 3, "loss": 1e300}},
     failures=[Failure(-1, "train", "no\nanswer", 2**64 - 1)],
 )
-SUMMARY: dict[str, Any] = dict.fromkeys(Summary.__required_keys__, 0)
+SUMMARY: dict[str, Any] = dict.fromkeys(sorted(Summary.__required_keys__), 0)
 SUMMARY |= {"algorithm": "a", "dataset": "d", "engine": None, "accuracy_per_client": [None, 0.5], "noise_source": None}
 SUMMARY |= {"versions": {"hetfl": "1"}, "epsilon": 0.25}
 CLIENT: dict[str, Any] = dict.fromkeys(ClientRecord.__annotations__) | {"partition": 4, "model": "mlp", "epsilon": 0.5}
