@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -52,7 +53,7 @@ def algorithms() -> Table:
         row = (
             name,
             doc.partition("\n")[0],
-            citation(inspect.getdoc(inspect.getmodule(algorithm.strategy)) or "") or "-",
+            _paper(algorithm) or "-",
             "\n".join(_by_mode(algorithm, lambda strategy: wire(inspect.getdoc(strategy) or ""))),
             "yes" if algorithm.strategy.heterogeneous else "no",
             "\n".join(_by_mode(algorithm, _needs)) or "-",
@@ -104,6 +105,13 @@ def _by_mode(algorithm: "Algorithm", say: Callable[[type["FederatedStrategy"]], 
     lines = list(say(algorithm.strategy))
     _, *others = algorithm.modes.items() or [("", algorithm)]
     return lines + [f"mode={mode}: {line}" for mode, one in others for line in say(one.strategy) if line not in lines]
+
+
+def _paper(algorithm: "Algorithm") -> str:
+    """Return the citation in the docstring of the server side's module, or of the package that it lies in."""
+    module = sys.modules[algorithm.strategy.__module__]
+    package = sys.modules.get(module.__package__ or "", module)
+    return citation(inspect.getdoc(module) or "") or citation(inspect.getdoc(package) or "")
 
 
 def _needs(half: type["FederatedStrategy"]) -> Iterator[str]:

@@ -36,7 +36,16 @@ def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
 def test_a_name_leads_to_its_two_classes():
     found = find("fedhe")
     assert (found.strategy, found.client) == (FedHe, FedHeClient)
-    assert found.defaults == {"mode": "sync", "store": "all", "robust": "none", "alpha": 1.0, "logit-loss": "mse"}
+    own = {
+        "mode": "sync",
+        "store": "all",
+        "window": 100,
+        "leave-one-out": False,
+        "weighting": "uploads",
+        "robust": "none",
+    }
+    learning = {"alpha": 1.0, "logit-loss": "mse", "standardize": False, "divisor": "count + 1", "alpha-ramp": 0}
+    assert found.defaults == {**own, **learning, "gate": False}
 
 
 @pytest.mark.parametrize(
@@ -101,9 +110,9 @@ def test_a_name_that_leads_nowhere(name, said, refusal):
         ("fedhe.alpha", True, "fedhe.alpha = True: input should be a valid number"),
         ("fedhe.alpha", -0.1, "fedhe.alpha = -0.1: input should be greater than or equal to 0"),
         ("fedhe.alpha", float("nan"), "fedhe.alpha = nan: "),
-        ("fedhe.logit-loss", "l1", "fedhe.logit-loss = 'l1': input should be 'mse' or 'kl'"),
-        ("fedhe.store", "newest", "fedhe.store = 'newest': input should be 'all' or 'latest'"),
-        ("fedhe.store", 1, "fedhe.store = 1: input should be 'all' or 'latest'"),
+        ("fedhe.logit-loss", "l1", "fedhe.logit-loss = 'l1': input should be 'mse', 'kl' or 'non-target'"),
+        ("fedhe.store", "newest", "fedhe.store = 'newest': input should be 'all', 'window' or 'latest'"),
+        ("fedhe.store", 1, "fedhe.store = 1: input should be 'all', 'window' or 'latest'"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_key(key, value, said, make_config, refusal):
@@ -209,14 +218,9 @@ def test_a_projection_is_what_a_client_steps_along(name, make_config, run_federa
 def test_a_resolved_config_says_everything_and_only_the_own_keys():
     config = resolve(RunConfig(algorithm="fedhe", options={"fedhe.alpha": 0.5, "fixtures.echo.gain": 2}))
     assert config.models == "lenet5,mlp,fedhe:5"
-    own = {
-        "fedhe.mode": "sync",
-        "fedhe.store": "all",
-        "fedhe.robust": "none",
-        "fedhe.alpha": 0.5,
-        "fedhe.logit-loss": "mse",
+    assert config.options == {f"fedhe.{key}": value for key, value in find("fedhe").defaults.items()} | {
+        "fedhe.alpha": 0.5
     }
-    assert config.options == own
     assert resolve(config) == config
 
 

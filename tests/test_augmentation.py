@@ -63,10 +63,10 @@ def test_clients_train_on_augmented_images_and_are_measured_on_their_own(make_co
     batch = Augmented.batch
     monkeypatch.setattr(Augmented, "batch", lambda self, rows: seen.append(len(rows)) or batch(self, rows))
     client = LocalClient(node)
-    _, samples, _ = client.fit([], {"server-round": 1})
-    assert sum(seen) == samples > 0
+    _, _, metrics = client.fit([], {"server-round": 1})
+    assert sum(seen) == metrics["samples-seen"] > 0
     client.evaluate([], {})
-    assert sum(seen) == samples
+    assert sum(seen) == metrics["samples-seen"]
 
 
 def test_tables_cannot_be_augmented(make_config, make_node, refusal):

@@ -86,13 +86,12 @@ def test_a_row_says_what_the_docstrings_say():
         "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
         "heterogeneous models": "yes",
         "needs": "equal classes",
-        "options = default": "fedhe.mode = sync\nfedhe.store = all\nfedhe.robust = none\n"
-        "fedhe.alpha = 1.0\nfedhe.logit-loss = mse",
+        "options = default": "\n".join(f"fedhe.{key} = {value}" for key, value in find("fedhe").defaults.items()),
     }
     assert rows["fedmd"]["needs"] == "public samples with labels\nequal classes, one shape of input"
     assert rows["fedmd"]["what crosses the wire"].splitlines() == [
         "down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes",
-        "up: logits (A, C) float32: 4 A C bytes",
+        'up: logits (A, C) float32: 4 A C bytes; with consensus = "softmax" they are called softmax',
     ]
     assert rows["local"]["what crosses the wire"] == "nothing either way"
     assert rows["fedhenn"]["needs"] == "public samples\nmode=homogeneous: one model"

@@ -25,7 +25,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.messages import ROUND, SEEN
 from strategies.base import Upload
 from strategies.chfl import CHFL
 
@@ -223,7 +223,7 @@ def test_avg_begins_with_the_mean_of_the_heads(reduce):
     2/3. From there one step: the gradient is (-1/3, 1/6, 1/6)."""
     client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4, rate=0.3), mode="avg", reduce=reduce)
     metrics = fit(client, [[2 * log(2), 8], [0, 0], [0, 0]], [2 * log(2), 0, 0], 2)
-    assert metrics == {"train-loss": pytest.approx(log(3 / 2), rel=1e-5)}
+    assert metrics == {"train-loss": pytest.approx(log(3 / 2), rel=1e-5), SEEN: 1}
     weight, bias = head_of(client)
     np.testing.assert_allclose(bias, [log(2) + 0.1, -0.05, -0.05], rtol=1e-5)
     np.testing.assert_allclose(weight, [[log(2) + 0.1, 4], [-0.05, 0], [-0.05, 0]], rtol=1e-5)

@@ -603,7 +603,7 @@ def test_an_option_or_a_default_of_a_later_version_does_not_keep_a_run_from_goin
     """The run's own config has neither the option nor the default of today."""
     path = folder / "config.toml"
     mark, rest = path.read_text().split("\n", 1)
-    path.write_text(f"{mark}\n" + "".join(f"{line}\n" for line in rest.splitlines() if not line.startswith("alpha")))
+    path.write_text(f"{mark}\n" + "".join(f"{line}\n" for line in rest.splitlines() if not line.startswith("alpha =")))
     for checkpoint in checkpoints(folder):
         repacked(checkpoint / "knowledge.safetensors", lambda told: told["config"].pop("fedhe.alpha"))
     monkeypatch.setattr(RunConfig.model_fields["learning_rate"], "default", 0.5)

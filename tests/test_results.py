@@ -163,7 +163,13 @@ def test_round_0_is_the_evaluation_before_any_training(finished):
     assert first["evaluation_wire"] > 0
     assert (first["bytes_up"], first["bytes_down"], first["wire_up"], first["wire_down"]) == (0, 0, 0, 0)
     assert [sorted(values) for values in first["clients"].values()] == [["accuracy", "loss", "validation-accuracy"]] * 2
-    assert sorted(lines(finished)[1]["clients"]["0"]) == ["accuracy", "loss", "train-loss", "validation-accuracy"]
+    assert sorted(lines(finished)[1]["clients"]["0"]) == [
+        "accuracy",
+        "loss",
+        "samples-seen",
+        "train-loss",
+        "validation-accuracy",
+    ]
 
 
 def test_each_client_has_its_line(finished):

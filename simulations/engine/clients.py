@@ -125,8 +125,8 @@ class Clients:
         finally:
             if self._bytes.pop(node, None) is not None:
                 self._bytes[node] = context.nbytes
-            if digest := node not in self._rows and context.data_digest:
-                self._rows[node] = digest
+            if node not in self._rows and isinstance(context, ResidentContext) and context.data_digest:
+                self._rows[node] = context.data_digest
 
     def _make_room(self) -> None:
         while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and sum(self._bytes.values()) > self._memory):
