@@ -13,6 +13,8 @@ from simulations.testing.lab import NORMED
 
 
 class TestEveryAlgorithm(AlgorithmContract):
+    keys = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}  # each test would wait for 45
+
     @pytest.fixture(params=names())
     def name(self, request):
         return request.param

@@ -60,7 +60,7 @@ def engine(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("settings", "workers"), [(DRAWN, 3), (FEDAVG, 2)], ids=["fedhe", "fedavg"])
+@pytest.mark.parametrize(("settings", "workers"), [exhaustive(DRAWN, 3), (FEDAVG, 2)], ids=["fedhe", "fedavg"])
 def test_the_number_of_workers_changes_no_bit(tmp_path: Path, settings: dict[str, Value], workers: int) -> None:
     """Four clients over three workers are dealt unevenly, and the half that is drawn may leave a worker idle."""
     assert_same_bits(local(tmp_path / "many", settings, workers), local(tmp_path / "one", settings))

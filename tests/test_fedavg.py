@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.nodes import linear_node
+from fixtures.tiers import exhaustive
 from safetensors.numpy import load_file
 from torch.nn import functional
 
@@ -76,7 +77,8 @@ def by_hand(
     return floats(model), samples
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep"])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedavg", exhaustive("fedprox"), exhaustive("fedrep")])
 def test_kept_moments_survive_an_interruption_and_do_not_depend_on_the_engine(
     algorithm, make_config, run_federation, tmp_path
 ):

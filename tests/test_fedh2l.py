@@ -604,7 +604,7 @@ def test_fewer_teachers_and_no_labels_are_fewer_bytes(make_config, run_federatio
     assert [second["clients"][str(k)]["peers"] for k in range(4)] == [1] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_workers_change_no_bit(make_config, run_federation, tmp_path):
     done = []
     for workers in (1, 2):

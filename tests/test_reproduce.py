@@ -181,7 +181,7 @@ def test_features_are_of_all_rows_that_are_known(run_recipe, recipe, tmp_path):
     assert (tmp_path / "results" / "small.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
     recipe.write_text(RECIPE.replace("rounds = 3", "rounds = 2"))
     whole, folder, said = run_recipe(seeds=1)
@@ -209,7 +209,7 @@ def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe)
     assert [len(one["ours"]) for one in figures] == [1, 1, 0, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_of_other_settings_is_neither_taken_nor_repeated(run_recipe, recipe):
     _, folder, _ = run_recipe(seeds=1)
     path = folder / "runs" / "fedhe" / "seed-0" / "rounds.jsonl"
@@ -223,7 +223,7 @@ def test_a_run_of_other_settings_is_neither_taken_nor_repeated(run_recipe, recip
     assert path.read_bytes() == before
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_keys_of_the_command_line_win_over_the_recipe(run_recipe):
     whole, folder, _ = run_recipe(seeds=1, extra={"rounds": 1, "fedhe.alpha": 0.0})
     assert whole
@@ -350,7 +350,7 @@ def test_a_kept_line_that_is_no_record_is_named(run_recipe, tmp_path):
         run_recipe(seeds=1, results=tmp_path / "all.md")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_results_that_cannot_be_written_are_named_and_the_runs_are_there(run_recipe, tmp_path):
     (tmp_path / "results").write_text("a file where the folder is to be")
     with pytest.raises(RunFolderError, match=r"results/small.jsonl cannot be written: File exists"):
