@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from typing import ClassVar
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -13,7 +14,7 @@ from simulations.testing.lab import NORMED
 
 
 class TestEveryAlgorithm(AlgorithmContract):
-    keys = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}  # each test would wait for 45
+    keys: ClassVar = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}  # each test would wait for 45
 
     @pytest.fixture(params=names())
     def name(self, request):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.tiers import mostly_exhaustive
+from fixtures.tiers import exhaustive, mostly_exhaustive
 
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import Value
