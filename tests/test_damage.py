@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.members import member
 from safetensors.numpy import load, save
 
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
@@ -22,8 +24,10 @@ from hetfl_flwr.files import check_seal, header, read_header, seal
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.resuming import other_data, told_of
 from hetfl_flwr.runs.settings import CHANGEABLE
 from hetfl_flwr.server.messaging.grids import GridView
+from hetfl_flwr.server.messaging.roster import Roster
 from simulations.cli import _run, main
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run
@@ -387,6 +391,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.resuming import other_data, told_of
 from hetfl_flwr.runs.settings import CHANGEABLE
 lock = FolderLock(Path(sys.argv[1]), 5)
 print("held", flush=True)
@@ -675,6 +680,27 @@ def test_data_that_have_changed_stop_the_resume_by_the_client_and_may_be_accepte
     go_on(folder, rounds=6)
 
 
+def test_what_one_node_of_a_deployment_says_of_its_data_stops_nobody(folder, refusal):
+    checkpoint = Checkpoint.read(folder)
+    said = {k: told_of(member(k, classes=10)) for k in (0, 1, 2)}
+    checkpoint = replace(checkpoint, members={**said, 2: {**said[2], "train": 7}})
+    members = Roster([member(k, classes=10) for k in (0, 1, 2)])
+    line = f"client 2 has other data than before: train = {said[2]['train']}, and 7 before"
+    assert other_data(checkpoint, members, stops=False) == [(2, line)]
+    assert refusal(RunFolderError, other_data, checkpoint, members, stops=True).startswith(line)
+
+
+def test_data_that_have_moved_are_the_same_ones(own, tmp_path, refusal):
+    """A folder of another name is not enough to refuse them, and no reason to take others."""
+    folder, moved = own(), tmp_path / "elsewhere" / "table"
+    moved.parent.mkdir()
+    (tmp_path / "table").rename(moved)
+    go_on(folder, **{"dataset": str(moved), "rounds": 5})
+    a_table(moved, flip=150)
+    assert "labels are not those of before" in refusal(StateError, go_on, folder, rounds=6)
+    assert "was run with dataset = " in refusal(ConfigError, go_on, folder, dataset="digits", rounds=6)
+
+
 def test_the_digest_of_a_client_s_data_does_not_depend_on_the_workers(own):
     folder = own()
     assert _run({"output-dir": str(folder), "rounds": 5}, resume=True, workers=2, verbose=True) == folder
@@ -690,6 +716,8 @@ def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, 
     assert "client 0 (mlp): its data are not those on which it has trained before" in line
     assert "which accept-loss = true allows" in line
     longer = longer.with_values({"accept-loss": True})
+    run_federation(longer, elsewhere(longer, 8), run_id=8)
+    longer = longer.with_values({"accept-loss": False, "rounds": 6})  # what was accepted is what it has trained on
     run_federation(longer, elsewhere(longer, 8), run_id=8)
 
 

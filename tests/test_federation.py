@@ -646,6 +646,27 @@ def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_a
     assert takes(never) == (101, [late])
 
 
+def test_a_node_that_has_restarted_is_asked_again_after_round_timeout_at_the_latest(monkeypatch):
+    """What it was at work on is lost and has no answer; what it has missed before does not count any more."""
+    federation, clock = federation_of(member(0), member(1), round_timeout=100.0), [0.0]
+    monkeypatch.setattr(messenger, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    pull = federation.grid.pull_messages
+
+    def pulled(numbers):
+        clock[0] += 1
+        return pull(numbers)
+
+    monkeypatch.setattr(federation.grid, "pull_messages", pulled)
+    [failure] = exchange(federation, {1: never}).failures
+    assert failure.reason.endswith("no reply within 100 s")
+    [failure] = exchange(federation, {}).failures
+    assert failure.reason.endswith("still busy with an earlier message")
+    federation.messenger.restarted({one.node for one in federation.roster if one.client_id == 1})
+    assert len(exchange(federation, {}).failures) == 1
+    clock[0] += 100
+    assert exchange(federation, {}).failures == []
+
+
 def test_where_all_have_missed_two_messages_they_are_waited_for():
     federation = federation_of(member(0))
     for _ in range(3):

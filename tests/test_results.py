@@ -567,7 +567,7 @@ def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_fe
     assert going_on == resolve(resumed(config))
     other = resumed(config, seed=1)
     line = refusal(ConfigError, run_federation, other, elsewhere(other, 8), run_id=8)
-    changes = "rounds, checkpoint-every, track, callbacks, node-keys, accept-loss and how to start"
+    changes = "rounds, checkpoint-every, track, callbacks, node-keys, accept-loss, how to start and where folders lie"
     assert line == f"{folder} was run with seed = 0, not 1: only {changes} may change on resume"
 
 

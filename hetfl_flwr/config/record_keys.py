@@ -88,8 +88,8 @@ class RecordKeys(Keys):
         AfterValidator(_accept_loss),
         Field(
             description="With resume: continue although the newest checkpoint or a client's state is damaged, from "
-            "the newest intact checkpoint or without what is lost. The failures of the next round name "
-            "the loss."
+            "the newest intact checkpoint or without what is lost, or although clients' data have "
+            "changed. The failures of the next round name it."
         ),
     ] = False
     track: Annotated[

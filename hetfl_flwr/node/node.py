@@ -155,7 +155,7 @@ class Node:
         for read in (before.read, before.kept):
             state = self._intact(read, stamp, before.where)
             if state is not None and state.round <= round:
-                self._check_data(run)
+                self._have_other_data(run)
                 self.write_state(state)
                 return
 
@@ -170,8 +170,8 @@ class Node:
             It is another run's, model's or algorithm's; or the client's data have changed since, and without
             ``accept-loss``.
         """
-        if self.config.state_dir:
-            self._check_data(self.stamp.run)
+        if self.config.state_dir and self._have_other_data(self.stamp.run):
+            replace_file(self._kept_inputs(self.stamp.run), pack_inputs(self.data))
         state = self._intact(self.store.read, self.stamp, self.store.where)
         if state is None and self.config.accept_loss:
             state = self._intact(self.store.kept, self.stamp, self.store.where)
@@ -180,14 +180,19 @@ class Node:
                 self.write_state(state)
         return state
 
-    def _check_data(self, run: str) -> None:
-        """Compare this client's data with what they were when it first saved a state in a run."""
-        before = data_digest(kept_inputs(run_folder(self.config, run), self.client_id))
-        if before not in (None, self.data.digest):
-            told = f"{self}: its data are not those on which it has trained before: it would go on with other results"
-            if not self.config.accept_loss:
-                raise StateError(f"{told}, which accept-loss = true allows")
-            log(WARNING, "%s, and this was accepted", told)
+    def _have_other_data(self, run: str) -> bool:
+        """Say whether this client's data are other than when it last saved a state in a run, and this is accepted."""
+        before = data_digest(self._kept_inputs(run))
+        if before in (None, self.data.digest):
+            return False
+        told = f"{self}: its data are not those on which it has trained before: it would go on with other results"
+        if not self.config.accept_loss:
+            raise StateError(f"{told}, which accept-loss = true allows")
+        log(WARNING, "%s, and this was accepted", told)
+        return True
+
+    def _kept_inputs(self, run: str) -> Path:
+        return kept_inputs(run_folder(self.config, run), self.client_id)
 
     def _intact(self, read: Callable[[], bytes | None], stamp: Stamp, where: str) -> ClientState | None:
         try:

@@ -135,8 +135,11 @@ class Results(RoundCallback):
 
     def sync(self) -> None:
         """Let all rounds reach the disk."""
-        with self.writing(), (self.folder / ROUNDS_FILE).open("a") as file:
-            os.fsync(file.fileno())
+        with self.writing():
+            for name in (ROUNDS_FILE, UPLOADS_FILE):
+                if (self.folder / name).exists():
+                    with (self.folder / name).open("a") as file:
+                        os.fsync(file.fileno())
 
     def _check_free(self) -> None:
         """Refuse to begin where a run is, or to go on with another one."""

@@ -108,12 +108,13 @@ def take_up(choice: Choice, results: Results, federation: Federation) -> None:
     Raises
     ------
     RunFolderError
-        It is of another engine, or a client has other data than it had, and without ``accept-loss``.
+        It is of another engine; or, but for a deployment and ``accept-loss``, a client has other data than it had.
     """
     checkpoint, ledger = choice.checkpoint, results.ledger
     if isinstance(federation.grid, KeepsClients) and "engine" not in checkpoint.under_way.numbers:
         raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
-    choice.losses.extend(_other_data(checkpoint, federation.roster, accept_loss=results.config.accept_loss))
+    stops = not results.config.accept_loss and results.engine != "deployment"
+    choice.losses.extend(other_data(checkpoint, federation.roster, stops=stops))
     checkpoint.load_clients(results.folder, federation.grid, choice.lost)
     counts: dict[str, dict[int, Any]] = {
         name: {int(client): value for client, value in counted.items()} for name, counted in checkpoint.counts.items()
@@ -141,14 +142,22 @@ COUNTED = ("train", "public", "validation", "test", "classes")
 """What a client says of its data beside the shape of an input."""
 
 
-def _other_data(checkpoint: Checkpoint, roster: Roster, *, accept_loss: bool) -> list[tuple[int, str]]:
-    """Return the clients that say something else of their data than they did, and what."""
+def other_data(checkpoint: Checkpoint, roster: Roster, *, stops: bool) -> list[tuple[int, str]]:
+    """Return the clients that say something else of their data than they did, and what.
+
+    In a deployment data grow, and what one node says stops nobody: it is noted.
+
+    Raises
+    ------
+    RunFolderError
+        There are such clients, and this `stops` the resume.
+    """
     found = []
     for member in roster:
         before, now = checkpoint.members.get(member.client_id, {}), told_of(member)
         if odd := [f"{name} = {now[name]}, and {value} before" for name, value in before.items() if now[name] != value]:
             found.append((member.client_id, f"client {member.client_id} has other data than before: {', '.join(odd)}"))
-    if found and not accept_loss:
+    if found and stops:
         more = f" ({len(found) - 1} more clients have, too)" * (len(found) > 1)
         raise RunFolderError(f"{found[0][1]}{more}: the run would go on with other results; {GO_ON}")
     return found

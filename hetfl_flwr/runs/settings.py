@@ -14,6 +14,7 @@ from pathlib import Path
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import RunConfig, Value, read_toml, to_toml
 from hetfl_flwr.config.renamed import RENAMED
+from hetfl_flwr.data.folders import is_folder
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import CONFIG_FILE
 
@@ -22,6 +23,9 @@ CHANGEABLE = (
     *("start-clients", "start-timeout", "node-keys"),
 )
 """Config keys that may differ when a run goes on."""
+
+FOLDERS = ("dataset", "data-dir", "state-dir")
+"""Config keys that may name another folder when a run goes on: whether the data are the same is seen from the data."""
 
 PASSING: Mapping[str, Value] = {"resume": False, "accept-loss": False, "output-dir": ""}
 """Keys of one process of a run: a run folder holds these values."""
@@ -104,11 +108,11 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
     """
     before = resolved_config_of(folder).to_flat()
     for key, value in config.to_flat().items():
-        if key not in CHANGEABLE and before.get(key) != value:
+        if before.get(key) != value and not _may_change(key, before.get(key), value):
             raise ConfigError(
                 f"{folder} was run with {key} = {before.get(key)!r}, not {value!r}: "
-                "only rounds, checkpoint-every, track, callbacks, node-keys, accept-loss and how to start may change "
-                "on resume"
+                "only rounds, checkpoint-every, track, callbacks, node-keys, accept-loss, how to start and where "
+                "folders lie may change on resume"
             )
 
 
@@ -120,8 +124,13 @@ def unlike(folder: Path, told: Told) -> str:
     config = config_of(folder)
     if isinstance(told, str):
         return "" if told in _older_digests(config) else "it was written under another config, or by another version"
-    differing = [one for one in _differing(config, told) if one[0] not in CHANGEABLE]
+    differing = [one for one in _differing(config, told) if not _may_change(*one)]
     return ", ".join(f"{key} = {ours!r}, and {theirs!r} in the checkpoint" for key, ours, theirs in differing[:3])
+
+
+def _may_change(key: str, one: object, other: object) -> bool:
+    """Say whether a key may have one value where it had the other."""
+    return key in CHANGEABLE or (key in FOLDERS and is_folder(str(one)) and is_folder(str(other)))
 
 
 def _differing(config: RunConfig, told: Mapping[str, Value]) -> list[tuple[str, object, object]]:

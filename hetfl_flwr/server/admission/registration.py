@@ -285,7 +285,7 @@ class Registration:
 
         Who was refused is asked once more in each round.
         """
-        self._attendance.left(present)
+        self._messenger.restarted(self._attendance.left(present))
         refused = self._registered_all(self._attendance.answered(), present, check)
         line = f"no answer to the client registration within {attendance.SILENCE:g} s"
         silent = [
@@ -420,7 +420,7 @@ class Registration:
         if not self._own and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + NEWCOMERS
             present = self._attendance.present()
-            self._attendance.left(present)
+            self._messenger.restarted(self._attendance.left(present))
             self._attendance.ask(present)
 
 

@@ -114,7 +114,7 @@ class Start:
         A client's number is below it.
         """
         said = sorted(member.clients for member in self.roster) or [0]
-        return self._numbers[-1] + 1 if self._numbers else said[(len(said) - 1) // 2]
+        return self._numbers[-1] + 1 if self._numbers else said[len(said) // 2]
 
     @property
     def voters(self) -> list[Member]:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from math import inf
 
 from flwr.app import Message, MessageType
@@ -83,6 +83,7 @@ class Messenger:
         self._late: dict[str, int] = {}
         self._missed: Counter[tuple[int, str]] = Counter()
         self._due: dict[str, tuple[float, tuple[int, str]]] = {}
+        self._lost: dict[str, float] = {}
 
     def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Exchange:
         """Send messages, wait for the replies, and set aside those that cannot be used.
@@ -207,6 +208,17 @@ class Messenger:
         self._late = {message: node for message, node in self._late.items() if node in here}
         self._due = {message: due for message, due in self._due.items() if message in self._late}
 
+    def restarted(self, nodes: Set[int]) -> None:
+        """Wait for late replies of nodes that have restarted no longer than ``round-timeout``.
+
+        What they had begun to work on is lost; what still waits for them, they answer.
+        """
+        lost = time.monotonic() + self.config.round_timeout
+        for message in [message for message, node in self._late.items() if node in nodes]:
+            self._lost.setdefault(message, lost)
+        for kind in [kind for kind in self._missed if kind[0] in nodes]:
+            del self._missed[kind]
+
     def busy(self) -> set[int]:
         """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
         self._take_late()
@@ -258,6 +270,10 @@ class Messenger:
 
     def _take_late(self) -> None:
         """Drop replies that came after their round: they belong to a server state that is gone."""
+        now = time.monotonic()
+        for message in [message for message, lost in self._lost.items() if message not in self._late or now > lost]:
+            del self._lost[message]
+            self._late.pop(message, None)
         if self._late:
             for reply in self.grid.pull_messages(list(self._late)):
                 message = reply.metadata.reply_to_message_id
