@@ -46,7 +46,7 @@ def test_a_package_that_is_there_gets_what_it_lacks(tmp_path, monkeypatch):
     found = find("ward.new.fed_x2")
     assert (found.strategy.__name__, found.client.__name__) == ("FedX2", "FedX2Client")
     assert found.defaults == {"weight": 1.0}
-    texts = [path.read_text().lower() for path in (tmp_path / "ward" / "new" / "fed_x2").iterdir()]
+    texts = [path.read_text().lower() for path in (tmp_path / "ward" / "new" / "fed_x2").glob("*.py")]
     assert [text for text in texts if "skeleton" in text] == []
 
 
