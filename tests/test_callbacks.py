@@ -356,7 +356,8 @@ def test_a_module_that_raises_whatever_it_is_is_one_line(tmp_path, monkeypatch, 
 
 
 def test_the_user_s_own_interrupt_ends_the_command_while_a_callback_is_imported(tmp_path, monkeypatch):
-    (tmp_path / "hetfl_slow_callback.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    slow = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (tmp_path / "hetfl_slow_callback.py").write_text(slow)
     monkeypatch.syspath_prepend(tmp_path)
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
     try:
