@@ -61,8 +61,9 @@ class CHFLClient(KnowledgeClient):
         When the teacher's logits are computed. "epoch": once, at the start of each epoch, as its text has it ("the
         fixed teacher signal within a training epoch"), in evaluation mode (no dropout, batch norm by its running
         statistics), so that they depend on no other sample of the batch and training consumes the same random numbers
-        as without them: one more forward pass an epoch. "step": at each step, of the features that the own head gets,
-        as Eq. (5) has both heads on the same features; no gradient flows through them.
+        as without them: one more forward pass an epoch. Where ``augment`` changes the images that are trained on, they
+        are of the unchanged ones. "step": at each step, of the features that the own head gets, as Eq. (5) has both
+        heads on the same features; no gradient flows through them.
     measured : {"trained", "averaged"}
         Which head a client is measured with in the modes "avg" and "avgkd", the paper does not say: the own one after
         its training, or the mean of all that the next round begins with. No meaning in other modes.

@@ -114,9 +114,9 @@ def _paper(algorithm: "Algorithm") -> str:
     return citation(inspect.getdoc(module) or "") or citation(inspect.getdoc(package) or "")
 
 
-def _needs(half: type["FederatedStrategy"]) -> Iterator[str]:
+def _needs(strategy_class: type["FederatedStrategy"]) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
-    strategy, doc = half(), inspect.getdoc(half) or ""
+    strategy, doc = strategy_class(), inspect.getdoc(strategy_class) or ""
     if strategy.sharing is not None:
         yield "public samples with labels" if strategy.sharing.labelled else "public samples"
     if strategy.width:

@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError, StateError
 from hetfl_flwr.files import check_seal, header, read_header, seal
+from hetfl_flwr.node import node as node_module
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
@@ -719,6 +720,35 @@ def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, 
     run_federation(longer, elsewhere(longer, 8), run_id=8)
     longer = longer.with_values({"accept-loss": False, "rounds": 6})  # what was accepted is what it has trained on
     run_federation(longer, elsewhere(longer, 8), run_id=8)
+
+
+def test_a_node_whose_note_of_its_data_is_gone_cannot_say_that_they_are_the_same(
+    refusal, tmp_path, make_config, run_federation
+):
+    config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
+    run_federation(config, elsewhere(config, 7))
+    (tmp_path / "state" / "run-7" / "inputs-0.safetensors").unlink()
+    longer = config.with_values({"resume": True, "rounds": 5})
+    line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
+    assert "client 0 (mlp): what its state says of its data is missing" in line and "inputs-0.safetensors" in line
+    assert "which accept-loss = true allows" in line
+
+
+def test_a_node_on_a_machine_of_its_own_is_told_that_its_data_are_others_and_goes_on(
+    tmp_path, make_config, run_federation, monkeypatch, caplog
+):
+    """Its data may grow while the federation runs, and who runs it cannot accept a loss in the server's name."""
+    monkeypatch.setattr(node_module, "simulated", lambda: False)
+    table = a_table(tmp_path / "table")
+    config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
+    run_federation(config, elsewhere(config, 7))
+    said = "client 0 (mlp): its data are not those on which it has trained before, and it goes on with them"
+    for run, flip, told in ((8, 150, True), (9, 150, False)):
+        a_table(tmp_path / "table", flip=flip)
+        longer = config.with_values({"resume": True, "rounds": run - 3})
+        caplog.clear()
+        run_federation(longer, elsewhere(longer, run), run_id=run)
+        assert (said in caplog.text) is told
 
 
 # --- uploads.log ---------------------------------------------------------------------------------

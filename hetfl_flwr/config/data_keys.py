@@ -13,32 +13,16 @@ BUNDLED = "digits"
 """The data set of simulated clients for whom none is named."""
 
 
-def _partition(text: str) -> str:
-    from hetfl_flwr.data import parse_partition  # torch is not needed to say `hetfl --help`
+def _parsed(parser: str) -> AfterValidator:
+    """Check a text by one of the parsers of `hetfl_flwr.data`, and keep it as it is."""
 
-    parse_partition(text)
-    return text
+    def check(text: str) -> str:
+        from hetfl_flwr import data  # torch is not needed to say `hetfl --help`
 
+        getattr(data, parser)(text)
+        return text
 
-def _vocabulary(text: str) -> str:
-    from hetfl_flwr.data import parse_vocabulary
-
-    parse_vocabulary(text)
-    return text
-
-
-def _classes(text: str) -> str:
-    from hetfl_flwr.data import parse_classes
-
-    parse_classes(text)
-    return text
-
-
-def _features(text: str) -> str:
-    from hetfl_flwr.data import parse_features
-
-    parse_features(text)
-    return text
+    return AfterValidator(check)
 
 
 def _dataset(text: str, info: ValidationInfo) -> str:
@@ -88,7 +72,7 @@ class DataKeys(Keys):
     classes: Annotated[
         str,
         PER_NODE,
-        AfterValidator(_classes),
+        _parsed("parse_classes"),
         Field(
             description="Comma-separated class names in order, including those that the data lack: NAME, or "
             "NAME:LABEL where the data use another label. Empty: as in the data."
@@ -105,7 +89,7 @@ class DataKeys(Keys):
     ] = 0
     vocabulary: Annotated[
         str,
-        AfterValidator(_vocabulary),
+        _parsed("parse_vocabulary"),
         Field(
             description="Vocabulary of texts: hashed:V (hash of a word), or shared:V (the most frequent words of the "
             "training split)."
@@ -117,7 +101,7 @@ class DataKeys(Keys):
     partition: Annotated[
         str,
         PER_NODE,
-        AfterValidator(_partition),
+        _parsed("parse_partition"),
         Field(
             description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N (a client), shards:N (a "
             "client), natural:COLUMN (its values own the rows), linear, square or exponential (client k's "
@@ -126,7 +110,7 @@ class DataKeys(Keys):
     ] = "iid"
     features: Annotated[
         str,
-        AfterValidator(_features),
+        _parsed("parse_features"),
         Field(
             description="Columns of a table that a client has: all, or slices:OVERLAP (one slice a client, OVERLAP of "
             "it shared)."

@@ -13,7 +13,7 @@ from torch import nn
 from hetfl_flwr.algorithms import resolve_models
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
-from hetfl_flwr.errors import ConfigError, DamagedError, StateError, plain
+from hetfl_flwr.errors import ConfigError, DamagedError, StateError, plain, private
 from hetfl_flwr.files import replace_file
 from hetfl_flwr.flower import log
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, mixed
@@ -22,7 +22,7 @@ from hetfl_flwr.node.inputs import data_digest, pack_inputs
 from hetfl_flwr.node.keeper import Surroundings, keeper_of
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
-from hetfl_flwr.node.stores import kept_config, kept_inputs, prune, run_folder, run_store
+from hetfl_flwr.node.stores import kept_config, kept_inputs, prune, run_folder, run_store, state_file
 from hetfl_flwr.wire.privacy import simulated
 from hetfl_flwr.wire.spec import Arrays
 
@@ -147,7 +147,8 @@ class Node:
         DamagedError
             The state is damaged, and without ``accept-loss``.
         StateError
-            It is another model's or algorithm's; or the client's data have changed since, and without ``accept-loss``.
+            It is another model's or algorithm's; or, simulated and without ``accept-loss``, the client's data have
+            changed since.
         """
         if not self.config.state_dir or self.store.read() is not None:
             return
@@ -167,8 +168,8 @@ class Node:
         DamagedError
             The state is damaged, and without ``accept-loss``.
         StateError
-            It is another run's, model's or algorithm's; or the client's data have changed since, and without
-            ``accept-loss``.
+            It is another run's, model's or algorithm's; or, simulated and without ``accept-loss``, the client's data
+            have changed since.
         """
         if self.config.state_dir and self._have_other_data(self.stamp.run):
             replace_file(self._kept_inputs(self.stamp.run), pack_inputs(self.data))
@@ -181,14 +182,24 @@ class Node:
         return state
 
     def _have_other_data(self, run: str) -> bool:
-        """Say whether this client's data are other than when it last saved a state in a run, and this is accepted."""
-        before = data_digest(self._kept_inputs(run))
-        if before in (None, self.data.digest):
+        """Say whether this client's data are other than when it last saved a state in a run, and this is no obstacle.
+
+        A node on a machine of its own is told, and goes on: its data may have grown, and who runs it is not who could
+        accept the loss.
+        """
+        kept = self._kept_inputs(run)
+        before = data_digest(kept)
+        if before == self.data.digest or not state_file(kept.parent, self.client_id).exists():
             return False
-        told = f"{self}: its data are not those on which it has trained before: it would go on with other results"
-        if not self.config.accept_loss:
-            raise StateError(f"{told}, which accept-loss = true allows")
-        log(WARNING, "%s, and this was accepted", told)
+        if before is not None:
+            what = f"{self}: its data are not those on which it has trained before"
+        elif not kept.exists():
+            what = f"{self}: what its state says of its data is missing ({private(kept)}), and they may be others"
+        else:  # written before data had a digest
+            return False
+        if simulated() and not self.config.accept_loss:
+            raise StateError(f"{what}: it would go on with other results, which accept-loss = true allows")
+        log(WARNING, "%s, and it goes on with them", plain(what))
         return True
 
     def _kept_inputs(self, run: str) -> Path:

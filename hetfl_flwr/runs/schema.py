@@ -44,6 +44,7 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
 UPLOADS_FILE = "uploads.log"
 """Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
 alike: their noise was drawn from entropy."""
+
 LONGEST_LINE = 2**26
 """Bytes of a line of ``rounds.jsonl``, at most."""
 

@@ -56,9 +56,10 @@ class Skeleton(KnowledgeStrategy):
 
         The paper's server goes here. This one takes the mean over all samples of a class, whoever has them.
         """
-        # ``upload.samples`` are those trained on, repeats included; ``member.train`` of each member in ``self.roster``
-        # are its training rows. An array for each client is named after it: f"logits.{upload.client_id}". A server that
-        # trains draws its random numbers from ``generator(self.config.seed, round, "purpose")``.
+        # ``upload.samples`` is the number of the client's training samples; those it has seen in the round, repeats
+        # included, are its metric "samples-seen". An array for each client is named after it:
+        # f"logits.{upload.client_id}". A server that trains draws its random numbers from
+        # ``generator(self.config.seed, round, "purpose")``.
         counts = np.stack([upload.arrays["counts"] for upload in uploads])  # (K, C)
         logits = np.stack([upload.arrays["logits"] for upload in uploads])  # (K, C, C)
         total = counts.sum(0)
