@@ -69,11 +69,17 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
             began = perf_counter()
             played = rounds.play(number, ledger.arrays) if number else rounds.start(ledger.arrays)
             entry = ledger.add(number, perf_counter() - began, played, federation)
-            if number and len(played.trained.replies) < config.min_clients:
+            if number and _ends(number, played, config):
                 results.round(entry)
                 raise _too_few(number, played, config)
             tell(entry)
     _log_outcome(results)
+
+
+def _ends(number: int, played: Played, config: RunConfig) -> bool:
+    """Say whether a round had too few valid replies to go on; where nodes had left, the next one waits for others."""
+    too_few = len(played.trained.replies) < config.min_clients
+    return too_few and (not played.trained.unreachable or number == config.rounds)
 
 
 def _too_few(number: int, played: Played, config: RunConfig) -> TooFewClients:

@@ -257,6 +257,12 @@ def test_what_is_no_file_is_refused_at_once(refusal, tmp_path, read, make, what)
     assert time.monotonic() - begin < 5
 
 
+def test_a_toml_file_may_begin_with_the_mark_of_its_encoding(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("rounds = 7\n", encoding="utf-8-sig")
+    assert read_toml(path) == {"rounds": 7}
+
+
 def test_a_toml_file_that_cannot_be_read_is_named(refusal, tmp_path):
     assert "No such file" in refusal(ConfigError, read_toml, tmp_path / "none.toml")
     (tmp_path / "broken.toml").write_text("rounds = = 3\n\n")

@@ -29,6 +29,7 @@ from hetfl_flwr.runs.resuming import other_data, told_of
 from hetfl_flwr.runs.settings import CHANGEABLE
 from hetfl_flwr.server.messaging.grids import GridView
 from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.messaging.uploads import Uploads
 from simulations.cli import _run, main
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run
@@ -730,7 +731,8 @@ def test_a_node_whose_note_of_its_data_is_gone_cannot_say_that_they_are_the_same
     (tmp_path / "state" / "run-7" / "inputs-0.safetensors").unlink()
     longer = config.with_values({"resume": True, "rounds": 5})
     line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
-    assert "client 0 (mlp): what its state says of its data is missing" in line and "inputs-0.safetensors" in line
+    assert "client 0 (mlp): what its state says of its data is missing" in line
+    assert "inputs-0.safetensors" in line
     assert "which accept-loss = true allows" in line
 
 
@@ -782,6 +784,24 @@ def with_a_long_line(path: Path) -> None:
 
 def a_large_hole(path: Path) -> None:
     os.truncate(path, 2**33)
+
+
+def test_an_upload_is_on_the_disk_before_it_is_asked_for(tmp_path, monkeypatch):
+    """A machine that fails forgets what it has not brought to the disk, and no upload that has left a client."""
+    path, on_disk = tmp_path / "uploads.log", []
+    monkeypatch.setattr("hetfl_flwr.server.messaging.uploads.os.fsync", lambda file: on_disk.append(path.read_bytes()))
+    uploads = Uploads(path)
+    uploads.asked([0, 2])
+    uploads.refused(2)
+    assert [content.count(b"\n") for content in on_disk] == [2, 3]
+    assert on_disk[-1] == path.read_bytes()
+
+
+def test_a_run_whose_config_file_is_gone_is_told_from_a_folder_without_a_run(own, refusal):
+    folder = own()
+    (folder / "config.toml").unlink()
+    line = refusal(RunFolderError, go_on, folder, rounds=5)
+    assert line == f"{folder} holds no run to resume: it has checkpoints, but no config.toml"
 
 
 @pytest.fixture(scope="module")

@@ -222,7 +222,7 @@ def test_too_few_nodes_are_counted(refusal):
 
 
 def test_a_run_begins_with_fewer_clients_than_wanted_if_there_are_enough():
-    federation = Federation(Post([member(0)]), RunConfig(clients=3, min_clients=1, round_timeout=0.05))
+    federation = Federation(Post([member(0)]), RunConfig(clients=3, start_clients=1, round_timeout=0.05))
     federation.assemble()
     assert client_ids(federation.roster) == [0]
 
@@ -327,10 +327,10 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
 def test_a_node_that_does_not_answer_the_register_is_named_before_it_is_given_up(monkeypatch, caplog):
     """Once, with what to do; who has answered is not named, nor is anybody who is slow at training."""
     monkeypatch.setattr(attendance, "SILENCE", 0.01)
-    post = Post([member(0), member(1)])
+    post = Post([member(0), member(1), member(2)])
     known = post.register
     post.register = lambda message: (never if message.metadata.dst_node_id == 99 else known)(message)
-    federation = Federation(post, RunConfig(clients=2, round_timeout=0.05))
+    federation = Federation(post, RunConfig(clients=3, round_timeout=0.05))
     federation.assemble()
     del post.members[99]
     assert exchange(federation, {0: never}).failures

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fixtures.faults import GOOD, Fate, Scripted, failing, on_its_clock
 from flwr.app import MessageType
+from flwr.common.constant import ErrorCode
 
 from hetfl_flwr.algorithms import build_strategy, find, names
 from hetfl_flwr.config import RunConfig
@@ -169,6 +170,26 @@ def test_when_all_have_left_the_run_ends_and_what_was_reached_is_kept(name, conf
     said = refusal(TooFewClients, played, Scripted(config, {3: all_leave}), config)
     assert said.startswith("round 3: 0 valid replies, fewer than min-clients = 1: ")
     assert trained(rounds_of(Path(config.output_dir))) == ["012", "012", ""]
+
+
+@pytest.mark.parametrize(("mode", "cut_off"), [("sync", (2,)), ("sync", (4,)), ("async", (2, 3)), ("async", (3, 4))])
+def test_a_round_in_which_no_node_can_be_reached_does_not_end_the_run_unless_it_is_the_last(
+    mode, cut_off, config_for, played, refusal
+):
+    config = config_for("fedhe", **{"fedhe.mode": mode})
+    grid = Scripted(config)
+    away = failing("Node Unavailable", ErrorCode.NODE_UNAVAILABLE)
+    grid._fate = lambda client_id, kind, number: away if kind == "train" and grid.looks in cut_off else GOOD
+    empty = cut_off[-1]
+    if empty == 4:
+        said = refusal(TooFewClients, played, grid, config)
+        assert said.startswith("round 4: 0 valid replies, fewer than min-clients = 1: ")
+        rounds = rounds_of(Path(config.output_dir))
+    else:
+        rounds = played(grid, config)
+    assert [number for number, who in enumerate(trained(rounds), start=1) if not who] == [empty]
+    assert len(rounds) == 5
+    assert [reason.split(": ")[-1] for _, _, reason in reasons(rounds[empty])] == ["Node Unavailable"] * 3
 
 
 def test_who_joins_late_is_sent_the_newest_averages_in_an_asynchronous_run(config_for, played):

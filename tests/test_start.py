@@ -160,9 +160,9 @@ def test_numbers_beyond_the_clients_do_not_make_them_complete(clock):
 
 def test_who_is_missing_is_said_at_growing_intervals(clock, caplog):
     caplog.set_level("INFO")
-    federation = started(post_of(*honest(9)[:2]), start_timeout=100, clients=9)
-    assert client_ids(federation.roster) == [0, 1]
-    missing = "2 of 9 clients are here; missing: client 2, 3, 4, 5, 6 and 2 more"
+    federation = started(post_of(*honest(9)[:5]), start_timeout=100, clients=9)
+    assert client_ids(federation.roster) == [0, 1, 2, 3, 4]
+    missing = "5 of 9 clients are here; missing: client 5, 6, 7, 8"
     lines = [line for line in caplog.messages if "missing" in line]
     left = [int(re.fullmatch(rf"waiting for nodes: {missing}; (\d+) s left", line)[1]) for line in lines[:-1]]
     assert left == pytest.approx([100, 90, 70, 30], abs=1)
@@ -178,10 +178,7 @@ def test_who_is_missing_is_said_at_growing_intervals(clock, caplog):
 )
 def test_many_missing_clients_or_unknown_ones_are_said_in_one_short_line(clock, caplog, refusal, keys, line):
     caplog.set_level("INFO")
-    if "clients" in keys:
-        started(post_of(member(0)), start_timeout=1, **keys)
-    else:
-        refusal(FederationError, started, post_of(member(0)), start_timeout=1, **keys)
+    refusal(FederationError, started, post_of(member(0)), start_timeout=1, **keys)
     assert caplog.messages[-1] == f"waited 1 s for nodes: {line}"
 
 
@@ -198,6 +195,24 @@ def test_one_device_that_is_off_delays_the_start_so_long(clock, keys, seconds):
     federation = started(post_of(*honest(3)[:2]), clients=3, **keys)
     assert seconds <= clock.now < seconds + 2
     assert client_ids(federation.roster) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "demand"),
+    [
+        ({}, "without start-clients a run begins with more than half of its 4 clients, but there are 2 clients"),
+        ({"start_clients": 3}, "start-clients = 3, but there are 2 clients"),
+        ({"min_clients": 3}, "min-clients = 3, but there are 2 clients"),
+        ({"start_clients": 2}, ""),
+    ],
+)
+def test_half_of_the_clients_begin_a_run_only_where_the_operator_says_so(clock, refusal, keys, demand):
+    """Whoever is alone when the time is up does not decide what the others have to fit."""
+    post = post_of(*honest(4)[:2])
+    if demand:
+        assert refusal(FederationError, started, post, start_timeout=5, clients=4, **keys) == demand
+    else:
+        assert client_ids(started(post, start_timeout=5, clients=4, **keys).roster) == [0, 1]
 
 
 @pytest.mark.parametrize("keys", [{}, {"clients": 3}])
@@ -326,7 +341,8 @@ def test_a_node_that_could_not_be_reached_for_a_moment_is_asked_again(clock):
 def test_many_refusals_are_one_line(clock, refusal):
     post = post_of(*(member(0, node=node) for node in range(1, 100)), answers=dict.fromkeys(range(1, 100), nonsense))
     said = refusal(FederationError, started, post, start_timeout=1, clients=99)
-    assert said.startswith("min-clients = 1, but there are 0 clients; node 1: not a registration reply")
+    demand = "without start-clients a run begins with more than half of its 99 clients, but there are 0 clients"
+    assert said.startswith(f"{demand}; node 1: not a registration reply")
     assert said.endswith("; 96 more were refused")
 
 
@@ -650,6 +666,27 @@ def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(cl
     post._replies.append(Post.register(post, unanswered[0]))
     assert federation.welcome() == []
     assert client_ids(federation.roster) == [0, 1, 2]
+
+
+def test_where_all_clients_are_away_between_two_rounds_they_are_waited_for(clock, caplog):
+    federation, post, _ = running()
+    away, post.members = post.members, {}
+    clock.events[50.0] = lambda: post.members.update(away)
+    noticed = federation.welcome()
+    assert [failure.reason.removeprefix("client ") for failure in noticed] == [
+        f"{number} (mlp): its node has left" for number in (0, 1)
+    ]
+    assert client_ids(federation.roster) == [0, 1]
+    assert 50 <= clock.now < 51
+    assert "0 of min-clients = 1 are here: waiting 600 s for others" in caplog.messages
+
+
+def test_clients_that_stay_away_are_waited_for_as_long_as_at_the_start(clock):
+    federation, post, _ = running(start_timeout=70)
+    post.members = {}
+    federation.welcome()
+    assert list(federation.roster) == []
+    assert 70 <= clock.now < 71
 
 
 def test_a_newcomer_that_leaves_is_forgotten_and_asked_anew_where_it_returns(clock):

@@ -79,7 +79,13 @@ class FederationKeys(Keys):
         ),
     ] = 0.0
     min_clients: Annotated[
-        int, Field(ge=1, le=MOST, description="Abort the run when a round has fewer valid replies than this.")
+        int,
+        Field(
+            ge=1,
+            le=MOST,
+            description="Abort the run when a round has fewer valid replies than this. A deployment that has fewer "
+            "clients waits for others between rounds, as long as at its start (start-timeout).",
+        ),
     ] = 1
     round_timeout: Annotated[
         float,
@@ -92,14 +98,15 @@ class FederationKeys(Keys):
             ge=0,
             description="Number of clients with which a deployment may start; it aborts if fewer have registered "
             "after start-timeout. 0: wait for all of clients or node-keys, and after start-timeout start "
-            "with min-clients or more.",
+            "with more than half of them.",
         ),
     ] = 0
     start_timeout: Annotated[
         float,
         Field(
             ge=0,
-            description="Seconds to wait for nodes before round 1. 0: round-timeout, in a deployment 600 at most.",
+            description="Seconds to wait for nodes before round 1, and in a deployment whenever there are fewer than "
+            "min-clients. 0: round-timeout, in a deployment 600 at most.",
         ),
     ] = 0.0
     node_keys: Annotated[

@@ -68,7 +68,7 @@ def _read_small(path: Path) -> str:
         raise ConfigError(f"{path}: is a pipe or a device, expected a TOML file")
     if state.st_size > LARGEST_FILE:
         raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes, which no file of config keys is")
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
 
 
 def flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from hetfl_flwr.config import RunConfig, Value, read_toml, to_toml
 from hetfl_flwr.config.renamed import RENAMED
 from hetfl_flwr.data.folders import is_folder
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.schema import CONFIG_FILE
+from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE
 
 CHANGEABLE = (
     *("rounds", "checkpoint-every", "track", "callbacks", "accept-loss", "resume", "output-dir"),
@@ -59,7 +59,8 @@ def config_of(folder: Path) -> RunConfig:
     """
     path = folder / CONFIG_FILE
     if not path.exists():
-        raise RunFolderError(f"{folder} holds no run to resume")
+        lost = f": it has checkpoints, but no {CONFIG_FILE}" if (folder / CHECKPOINTS).exists() else ""
+        raise RunFolderError(f"{folder} holds no run to resume{lost}")
     values = read_toml(path)
     try:
         return RunConfig.from_flat(values)

@@ -13,9 +13,10 @@ from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence
 from hetfl_flwr.server.admission.node_keys import NodeKeys
-from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start
+from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start, patience
 from hetfl_flwr.server.messaging.exchange import reason
 from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.grids import is_stopped
 from hetfl_flwr.server.messaging.messenger import BUSY, Messenger
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.versions import installed
@@ -254,6 +255,8 @@ class Registration:
     def welcome(self, check: Check | None = None) -> list[Failure]:
         """Forget nodes that left, ask new and restarted ones who they are, and return what was noticed.
 
+        In a deployment with fewer clients than ``min-clients``, wait for others to come, or come back, as at the start.
+
         Parameters
         ----------
         check : callable, optional
@@ -267,6 +270,8 @@ class Registration:
                 self._forget(member.node)
         before = {member.node for member in self.roster}
         failures = (self._query_all if self._own else self._query_on)(present, check)
+        if not self._own:
+            failures += self._wait_for_others(check)
         self._name_versions(member for member in self.roster if member.node not in before)
         return [*self.notes(), *sorted(failures, key=lambda failure: failure.reason)]
 
@@ -295,6 +300,22 @@ class Registration:
         self._attendance.forget_others(self.roster)
         refused += self._attendance.ask(present)
         return [*silent, *(refusal.failure for refusal in refused)]
+
+    def _wait_for_others(self, check: Check | None) -> list[Failure]:
+        """Take in nodes until there are ``min-clients`` of them, or nobody waits any longer."""
+        wanted, seconds = self.config.min_clients, patience(self.config, fixed=False)
+        deadline, failures = time.monotonic() + seconds, list[Failure]()
+        if len(self.roster) < wanted:
+            log(
+                WARNING, "%d of min-clients = %d are here: waiting %.0f s for others", len(self.roster), wanted, seconds
+            )
+        while len(self.roster) < wanted and time.monotonic() < deadline and not is_stopped(self._messenger.grid):
+            time.sleep(max(self._messenger.poll, 0.1))
+            present = self._attendance.present()
+            self._messenger.restarted(self._attendance.left(present))
+            refused = self._registered_all(self._attendance.answered(), present, check)
+            failures += [refusal.failure for refusal in [*refused, *self._attendance.ask(present)]]
+        return failures
 
     def _registered_all(
         self, answers: Mapping[int, Message | str], present: Mapping[int, Presence], check: Check | None = None

@@ -14,7 +14,7 @@ from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import MOST_CLIENTS, Member, Roster
 
 LONGEST_START = 600.0
-"""Seconds that the start of a deployment waits for nodes, where neither key says less."""
+"""Seconds that a deployment waits for nodes, at its start or while too few are there, where neither key says less."""
 
 PATIENCE = 30.0
 """Seconds that the start waits for others where all nodes that are here have been refused."""
@@ -86,14 +86,17 @@ class Start:
     @property
     def seconds(self) -> float:
         """How long to wait for nodes."""
-        if self.config.start_timeout or self.fixed:
-            return self.config.start_timeout or self.config.round_timeout
-        return min(self.config.round_timeout, LONGEST_START)
+        return patience(self.config, fixed=self.fixed)
 
     @property
     def fewest(self) -> int:
-        """With how many clients the run may begin at all."""
-        return max(self.config.min_clients, self.config.start_clients)
+        """With how many clients the run may begin at all.
+
+        Where the operator does not say it, a deployment begins with more than half of those that there are to be: fewer
+        could outvote whoever comes later.
+        """
+        most = 0 if self.fixed else len(self._numbers) // 2 + 1
+        return max(self.config.min_clients, self.config.start_clients or most)
 
     def announced(self, pending: int = 0) -> int | None:
         """Return how many clients there are, as more than half of the nodes say; None where that many do not agree.
@@ -183,12 +186,18 @@ class Start:
             Names the key that asks for more, and why some were not taken in.
         """
         if len(self.roster) < self.fewest:
-            key = "min-clients" if self.config.min_clients == self.fewest else "start-clients"
             reasons = [failure.reason for failure in self.failures]
             more = [f"{len(reasons) - 3} more were refused"] if len(reasons) > 3 else []
-            raise FederationError(
-                "; ".join([f"{key} = {self.fewest}, but there are {len(self.roster)} clients", *reasons[:3], *more])
-            )
+            said = f"{self._demand()}, but there are {len(self.roster)} clients"
+            raise FederationError("; ".join([said, *reasons[:3], *more]))
+
+    def _demand(self) -> str:
+        """Say which key demands so many clients."""
+        if self.config.min_clients == self.fewest:
+            return f"min-clients = {self.fewest}"
+        if self.config.start_clients:
+            return f"start-clients = {self.fewest}"
+        return f"without start-clients a run begins with more than half of its {len(self._numbers)} clients"
 
     def missing(self, pending: int = 0) -> str:
         """Say in words who is not here yet."""
@@ -219,6 +228,13 @@ class Start:
     def _failed(self) -> set[int]:
         """Return the clients that, by their keys, have said that they cannot take part."""
         return {refusal.failure.client_id for refusal in self.refused.values()} - {-1}
+
+
+def patience(config: RunConfig, *, fixed: bool) -> float:
+    """Return for how many seconds nodes are waited for."""
+    if config.start_timeout or fixed:
+        return config.start_timeout or config.round_timeout
+    return min(config.round_timeout, LONGEST_START)
 
 
 def _said(roster: Roster) -> str:

@@ -1,5 +1,6 @@
 """How many uploads each client has made: what the epsilon of its privacy is a matter of."""
 
+import os
 import re
 import stat
 from collections import Counter
@@ -25,10 +26,10 @@ class Uploads:
     Parameters
     ----------
     path : Path, optional
-        File to which each change is written at once, so that uploads which a run that was killed had asked for count,
-        beside those that are made again in their place. A line is a client's number (from 1, negative where an upload
-        was refused) and a checksum of all lines so far. Default: none, for uploads that are the same bits when they
-        are made again, and tell nothing more.
+        File to which each change is written, and the disk has it before anything is asked for, so that uploads which a
+        run that was killed had asked for count, beside those that are made again in their place. A line is a client's
+        number (from 1, negative where an upload was refused) and a checksum of all lines so far. Default: none, for
+        uploads that are the same bits when they are made again, and tell nothing more.
 
     Attributes
     ----------
@@ -142,6 +143,8 @@ class Uploads:
             try:
                 with self._path.open("ab") as file:
                     file.write(lines)
+                    file.flush()
+                    os.fsync(file.fileno())
             except OSError as error:
                 raise RunFolderError(f"{self._path} cannot be written: {error.strerror}") from None
 
