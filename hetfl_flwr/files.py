@@ -72,8 +72,10 @@ def _declared_size(path: Path) -> int | None:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         try:
-            told = json.loads(file.read(size)) if size <= LARGEST_HEADER else {}
-            return 8 + size + max(int(one["data_offsets"][1]) for name, one in told.items() if name != "__metadata__")
+            tensors = json.loads(file.read(size)) if size <= LARGEST_HEADER else {}
+            return (
+                8 + size + max(int(one["data_offsets"][1]) for name, one in tensors.items() if name != "__metadata__")
+            )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
             return None
 

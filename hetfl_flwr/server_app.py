@@ -12,7 +12,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import HetflError, TooFewClients
 from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.resolution import resolved
-from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, own_callbacks, told
+from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
 from hetfl_flwr.runs.progress import Watch
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.resuming import Checkpoints, choice_of, go_on, origin_of, take_up
@@ -64,7 +64,7 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
     after = ledger.done if config.resume else None
     run = RunInfo(config, results.folder, results.engine, ledger.dataset, after, tuple(ledger.rounds))
     all_callbacks = [results, Checkpoints(results, federation, rounds), *callbacks]
-    with told(all_callbacks, run, ledger.summary) as tell:
+    with notifying(all_callbacks, run, ledger.summary) as notify:
         for number in range(0 if after is None else after + 1, config.rounds + 1):
             began = perf_counter()
             played = rounds.play(number, ledger.arrays) if number else rounds.start(ledger.arrays)
@@ -72,7 +72,7 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
             if number and _ends(number, played, config):
                 results.round(entry)
                 raise _too_few(number, played, config)
-            tell(entry)
+            notify(entry)
     _log_outcome(results)
 
 

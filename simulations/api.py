@@ -159,8 +159,8 @@ def sweep(
             base, axes, Path(out), workers, Console(stderr=True, quiet=not progress, markup=False, emoji=False)
         )
     if failed:
-        told = "; ".join(f"{folder.name}: {reason}" for folder, reason in list(failed.items())[:3])
-        raise HetflError(f"{len(failed)} of {len(folders)} runs have not ended: {told}")
+        reasons = "; ".join(f"{folder.name}: {reason}" for folder, reason in list(failed.items())[:3])
+        raise HetflError(f"{len(failed)} of {len(folders)} runs have not ended: {reasons}")
     return [Result(folder) for folder in folders]
 
 
@@ -235,7 +235,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Return what it is, in one line."""
-        return f"Result({str(self.folder)!r}: {self._told})"
+        return f"Result({str(self.folder)!r}: {self._in_words})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: one line, and a row for each client."""
@@ -250,17 +250,17 @@ class Result:
             for client in self._run.clients
         ]
         table: str = _frame(rows).to_html(index=False, max_rows=20, float_format="{:.3f}".format, na_rep="-")
-        return f"<p>{escape(self._told)}<br><code>{escape(str(self.folder))}</code></p>{table}"
+        return f"<p>{escape(self._in_words)}<br><code>{escape(str(self.folder))}</code></p>{table}"
 
     @property
-    def _told(self) -> str:
-        told = self.summary
-        accuracy = "" if told["accuracy"] is None else f"accuracy {told['accuracy']:.1%}, "
-        sent = decimal(told["bytes_up"] + told["bytes_down"])
-        of = "" if told["rounds"] == self.config["rounds"] else f" of {self.config['rounds']}"
+    def _in_words(self) -> str:
+        summary = self.summary
+        accuracy = "" if summary["accuracy"] is None else f"accuracy {summary['accuracy']:.1%}, "
+        sent = decimal(summary["bytes_up"] + summary["bytes_down"])
+        of = "" if summary["rounds"] == self.config["rounds"] else f" of {self.config['rounds']}"
         return (
-            f"{told['algorithm']} on {told['dataset']}, {told['clients']} clients, "
-            f"{told['rounds']}{of} rounds: {accuracy}{sent} sent"
+            f"{summary['algorithm']} on {summary['dataset']}, {summary['clients']} clients, "
+            f"{summary['rounds']}{of} rounds: {accuracy}{sent} sent"
         )
 
 

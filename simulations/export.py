@@ -89,11 +89,11 @@ def export_node(node: Node, path: Path) -> Path:
     if path.suffix == ".onnx" and not find_spec("onnxscript"):
         raise ConfigError("ONNX needs the package onnxscript: pip install 'hetfl[onnx]', or write a .pt2 file")
     program = Program(_plain(node.model), node.data.train).cpu().eval()
-    told = json.dumps(description(node), indent=1, allow_nan=False)
+    metadata = json.dumps(description(node), indent=1, allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _quiet():
-            _write(_traced(program, node), path, told)
+            _write(_traced(program, node), path, metadata)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
     return path
@@ -150,13 +150,13 @@ def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
         raise ModelError(f"torch.export cannot take '{node.model_name}': {cause(error)}") from error
 
 
-def _write(traced: torch.export.ExportedProgram, path: Path, told: str) -> None:
+def _write(traced: torch.export.ExportedProgram, path: Path, metadata: str) -> None:
     if path.suffix == ".pt2":
-        torch.export.save(traced, path, extra_files={EXTRA: told})
+        torch.export.save(traced, path, extra_files={EXTRA: metadata})
         return
     onnx = torch.onnx.export(traced, dynamo=True, input_names=["inputs"], output_names=["logits"], verbose=False)
     assert onnx is not None
-    onnx.model.metadata_props["hetfl"] = told
+    onnx.model.metadata_props["hetfl"] = metadata
     onnx.save(path)
 
 

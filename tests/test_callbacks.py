@@ -11,7 +11,7 @@ import torch
 
 from hetfl_flwr import ConfigError, RoundCallback, RunConfig, RunInfo, run
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.runs.callbacks import added, own_callbacks, told
+from hetfl_flwr.runs.callbacks import added, notifying, own_callbacks
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.schema import Round, Summary
 
@@ -161,7 +161,7 @@ def test_an_end_is_told_to_all_and_results_come_first():
 
     def play() -> None:
         run_info = RunInfo(RunConfig(), Path(), "local", "digits")
-        with told([One("results"), One("other")], run_info, dict) as tell:  # type: ignore[arg-type]
+        with notifying([One("results"), One("other")], run_info, dict) as tell:  # type: ignore[arg-type]
             tell(Round.blank(0, 0.0))
 
     with pytest.raises(OSError, match="the disk is full"):

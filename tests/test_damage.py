@@ -25,7 +25,7 @@ from hetfl_flwr.node import node as node_module
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
-from hetfl_flwr.runs.resuming import other_data, told_of
+from hetfl_flwr.runs.resuming import data_of, other_data
 from hetfl_flwr.runs.settings import CHANGEABLE
 from hetfl_flwr.server.messaging.grids import GridView
 from hetfl_flwr.server.messaging.roster import Roster
@@ -393,7 +393,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from hetfl_flwr.runs.lock import FolderLock
-from hetfl_flwr.runs.resuming import other_data, told_of
+from hetfl_flwr.runs.resuming import other_data, data_of
 from hetfl_flwr.runs.settings import CHANGEABLE
 lock = FolderLock(Path(sys.argv[1]), 5)
 print("held", flush=True)
@@ -684,7 +684,7 @@ def test_data_that_have_changed_stop_the_resume_by_the_client_and_may_be_accepte
 
 def test_what_one_node_of_a_deployment_says_of_its_data_stops_nobody(folder, refusal):
     checkpoint = Checkpoint.read(folder)
-    said = {k: told_of(member(k, classes=10)) for k in (0, 1, 2)}
+    said = {k: data_of(member(k, classes=10)) for k in (0, 1, 2)}
     checkpoint = replace(checkpoint, members={**said, 2: {**said[2], "train": 7}})
     members = Roster([member(k, classes=10) for k in (0, 1, 2)])
     line = f"client 2 has other data than before: train = {said[2]['train']}, and 7 before"

@@ -18,7 +18,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs import tracking
-from hetfl_flwr.runs.callbacks import Guarded, RunInfo, told
+from hetfl_flwr.runs.callbacks import Guarded, RunInfo, notifying
 from hetfl_flwr.runs.schema import Round
 from hetfl_flwr.runs.tracking import check_trackers, scalars, start_trackers
 
@@ -202,7 +202,7 @@ def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.C
     FLOWER_LOGGER.setLevel("CRITICAL")  # as in `hetfl run`
 
     def play() -> None:
-        with told([tracked], reached(tmp_path, -1), lambda: summary(-1)) as tell:
+        with notifying([tracked], reached(tmp_path, -1), lambda: summary(-1)) as tell:
             for number in range(3):
                 tell(round_(number))
             raise TimeoutError

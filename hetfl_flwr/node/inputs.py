@@ -15,7 +15,7 @@ from hetfl_flwr.files import header, read_header, read_sealed, seal
 def pack_inputs(data: ClientData) -> bytes:
     """Write what a client's inputs are, how they are scaled, and a digest of its data; none of them."""
     arrays = data.train.arrays
-    told = {
+    metadata = {
         "shape": arrays.spec.shape,
         "classes": arrays.spec.classes,
         "vocabulary": arrays.spec.vocabulary,
@@ -28,7 +28,7 @@ def pack_inputs(data: ClientData) -> bytes:
     if isinstance(arrays.peak, torch.Tensor):
         tensors["peak"] = arrays.peak
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    return seal(save(plain, header("inputs", told)))
+    return seal(save(plain, header("inputs", metadata)))
 
 
 def unpack_inputs(path: Path) -> ClientData:
@@ -39,18 +39,18 @@ def unpack_inputs(path: Path) -> ClientData:
     DamagedError
         It is not as it was written.
     """
-    blob, told = _read(path)
+    blob, metadata = _read(path)
     tensors = load(blob)
-    spec = DataSpec(tuple(told["shape"]), told["classes"], told["vocabulary"])
+    spec = DataSpec(tuple(metadata["shape"]), metadata["classes"], metadata["vocabulary"])
     arrays = Arrays(
         spec,
         tensors["inputs"],
         torch.zeros(0, dtype=torch.int64),
         train_rows=0,
-        peak=tensors["peak"] if told["peak"] is None else told["peak"],
+        peak=tensors["peak"] if metadata["peak"] is None else metadata["peak"],
         centre=tensors["centre"],
-        class_names=tuple(told["class names"]),
-        input_names=tuple(told["input names"]),
+        class_names=tuple(metadata["class names"]),
+        input_names=tuple(metadata["input names"]),
     )
     none = Samples(arrays, torch.zeros(0, dtype=torch.int64))
     return ClientData(spec, none, none, none)

@@ -166,7 +166,7 @@ class Guarded(RoundCallback):
 
 
 @contextmanager
-def told(
+def notifying(
     callbacks: Sequence[RoundCallback], run: RunInfo, summary: Callable[[], Summary]
 ) -> Iterator[Callable[[Round], None]]:
     """Tell callbacks of the begin; yield what tells them of a round; and tell them of the end, whatever happens.

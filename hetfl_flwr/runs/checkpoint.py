@@ -25,7 +25,7 @@ from hetfl_flwr.files import check_seal, header, read_header, read_sealed, repla
 from hetfl_flwr.node.state import SCHEMA
 from hetfl_flwr.runs.metadata import check_messages, read_metadata
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, SERVER_STATE_FILE
-from hetfl_flwr.runs.settings import Told, begun_as, unlike
+from hetfl_flwr.runs.settings import KeptConfig, begun_as, unlike
 from hetfl_flwr.server.messaging.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
@@ -65,12 +65,12 @@ class Checkpoint:
     begun : int, optional
         The id under which the run was begun, which stays where it goes on under another.
     members : mapping of int to mapping
-        What each client has said of its data, by client id: see `told_of`.
+        What each client has said of its data, by client id: see `data_of`.
     """
 
     round: int
     run: int
-    config: Told
+    config: KeptConfig
     counts: Mapping[str, Any]
     trained: Mapping[int, int]
     arrays: Arrays
@@ -175,8 +175,8 @@ class Checkpoint:
             Its server state, or what was under way, is damaged.
         """
         try:
-            arrays, told = unpack(folder / SERVER_STATE_FILE)
-            metadata = read_metadata(told)
+            arrays, raw = unpack(folder / SERVER_STATE_FILE)
+            metadata = read_metadata(raw)
             if folder.name != f"round-{metadata['round']}":
                 raise DamagedError(f"it is of round {metadata['round']}")
             messages: dict[str, bytes] = {}
@@ -262,7 +262,7 @@ def choose(run_folder: Path, config: RunConfig) -> Choice:
         if not lost:
             return _whole(checkpoint, damage, accept_loss=config.accept_loss)
         readable.append((checkpoint, lost))
-        damage.append(f"{folder}: {_told(lost)}")
+        damage.append(f"{folder}: {_in_words(lost)}")
     if not (config.accept_loss and readable):
         way = "--accept-loss (accept-loss = true) goes on like that" if readable else "no other checkpoint is there"
         raise RunFolderError(f"{damage[0]}; {way}")
@@ -280,10 +280,12 @@ def _whole(checkpoint: Checkpoint, damage: list[str], *, accept_loss: bool) -> C
             f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: --accept-loss (accept-loss = true) "
             "goes back to it and runs the rounds since then again"
         )
-    return Choice(checkpoint, frozenset(), [(-1, f"{told}; gone back to round {checkpoint.round}") for told in damage])
+    return Choice(
+        checkpoint, frozenset(), [(-1, f"{problem}; gone back to round {checkpoint.round}") for problem in damage]
+    )
 
 
-def _told(lost: Mapping[int, str]) -> str:
+def _in_words(lost: Mapping[int, str]) -> str:
     """Say whose state is lost, and what that means."""
     said = [f"client {client}'s state is {what}" for client, what in list(lost.items())[:3]]
     said += [f"{len(lost) - 3} more are lost"] * (len(lost) > 3)

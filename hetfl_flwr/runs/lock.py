@@ -56,7 +56,7 @@ class FolderLock:
 
     def _holder(self) -> str:
         try:
-            told = json.loads(self._path.read_text())
-            return f"process {told['pid']} on {told['host']} since {told['since']} (run {told['run']})"
+            holder = json.loads(self._path.read_text())
+            return f"process {holder['pid']} on {holder['host']} since {holder['since']} (run {holder['run']})"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"

@@ -61,7 +61,7 @@ Between = TypedDict(
 """What is under way between two rounds."""
 
 
-class Told(TypedDict):
+class MemberData(TypedDict):
     """What a client has said of its data when it registered."""
 
     train: Count
@@ -84,13 +84,13 @@ Metadata = TypedDict(
         "under way": Between,
         "messages": _Digest | None,
         "clients": dict[ClientKey, _Digest],
-        "members": NotRequired[dict[ClientKey, Told]],
+        "members": NotRequired[dict[ClientKey, MemberData]],
     },
 )
 _METADATA = TypeAdapter(Metadata)
 
 
-def read_metadata(told: Mapping[str, Any]) -> Metadata:
+def read_metadata(raw: Mapping[str, Any]) -> Metadata:
     """Return what a checkpoint says, which is as `Metadata` says.
 
     Raises
@@ -99,7 +99,7 @@ def read_metadata(told: Mapping[str, Any]) -> Metadata:
         It is not: names the first place.
     """
     try:
-        metadata = _METADATA.validate_json(json.dumps(told, allow_nan=False), strict=True)
+        metadata = _METADATA.validate_json(json.dumps(raw, allow_nan=False), strict=True)
     except ValidationError as error:
         raise DamagedError(first_problem(error)) from None
     clients, trained = metadata["clients"], metadata["trained"]

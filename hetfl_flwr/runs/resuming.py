@@ -61,7 +61,7 @@ class Checkpoints(RoundCallback):
             from_record(ledger.arrays),
             self._rounds.under_way(),
             begun=results.begun,
-            members={member.client_id: told_of(member) for member in federation.roster},
+            members={member.client_id: data_of(member) for member in federation.roster},
         )
         results.sync()
         with results.writing():
@@ -81,7 +81,7 @@ def choice_of(results: Results) -> Choice | None:
         return None
     choice = choose(results.folder, results.config)
     uploads = {int(client): count for client, count in choice.checkpoint.counts["uploads"].items()}
-    lost = [told for told in (results.read_log(choice.checkpoint), results.ledger.uploads.go_on(uploads)) if told]
+    lost = [loss for loss in (results.read_log(choice.checkpoint), results.ledger.uploads.go_on(uploads)) if loss]
     if lost and not results.config.accept_loss:
         raise RunFolderError(f"{lost[0]}; {GO_ON}")
     return choice._replace(records=tuple(lost))
@@ -121,7 +121,7 @@ def take_up(choice: Choice, results: Results, federation: Federation) -> None:
     }
     federation.roster.trained = {k: round for k, round in checkpoint.trained.items() if k not in choice.lost}
     federation.messenger.guards.go_on(counts)
-    federation.registration.note([*choice.losses, *((-1, told) for told in choice.records)])
+    federation.registration.note([*choice.losses, *((-1, loss) for loss in choice.records)])
     ledger.go_on(counts, federation.roster)
     ledger.done, ledger.arrays = checkpoint.round, to_record(checkpoint.arrays)
 
@@ -129,11 +129,11 @@ def take_up(choice: Choice, results: Results, federation: Federation) -> None:
 def go_on(choice: Choice, results: Results) -> None:
     """Begin to write the run folder: nothing speaks against going on any more."""
     results.go_on(choice)
-    for told in (*(told for _, told in choice.losses), *choice.records):
-        warn(told)
+    for loss in (*(loss for _, loss in choice.losses), *choice.records):
+        warn(loss)
 
 
-def told_of(member: Member) -> dict[str, Any]:
+def data_of(member: Member) -> dict[str, Any]:
     """Return what a client has said of its data, as JSON can hold it."""
     return {**{name: getattr(member, name) for name in COUNTED}, "shape": list(member.shape)}
 
@@ -154,7 +154,7 @@ def other_data(checkpoint: Checkpoint, roster: Roster, *, stops: bool) -> list[t
     """
     found = []
     for member in roster:
-        before, now = checkpoint.members.get(member.client_id, {}), told_of(member)
+        before, now = checkpoint.members.get(member.client_id, {}), data_of(member)
         if odd := [f"{name} = {now[name]}, and {value} before" for name, value in before.items() if now[name] != value]:
             found.append((member.client_id, f"client {member.client_id} has other data than before: {', '.join(odd)}"))
     if found and stops:

@@ -32,7 +32,7 @@ PASSING: Mapping[str, Value] = {"resume": False, "accept-loss": False, "output-d
 
 _MARK = re.compile(rb"# run ([0-9]{1,20}), checksum ([0-9a-f]{32})\n")
 
-Told = Mapping[str, Value] | str
+KeptConfig = Mapping[str, Value] | str
 """A config as a checkpoint tells it: keys and values, or, in one of an older version, a digest."""
 
 
@@ -90,13 +90,13 @@ def begun_as(folder: Path) -> int | None:
     return int(found[1]) if found and _fits(found, content) else None
 
 
-def changed_by_hand(folder: Path, told: Told) -> list[str]:
+def changed_by_hand(folder: Path, kept: KeptConfig) -> list[str]:
     """Return the keys, with both values, that ``config.toml`` has otherwise than the checkpoint, if it was changed."""
     content = (folder / CONFIG_FILE).read_bytes()
     found = _MARK.match(content)
-    if isinstance(told, str) or (found and _fits(found, content)):
+    if isinstance(kept, str) or (found and _fits(found, content)):
         return []
-    return [f"{key} = {ours!r}, and was {theirs!r}" for key, ours, theirs in _differing(config_of(folder), told)]
+    return [f"{key} = {ours!r}, and was {theirs!r}" for key, ours, theirs in _differing(config_of(folder), kept)]
 
 
 def check_unchanged(folder: Path, config: RunConfig) -> None:
@@ -117,15 +117,15 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
             )
 
 
-def unlike(folder: Path, told: Told) -> str:
+def unlike(folder: Path, kept: KeptConfig) -> str:
     """Say in what ``config.toml`` differs from a checkpoint's config, in keys that may not; nothing if it does not.
 
     Keys that the checkpoint does not know, of a later version, count as they are today.
     """
     config = config_of(folder)
-    if isinstance(told, str):
-        return "" if told in _older_digests(config) else "it was written under another config, or by another version"
-    differing = [one for one in _differing(config, told) if not _may_change(*one)]
+    if isinstance(kept, str):
+        return "" if kept in _older_digests(config) else "it was written under another config, or by another version"
+    differing = [one for one in _differing(config, kept) if not _may_change(*one)]
     return ", ".join(f"{key} = {ours!r}, and {theirs!r} in the checkpoint" for key, ours, theirs in differing[:3])
 
 
@@ -134,10 +134,10 @@ def _may_change(key: str, one: object, other: object) -> bool:
     return key in CHANGEABLE or (key in FOLDERS and is_folder(str(one)) and is_folder(str(other)))
 
 
-def _differing(config: RunConfig, told: Mapping[str, Value]) -> list[tuple[str, object, object]]:
+def _differing(config: RunConfig, kept: Mapping[str, Value]) -> list[tuple[str, object, object]]:
     """Return the keys of a checkpoint's config that another has otherwise, with that one's value and its own."""
     here = config.to_flat()
-    today = {RENAMED.get(key, key): value for key, value in told.items()}
+    today = {RENAMED.get(key, key): value for key, value in kept.items()}
     return [
         (key, here.get(key), value) for key, value in today.items() if key not in PASSING and here.get(key) != value
     ]

@@ -159,12 +159,12 @@ def _run(federation: Flower, settings: Mapping[str, Value], folder: Path, say: C
     federation.start_run({**settings, "output-dir": str(folder)})
     running = federation.processes["run"]
     say(f"run         process {running.pid}, flwr run {ROOT} {NAME}")
-    told = 0
+    shown = 0
     while running.poll() is None:
         check(federation)
-        told += _tell(folder / ROUNDS_FILE, told, say)
+        shown += _show(folder / ROUNDS_FILE, shown, say)
         time.sleep(0.5)
-    _tell(folder / ROUNDS_FILE, told, say)
+    _show(folder / ROUNDS_FILE, shown, say)
     check(federation)
     if federation.statuses()[:1] != ["finished:completed"]:
         raise _failure(federation, f"the run failed: {_errors(federation.home / 'run.log')[0]}")
@@ -177,9 +177,9 @@ def check(federation: Flower) -> None:
             raise _failure(federation, f"{name} has ended by itself: {_errors(federation.home / f'{name}.log')[-1]}")
 
 
-def _tell(path: Path, told: int, say: Callable[[str], object]) -> int:
-    """Tell of the finished rounds after those told before, and return how many they are."""
-    lines = path.read_text().rpartition("\n")[0].splitlines()[told:] if path.exists() else []
+def _show(path: Path, shown: int, say: Callable[[str], object]) -> int:
+    """Show the finished rounds after those shown before, and return how many they are."""
+    lines = path.read_text().rpartition("\n")[0].splitlines()[shown:] if path.exists() else []
     for entry in map(json.loads, lines):
         accuracy = "" if entry["accuracy"] is None else f"accuracy {entry['accuracy']:.1%}, "
         say(f"round {entry['round']:<6}{accuracy}{entry['seconds']:.0f} s, {len(entry['failures'])} failures")

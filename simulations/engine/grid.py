@@ -216,13 +216,13 @@ class LocalGrid(Grid):
         changed = [client_id for client_id, digest in before.items() if rows.get(client_id, digest) != digest]
         if changed:
             more = f" and {len(changed) - 1} more" * (len(changed) > 1)
-            told = f"client {changed[0]}{more}: the training samples or labels are not those of before"
+            what = f"client {changed[0]}{more}: the training samples or labels are not those of before"
             if not self._config.accept_loss:
                 raise StateError(
-                    f"{told}: the run would go on with other results; --accept-loss (accept-loss = true) goes on like "
+                    f"{what}: the run would go on with other results; --accept-loss (accept-loss = true) goes on like "
                     "that"
                 )
-            warn(told)
+            warn(what)
         self.clock, self._sent = held.numbers["clock"], held.numbers["sent"]
         self._due = [(when, number, message) for when, number, message in held.numbers["due"]]
         self._replies = dict(held.replies)

@@ -150,8 +150,8 @@ def _title(runs: Sequence[Run]) -> str:
     algorithms, datasets = (
         list(dict.fromkeys(str(run.config[key]) for run in runs)) for key in ("algorithm", "dataset")
     )
-    told = ", ".join(algorithms) if len(algorithms) <= MOST_NAMES else f"{len(algorithms)} algorithms"
-    return f"{told} on {', '.join(datasets)}"
+    names = ", ".join(algorithms) if len(algorithms) <= MOST_NAMES else f"{len(algorithms)} algorithms"
+    return f"{names} on {', '.join(datasets)}"
 
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:

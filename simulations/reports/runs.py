@@ -308,7 +308,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     for own in settings:
         peers = [other for other in settings if other["algorithm"] == own["algorithm"]]
         differing = [key for key in own if any(peer.get(key) != own[key] for peer in peers)]
-        told = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
-        labels.append(f"{own['algorithm']} ({told})" if told else str(own["algorithm"]))
+        options = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
+        labels.append(f"{own['algorithm']} ({options})" if options else str(own["algorithm"]))
     named = zip(labels, runs, strict=True)
     return [f"{label} [{run.name}]" if labels.count(label) > 1 else label for label, run in named]

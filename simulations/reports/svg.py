@@ -58,7 +58,9 @@ def over_rounds(groups: Sequence[Group]) -> Picture | None:
     if not courses:
         return None
     band = "from the lowest client to the highest" if len(runs) == 1 else "one standard deviation over seeds each way"
-    return Picture(title, _inline(partial(rounds_figure, courses), title, _told(title, courses)), _note(courses, band))
+    return Picture(
+        title, _inline(partial(rounds_figure, courses), title, _description(title, courses)), _note(courses, band)
+    )
 
 
 def over_payload(groups: Sequence[Group]) -> Picture | None:
@@ -68,7 +70,7 @@ def over_payload(groups: Sequence[Group]) -> Picture | None:
     courses = [_thinned(course) for course in paid if course.rounds.size]
     if all(course.free for course in courses):
         return None
-    svg = _inline(partial(payload_figure, courses), title, _told(title, courses))
+    svg = _inline(partial(payload_figure, courses), title, _description(title, courses))
     return Picture(title, svg, _note(courses, "one standard deviation over seeds each way"))
 
 
@@ -86,10 +88,10 @@ def of_clients(run: Run) -> list[Picture]:
         own = np.array([(at, accuracy) for at, client_id, accuracy in scores if client_id == client["partition"]])
         if own.size:
             name = " ".join(filter(None, (f"client {client['partition']}", client["model"])))
-            told = f"{percent(own[0, 1])} to {percent(own[-1, 1])}"
+            description = f"{percent(own[0, 1])} to {percent(own[-1, 1])}"
             few, few_means = (line[_evenly(len(line), MOST_SMALL_POINTS)] for line in (own, mean))
             draw = partial(client_figure, few, few_means, scale)
-            pictures.append(Picture(name, _inline(draw, name, f"{name}: {told}"), told))
+            pictures.append(Picture(name, _inline(draw, name, f"{name}: {description}"), description))
     return pictures
 
 
@@ -111,10 +113,10 @@ def _evenly(size: int, most: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(np.int64))
 
 
-def _told(title: str, courses: Sequence[Course]) -> str:
+def _description(title: str, courses: Sequence[Course]) -> str:
     """Say what is to be seen."""
     ends = (f"from {percent(course.accuracy[0])} to {percent(course.accuracy[-1])}" for course in courses)
-    lines = (f"{' '.join(course.label.split())}: {told}" for course, told in zip(courses, ends, strict=True))
+    lines = (f"{' '.join(course.label.split())}: {end}" for course, end in zip(courses, ends, strict=True))
     return f"{title}. {'; '.join(lines)}."
 
 
@@ -122,7 +124,7 @@ def _note(courses: Sequence[Course], band: str) -> str:
     return f"Band: {band}." if any(course.banded for course in courses) else ""
 
 
-def _inline(draw: Callable[[], Figure], name: str, told: str) -> Markup:
+def _inline(draw: Callable[[], Figure], name: str, description: str) -> Markup:
     """Return a figure as an SVG element of a page, whose ids no picture of another name has."""
     from matplotlib import style
 
@@ -135,7 +137,7 @@ def _inline(draw: Callable[[], Figure], name: str, told: str) -> Markup:
     svg.remove(svg[0])  # matplotlib's style, which would be that of the whole page
     for element in svg.iter():
         _fit(element)
-    svg.attrib = {"viewBox": svg.attrib["viewBox"], "role": "img", "aria-label": told}
+    svg.attrib = {"viewBox": svg.attrib["viewBox"], "role": "img", "aria-label": description}
     return Markup(ElementTree.tostring(svg, encoding="unicode"))
 
 

@@ -54,8 +54,8 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
     for key in UNEQUAL_KEYS:
         values = (group.runs[0].config.get(key) for group in groups)
         found[key] = list(dict.fromkeys(str(value) for value in values if value is not None))
-    told = [f"{name} ({' / '.join(values)})" for name, values in found.items() if len(values) > 1]
-    return f"Not on equal terms: these runs differ in {', '.join(told)}." if told else None
+    differences = [f"{name} ({' / '.join(values)})" for name, values in found.items() if len(values) > 1]
+    return f"Not on equal terms: these runs differ in {', '.join(differences)}." if differences else None
 
 
 def summary_table(run: Run) -> Table:
@@ -87,15 +87,15 @@ def summary_table(run: Run) -> Table:
     for name, value in rows.items():
         if value is not None:
             table.add_row(name, Text(value))
-    told = [
+    failures = [
         f"round {record.round}: {' '.join(failure.reason.split())}"
         for record in run.rounds
         for failure in record.failures
     ]
-    for failure in told[:SHOWN_FAILURES]:
+    for failure in failures[:SHOWN_FAILURES]:
         table.add_row("", Text(failure))
-    if len(told) > SHOWN_FAILURES:
-        table.add_row("", f"and {len(told) - SHOWN_FAILURES} more in rounds.jsonl")
+    if len(failures) > SHOWN_FAILURES:
+        table.add_row("", f"and {len(failures) - SHOWN_FAILURES} more in rounds.jsonl")
     return table
 
 

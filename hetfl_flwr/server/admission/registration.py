@@ -250,7 +250,7 @@ class Registration:
     def note(self, losses: Iterable[tuple[int, str]]) -> None:
         """Have it among the notes what was lost when the run went on, and whose it was; -1: not one client's."""
         nodes = {member.client_id: member.node for member in self.roster}
-        self._noted += [Failure(client_id, "resume", told, nodes.get(client_id, 0)) for client_id, told in losses]
+        self._noted += [Failure(client_id, "resume", loss, nodes.get(client_id, 0)) for client_id, loss in losses]
 
     def welcome(self, check: Check | None = None) -> list[Failure]:
         """Forget nodes that left, ask new and restarted ones who they are, and return what was noticed.

@@ -202,8 +202,8 @@ class Sent:
     def round(self) -> int:
         """The round that its client is told; 0 where it is told none."""
         record = self.message.content.config_records.get(CONFIG) or ConfigRecord()
-        told = record.get(ROUND, 0)
-        return told if isinstance(told, int) else 0
+        number = record.get(ROUND, 0)
+        return number if isinstance(number, int) else 0
 
     @property
     def is_training(self) -> bool:

@@ -158,8 +158,8 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
     """Return a figure for each cell and measure, of the runs that there are."""
     values: dict[tuple[str, str, str], dict[int, float]] = {}
     for cell, (name, measure) in product(cells, recipe.measures.items()):
-        told = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
-        scaled = {seed: SCALES[measure.unit] * value for seed, value in told.items() if value is not None}
+        by_seed = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
+        scaled = {seed: SCALES[measure.unit] * value for seed, value in by_seed.items() if value is not None}
         values[cell.row, cell.column, name] = scaled
     return [
         Outcome(
@@ -251,8 +251,8 @@ def lessened(recipe: Recipe, cells: Iterable[Cell]) -> str:
 def as_json(recipe: Recipe, found: Sequence[Outcome], commits: Sequence[str], command: str) -> str:
     """Return all figures, each seed's among them."""
     whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "command": command}
-    told = {**whole, "commits": commits, "figures": [outcome.as_json() for outcome in found]}
-    return json.dumps(told, indent=1, allow_nan=False) + "\n"
+    content = {**whole, "commits": commits, "figures": [outcome.as_json() for outcome in found]}
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _error(values: Collection[float]) -> float:
