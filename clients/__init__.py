@@ -1,4 +1,4 @@
 """Client sides of the algorithms, one file each, or one for each mode.
 
-``base`` is what they build on. Engines, files and data sets do not belong here.
+``base`` and ``weights`` are what they build on. Engines, files and data sets do not belong here.
 """

@@ -1,0 +1,82 @@
+"""Client sides that train the global model and send it back."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+from torch import nn
+
+from clients.base import KnowledgeClient, Metrics, Moments
+from hetfl_flwr.learning.training import Loss, evaluate
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import EXAMPLES, SEEN
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+
+
+class GlobalModelClient(KnowledgeClient):
+    """Trains the global model on its own data, with an optimizer that by default is reset every round.
+
+    An algorithm writes `objective`.
+
+    State  none; with ``moments = "kept"`` the optimizer's moments.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    exchange_every : int
+        How many times the local work of the run config (``local-batches`` or ``local-epochs``) lies between two
+        exchanges, 1 or more. A round stays one exchange: it has the same bytes and so many times the steps, so that
+        bytes a local step can be made to match another method's (Li et al., "FedH2L", Table 2).
+    moments : {"reset", "kept"}
+        "reset": each round's optimizer begins without moments, as if clients were stateless. "kept": it begins with
+        those of the client's last round, although the global model is another one by now. With plain SGD the same.
+    """
+
+    def __init__(
+        self, node: Node, *, exchange_every: Annotated[int, Field(ge=1)] = 1, moments: Moments = "reset"
+    ) -> None:
+        super().__init__(node)
+        self.exchange_every = exchange_every
+        self.moments = moments
+        self.keeps_state = moments == "kept"
+
+    @abstractmethod
+    def objective(self) -> Loss:
+        """Return what a round steps down, the model being the global one that it begins with."""
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Keep no network: the model comes with each download."""
+        return {}
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the global model."""
+        return weights(self.node.model)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the trained model."""
+        return weights(self.node.model)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the global model."""
+        return weights(self.node.model)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the global model for one round."""
+        load_model_arrays(self.node.model, download)
+        batches = self.batches(round, times=self.exchange_every)
+        samples, mean_loss = self.train(batches, self.objective(), self.optimizer(moments=self.moments))
+        return model_arrays(self.node.model), {SEEN: samples, "train-loss": mean_loss}
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the global model on the own test set."""
+        load_model_arrays(self.node.model, download)
+        measured = evaluate(self.node.model, self.node.data.test)
+        return {
+            "accuracy": measured.accuracy,
+            "global-accuracy": measured.accuracy,
+            "loss": measured.loss,
+            EXAMPLES: measured.samples,
+        }
