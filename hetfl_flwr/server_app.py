@@ -23,6 +23,9 @@ from hetfl_flwr.server.messaging.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, Played, Rounds, SyncRounds
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
 
+MOST_LOST = 3
+"""Rounds in a row that a run may lose as nodes leave or restart; with one more, who lets it run learns that it ends."""
+
 app = ServerApp()
 
 
@@ -64,27 +67,25 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
     after = ledger.done if config.resume else None
     run = RunInfo(config, results.folder, results.engine, ledger.dataset, after, tuple(ledger.rounds))
     all_callbacks = [results, Checkpoints(results, federation, rounds), *callbacks]
+    lost = 0
     with notifying(all_callbacks, run, ledger.summary) as notify:
         for number in range(0 if after is None else after + 1, config.rounds + 1):
             began = perf_counter()
             played = rounds.play(number, ledger.arrays) if number else rounds.start(ledger.arrays)
             entry = ledger.add(number, perf_counter() - began, played, federation)
-            if number and _ends(number, played, config):
+            lost = lost + 1 if played.lost else 0
+            too_few = number and len(played.trained.replies) < config.min_clients
+            if too_few and (not played.lost or lost > MOST_LOST or number == config.rounds):
                 results.round(entry)
-                raise _too_few(number, played, config)
+                raise _too_few(number, played, federation)
             notify(entry)
     _log_outcome(results)
 
 
-def _ends(number: int, played: Played, config: RunConfig) -> bool:
-    """Say whether a round had too few valid replies to go on; where nodes had left, the next one waits for others."""
-    too_few = len(played.trained.replies) < config.min_clients
-    return too_few and (not played.trained.unreachable or number == config.rounds)
-
-
-def _too_few(number: int, played: Played, config: RunConfig) -> TooFewClients:
-    good, wanted = len(played.trained.replies), config.min_clients
-    reasons = "; ".join(failure.reason for failure in played.trained.failures[:3]) or "no client took part"
+def _too_few(number: int, played: Played, federation: Federation) -> TooFewClients:
+    good, wanted = len(played.trained.replies), federation.config.min_clients
+    here = f"{len(federation.draw(number))} of the {len(federation.roster)} clients that are here may train"
+    reasons = "; ".join(failure.reason for failure in played.trained.failures[:3]) or here
     return TooFewClients(f"round {number}: {good} valid replies, fewer than min-clients = {wanted}: {reasons}")
 
 

@@ -7,7 +7,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import FederationError
+from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.registration import _member
@@ -244,8 +244,15 @@ def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
 
 
 def test_more_clients_are_demanded_than_there_can_be(refusal):
-    federation = Federation(Post([member(0), member(1)]), RunConfig(clients=2, min_clients=3))
+    assert refusal(ConfigError, RunConfig, clients=2, min_clients=3) == "min-clients = 3: more than clients = 2"
+    federation = Federation(Post([member(0), member(1)]), RunConfig(clients=0, min_clients=3))
     assert refusal(FederationError, federation.assemble) == "min-clients = 3, but there are 2 clients"
+
+
+def test_more_clients_are_demanded_than_are_drawn(refusal):
+    line = "min-clients = 3: more than fraction = 0.1 draws of clients = 20"
+    assert refusal(ConfigError, RunConfig, clients=20, fraction=0.1, min_clients=3) == line
+    assert RunConfig(clients=21, fraction=0.1, min_clients=3).min_clients == 3
 
 
 def test_a_node_that_fails_the_register_says_why(refusal):

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.faults import GOOD, Fate, Scripted, failing, on_its_clock
-from flwr.app import MessageType
+from flwr.app import Message, MessageType
 from flwr.common.constant import ErrorCode
 
 from hetfl_flwr.algorithms import build_strategy, find, names
@@ -172,24 +174,65 @@ def test_when_all_have_left_the_run_ends_and_what_was_reached_is_kept(name, conf
     assert trained(rounds_of(Path(config.output_dir))) == ["012", "012", ""]
 
 
-@pytest.mark.parametrize(("mode", "cut_off"), [("sync", (2,)), ("sync", (4,)), ("async", (2, 3)), ("async", (3, 4))])
-def test_a_round_in_which_no_node_can_be_reached_does_not_end_the_run_unless_it_is_the_last(
-    mode, cut_off, config_for, played, refusal
+def restarting(config: RunConfig, when: Callable[[Scripted, Message], bool]) -> Scripted:
+    """Return a Grid on which a node restarts as soon as it is asked to train, at some time or in some rounds."""
+    grid, generations = Scripted(config), count(1)
+
+    def fate(message: Message) -> Fate:
+        if message.metadata.message_type != MessageType.TRAIN or not when(grid, message):
+            return GOOD
+        client_id = grid.client_of(message)
+        grid.leave(client_id)
+        grid.join(client_id, generation=next(generations))
+        return Fate("no reply", delay=inf)
+
+    grid.fate = fate  # type: ignore[method-assign]
+    return grid
+
+
+@pytest.mark.parametrize(("lost", "end"), [({2}, 0), ({2, 3, 4}, 0), ({2, 3, 4, 5}, 5), ({6}, 6)])
+def test_a_round_in_which_all_nodes_restart_is_lost_and_the_run_goes_on_but_not_for_ever(
+    lost, end, config_for, played, refusal
 ):
-    config = config_for("fedhe", **{"fedhe.mode": mode})
-    grid = Scripted(config)
-    away = failing("Node Unavailable", ErrorCode.NODE_UNAVAILABLE)
-    grid._fate = lambda client_id, kind, number: away if kind == "train" and grid.looks in cut_off else GOOD
-    empty = cut_off[-1]
-    if empty == 4:
+    """It ends with the fourth in a row, or where the last round is lost."""
+    config = config_for("fedhe", rounds=6)
+    grid = restarting(config, lambda grid, message: message.content["config"]["server-round"] in lost)
+    if end:
         said = refusal(TooFewClients, played, grid, config)
-        assert said.startswith("round 4: 0 valid replies, fewer than min-clients = 1: ")
-        rounds = rounds_of(Path(config.output_dir))
+        assert said.startswith(f"round {end}: 0 valid replies, fewer than min-clients = 1: ")
+        assert "no reply within 20 s" in said
     else:
-        rounds = played(grid, config)
-    assert [number for number, who in enumerate(trained(rounds), start=1) if not who] == [empty]
-    assert len(rounds) == 5
-    assert [reason.split(": ")[-1] for _, _, reason in reasons(rounds[empty])] == ["Node Unavailable"] * 3
+        played(grid, config)
+    who = trained(rounds_of(Path(config.output_dir)))
+    assert who == ["" if number in lost else "012" for number in range(1, (end or 6) + 1)]
+
+
+def test_an_asynchronous_run_goes_on_too_when_all_nodes_have_restarted(config_for, played):
+    config = config_for("fedhe", rounds=12, **{"fedhe.mode": "async"})
+    who = trained(played(restarting(config, lambda grid, message: 20 < grid.now < 60), config))
+    assert len(who) == 12
+    assert "" in who
+    assert who[-1]
+
+
+def test_who_says_that_its_node_is_not_there_has_not_left_for_that(config_for, played, refusal):
+    """A node may write any error into its reply."""
+    config = config_for("fedhe", min_clients=3)
+    away = failing("Node Unavailable", ErrorCode.NODE_UNAVAILABLE)
+    grid = Scripted(config)
+    grid._fate = lambda client_id, kind, number: away if (client_id, kind) == (2, MessageType.TRAIN) else GOOD
+    said = refusal(TooFewClients, played, grid, config)
+    assert said.startswith("round 1: 2 valid replies, fewer than min-clients = 3: client 2 ")
+
+
+def test_nobody_trains_where_too_few_are_here(config_for, played, refusal):
+    """What they would send would be thrown away, and count for epsilon."""
+    config = config_for("fedhe", min_clients=3)
+    grid = Scripted(config, {3: lambda grid: grid.leave(1)})
+    said = refusal(TooFewClients, played, grid, config)
+    assert said == "round 3: 0 valid replies, fewer than min-clients = 3: 2 of the 2 clients that are here may train"
+    asked = [message for event, message, _ in grid.log if event == "sent"]
+    assert sum(message.metadata.message_type == MessageType.TRAIN for message in asked) == 6
 
 
 def test_who_joins_late_is_sent_the_newest_averages_in_an_asynchronous_run(config_for, played):

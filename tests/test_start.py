@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -563,6 +564,14 @@ def test_who_joins_late_is_held_against_the_list_too(clock, keyed, key):
     assert client_ids(federation.roster) == [0, 1]
 
 
+def test_more_keys_may_be_listed_than_the_run_has_clients(clock, keyed, public, tmp_path):
+    """It begins with more than half of the clients that it waits for, however many might come."""
+    post, path = keyed(member(0), keys=[0])
+    Path(path).write_bytes(write_node_keys({**{n: ssh(key) for n, key in enumerate(public)}}))
+    assert len(public) >= 2
+    assert client_ids(started(post, node_keys=path, clients=1).roster) == [0]
+
+
 def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
     (tmp_path / "list").write_bytes(write_node_keys({4: ssh(public[0])}))
     listed = NodeKeys(tmp_path / "list")
@@ -679,6 +688,47 @@ def test_where_all_clients_are_away_between_two_rounds_they_are_waited_for(clock
     assert client_ids(federation.roster) == [0, 1]
     assert 50 <= clock.now < 51
     assert "0 of min-clients = 1 are here: waiting 600 s for others" in caplog.messages
+
+
+def test_who_leaves_while_others_are_waited_for_is_not_counted_and_its_number_is_free(clock):
+    """Client 1 leaves during the wait, and comes back as another node, which was refused while the old one was here."""
+    federation, post, _ = running(member(2, node=7))
+    federation.welcome()
+    federation.welcome()
+    federation.registration.config = federation.config.with_values({"min-clients": 3})
+    assert client_ids(federation.roster) == [0, 1, 2]
+    began = clock.now
+    third = post.members.pop(7)
+    clock.events[began + 5] = lambda: post.members.update({8: member(1, node=8)})
+    clock.events[began + 10] = lambda: post.members.pop(99)
+    clock.events[began + 60] = lambda: post.members.update({7: third})
+    federation.welcome()
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 8), (2, 7)]
+    assert 60 <= clock.now - began < 61
+
+
+def test_strangers_that_come_while_others_are_waited_for_are_named_up_to_a_number(clock):
+    federation, post, _ = running(min_clients=2, start_timeout=100)
+    del post.members[99]
+    for number in range(50):
+        stranger = member(40, node=1000 + number)
+        clock.events[clock.now + 1 + number] = lambda stranger=stranger: post.members.update({stranger.node: stranger})
+    lines = [failure.reason for failure in federation.welcome()]
+    assert len(lines) == 1 + registration.MOST_NAMED + 1
+    assert sum("says that it is client 40, but there are 3 clients" in line for line in lines) == 20
+    assert "30 more nodes were refused while others were waited for" in lines
+
+
+def test_a_node_that_says_that_it_is_not_there_is_asked_a_few_times_and_named(clock, caplog):
+    """The SuperLink says so of a node that has left; a node may write it into its own reply."""
+    away = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "x"), reply_to=message)  # noqa: E731
+    post = post_of(*honest(3), answers={98: away})
+    federation = started(post, clients=3, start_timeout=60)
+    assert client_ids(federation.roster) == [0, 1]
+    assert asked(post, 98) == 4
+    assert [failure.reason for failure in federation.notes()] == [
+        "node 98: is here, and has answered 3 times that it is not"
+    ]
 
 
 def test_clients_that_stay_away_are_waited_for_as_long_as_at_the_start(clock):

@@ -1,5 +1,7 @@
 """Keys of the federation: who takes part, and how the server runs the rounds."""
 
+from decimal import Decimal
+from math import ceil
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
@@ -36,6 +38,15 @@ def simulated_seconds(text: str) -> list[float]:
     if not seconds or not all(0 < value <= 1e9 for value in seconds):
         raise ConfigError(f"client-seconds = {text!r}: expected numbers above 0, at most 1e9, separated by commas")
     return seconds
+
+
+def _min_clients(number: int, info: ValidationInfo) -> int:
+    clients, fraction = info.data.get("clients") or number, info.data.get("fraction", 1.0)
+    if number > clients:
+        raise ConfigError(f"min-clients = {number}: more than clients = {clients}")
+    if number > ceil(Decimal(str(fraction)) * clients):
+        raise ConfigError(f"min-clients = {number}: more than fraction = {fraction:g} draws of clients = {clients}")
+    return number
 
 
 def _start_clients(number: int, info: ValidationInfo) -> int:
@@ -80,6 +91,7 @@ class FederationKeys(Keys):
     ] = 0.0
     min_clients: Annotated[
         int,
+        AfterValidator(_min_clients),
         Field(
             ge=1,
             le=MOST,

@@ -87,6 +87,11 @@ class Federation:
         """Take in nodes that have come, and forget those that have left; see `Registration.welcome`."""
         return self.registration.welcome(check)
 
+    def has_lost(self, failures: Iterable[Failure]) -> bool:
+        """Say whether the nodes of some failures have left, or restarted, since they registered."""
+        gone = self.registration.gone()
+        return any(failure.node in gone for failure in failures)
+
     def notes(self) -> list[Failure]:
         """Return what has been noticed about clients since the last call."""
         return self.registration.notes()

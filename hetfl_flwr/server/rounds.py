@@ -34,6 +34,8 @@ class Played:
         Clients that have left, could not take part, or came back without what they had learned.
     carry : bool
         Whether clients that were not evaluated in this round count with what they had before.
+    lost : bool
+        Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile.
     """
 
     arrays: ArrayRecord
@@ -41,6 +43,7 @@ class Played:
     evaluated: Exchange = field(default_factory=Exchange)
     left_out: list[Failure] = field(default_factory=list)
     carry: bool = False
+    lost: bool = False
 
 
 class Rounds(Protocol):
@@ -101,13 +104,14 @@ class SyncRounds:
             played.left_out += federation.welcome(strategy.check)
             played.trained.add(federation.share(self._sharing))
         drawn = federation.samples.holding(federation.draw(number), self._sharing)
-        if not drawn:
-            return played  # Flower's own strategies would wait for a node for ever
+        if len(drawn) < self._config.min_clients:
+            return played  # nobody trains for nothing, and Flower's own strategies would wait for a node for ever
         messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
         trained = federation.exchange(messages, self._expected)
         played.trained.add(trained)
         played.trained.replies = trained.replies
         if len(trained.replies) < self._config.min_clients:
+            played.lost = federation.has_lost(trained.failures)
             return played
         played.arrays = aggregate(strategy, number, trained.replies, arrays)
         if is_due(number, self._config):
@@ -206,6 +210,8 @@ class AsyncRounds:
             played.left_out += federation.welcome(self._strategy.check)
             self._forget_gone()
         members = list(federation.roster)
+        if len(members) < self._config.min_clients and not self._waiting:
+            return played
         self._wanted, self._last = len(members), number == self._config.rounds
         if is_due(number, self._config) and not self._last:
             self._to_evaluate = {member.node for member in members}
@@ -215,7 +221,9 @@ class AsyncRounds:
                 self._ask(member, number, played)
         while self._waiting and (self._last or len(played.trained.replies) < self._wanted):
             self._take(number, played)
-        if self._last and len(played.trained.replies) >= self._config.min_clients:
+        if len(played.trained.replies) < self._config.min_clients:
+            played.lost = federation.has_lost(played.trained.failures)
+        elif self._last:
             played.evaluated = evaluate(self._strategy, federation, number, played.arrays)
         return played
 

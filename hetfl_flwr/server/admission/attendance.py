@@ -115,9 +115,13 @@ class Attendance:
             for node in self._grid.get_nodes()
         }
 
+    def gone(self, present: Mapping[int, Presence]) -> set[int]:
+        """Return nodes that have left or restarted since they were asked who they are."""
+        return {node for node, since in self._since.items() if node not in present or present[node].since != since}
+
     def left(self, present: Mapping[int, Presence]) -> set[int]:
-        """Return nodes that have left or restarted since they were asked who they are, and expect no answer of them."""
-        left = {node for node, since in self._since.items() if node not in present or present[node].since != since}
+        """Return the nodes that are `gone`, and expect no answer of them."""
+        left = self.gone(present)
         for node in left:
             del self._since[node]
         self._queries = {message: query for message, query in self._queries.items() if query.node not in left}

@@ -1,6 +1,7 @@
 """Client registration: nodes say who they are, and are taken in as clients or left out by name."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
@@ -27,6 +28,12 @@ Check = Callable[[Roster], object]
 
 NEWCOMERS = 5.0
 """Seconds between two looks for nodes that have come while a round of a deployment is running."""
+
+MOST_NAMED = 20
+"""Nodes that are refused, while others are waited for, and named one by one."""
+
+MOST_UNAVAILABLE = 3
+"""Times that a node which is here may answer that it is not, before it is refused."""
 
 MOST_AHEAD = 1_000_000
 """Rounds, or messages of an asynchronous run, that a client's state may be ahead of the server's checkpoint."""
@@ -71,6 +78,7 @@ class Registration:
         self._number_of: dict[int, int] = {}
         self._founders: list[Member] = []
         self._compared: set[int] = set()
+        self._unavailable = Counter[int]()
         self._too_few = ""
         self._noted: list[Failure] = []
         self._next_look = 0.0
@@ -265,9 +273,7 @@ class Registration:
         """
         present = self._attendance.present()
         self._messenger.forget_gone(present)
-        for member in list(self.roster):
-            if member.node not in present:
-                self._forget(member.node)
+        self._forget_absent(present)
         before = {member.node for member in self.roster}
         failures = (self._query_all if self._own else self._query_on)(present, check)
         if not self._own:
@@ -301,8 +307,15 @@ class Registration:
         refused += self._attendance.ask(present)
         return [*silent, *(refusal.failure for refusal in refused)]
 
+    def gone(self) -> set[int]:
+        """Return nodes that have left, or restarted, since they registered."""
+        return self._attendance.gone(self._attendance.present())
+
     def _wait_for_others(self, check: Check | None) -> list[Failure]:
-        """Take in nodes until there are ``min-clients`` of them, or nobody waits any longer."""
+        """Take in nodes until there are ``min-clients`` of them, or nobody waits any longer.
+
+        Where somebody leaves meanwhile, all that were refused may have another chance: its number is free.
+        """
         wanted, seconds = self.config.min_clients, patience(self.config, fixed=False)
         deadline, failures = time.monotonic() + seconds, list[Failure]()
         if len(self.roster) < wanted:
@@ -313,9 +326,22 @@ class Registration:
             time.sleep(max(self._messenger.poll, 0.1))
             present = self._attendance.present()
             self._messenger.restarted(self._attendance.left(present))
+            if self._forget_absent(present):
+                self._attendance.forget_others(self.roster)
             refused = self._registered_all(self._attendance.answered(), present, check)
             failures += [refusal.failure for refusal in [*refused, *self._attendance.ask(present)]]
+        more = len(failures) - MOST_NAMED
+        if more > 0:
+            line = f"{more} more nodes were refused while others were waited for"
+            failures[MOST_NAMED:] = [Failure(-1, REGISTRATION, line, 0)]
         return failures
+
+    def _forget_absent(self, present: Mapping[int, Presence]) -> bool:
+        """Take nodes off the roster that are not there any more, and say whether there were any."""
+        absent = [member.node for member in self.roster if member.node not in present]
+        for node in absent:
+            self._forget(node)
+        return bool(absent)
 
     def _registered_all(
         self, answers: Mapping[int, Message | str], present: Mapping[int, Presence], check: Check | None = None
@@ -330,6 +356,10 @@ class Registration:
             return None  # restarted, and what it was sent before is not given up yet
         if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
             self._forget(node)
+            self._unavailable[node] += 1
+            if self._unavailable[node] > MOST_UNAVAILABLE:
+                why = f"node {node}: is here, and has answered {MOST_UNAVAILABLE} times that it is not"
+                return Refusal(Failure(presence.client_id, REGISTRATION, why, node))
             self._attendance.forget(node)
             return None  # where it comes back, it is asked again
         self.roster.remove(node)

@@ -95,8 +95,13 @@ class Start:
         Where the operator does not say it, a deployment begins with more than half of those that there are to be: fewer
         could outvote whoever comes later.
         """
-        most = 0 if self.fixed else len(self._numbers) // 2 + 1
+        most = 0 if self.fixed else self._wanted // 2 + 1
         return max(self.config.min_clients, self.config.start_clients or most)
+
+    @property
+    def _wanted(self) -> int:
+        """How many clients a deployment waits for, where its operator says so."""
+        return self.config.clients or len(self._numbers)
 
     def announced(self, pending: int = 0) -> int | None:
         """Return how many clients there are, as more than half of the nodes say; None where that many do not agree.
@@ -197,7 +202,7 @@ class Start:
             return f"min-clients = {self.fewest}"
         if self.config.start_clients:
             return f"start-clients = {self.fewest}"
-        return f"without start-clients a run begins with more than half of its {len(self._numbers)} clients"
+        return f"without start-clients a run begins with more than half of its {self._wanted} clients"
 
     def missing(self, pending: int = 0) -> str:
         """Say in words who is not here yet."""

@@ -156,26 +156,22 @@ class Exchange:
         What it cost.
     sizes : dict of int to Sizes
         How large the uploads were, for the guard.
-    unreachable : set of int
-        Clients whose nodes were not there when they were sent something, or left before they answered.
     """
 
     replies: list[Reply] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     traffic: dict[int, Traffic] = field(default_factory=dict)
     sizes: dict[int, Sizes] = field(default_factory=dict)
-    unreachable: set[int] = field(default_factory=set)
 
     def ordered(self) -> "Exchange":
         """Return it with everything in the order of the clients, whoever's reply came first."""
         replies = sorted(self.replies, key=lambda reply: reply.client_id)
         failures = sorted(self.failures, key=lambda failure: failure.client_id)
-        return Exchange(replies, failures, dict(sorted(self.traffic.items())), unreachable=self.unreachable)
+        return Exchange(replies, failures, dict(sorted(self.traffic.items())))
 
     def add(self, other: "Exchange") -> None:
         """Count failures and cost of another exchange in; its replies have been used."""
         self.failures += other.failures
-        self.unreachable |= other.unreachable
         for client_id, traffic in other.traffic.items():
             self.traffic.setdefault(client_id, Traffic()).add(traffic)
 

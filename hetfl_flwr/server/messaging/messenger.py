@@ -158,8 +158,6 @@ class Messenger:
         if isinstance(reply, str):
             result.failures.append(Failure(member.client_id, sent.stage, f"{member}: {reply}", member.node))
             return False
-        if reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
-            result.unreachable.add(member.client_id)
         try:
             result.traffic[member.client_id].add(cost(reply, member))
             result.replies.append(self._taken(reply, sent, member, result, expected))
