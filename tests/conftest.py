@@ -80,11 +80,11 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def workers_share_their_imports() -> Iterator[None]:
+def workers_share_their_imports() -> Iterator[Callable[..., BaseContext]]:
     """Fork worker processes off one server that has their imports, so that a run on two takes no seconds to begin.
 
     The server has the environment of the session: where a test has changed it, workers are spawned, as without tests.
-    So they are in all commands that are run as processes of their own, by `test_cli`, `test_kills` and `test_sweep`.
+    So they are in commands that run as processes of their own, and in tests that use `spawned_workers`.
     """
     get_context, begun = multiprocessing.get_context, environment()
     forking = get_context("forkserver")
@@ -95,7 +95,13 @@ def workers_share_their_imports() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", chosen)
-        yield
+        yield get_context
+
+
+@pytest.fixture
+def spawned_workers(workers_share_their_imports: Callable[..., BaseContext], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spawn worker processes, as outside of tests."""
+    monkeypatch.setattr(multiprocessing, "get_context", workers_share_their_imports)
 
 
 @pytest.fixture(autouse=True)
