@@ -60,6 +60,7 @@ def engine(folder: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("spawned_workers")
 @pytest.mark.parametrize(("settings", "workers"), [exhaustive(DRAWN, 3), (FEDAVG, 2)], ids=["fedhe", "fedavg"])
 def test_the_number_of_workers_changes_no_bit(tmp_path: Path, settings: dict[str, Value], workers: int) -> None:
     """Four clients over three workers are dealt unevenly, and the half that is drawn may leave a worker idle."""
