@@ -52,7 +52,7 @@ class TestZoo:
     def test_a_perceptron_takes_a_table(self, name: str) -> None:
         assert_is_a_model_of_the_zoo(name, TABLE)
 
-    @pytest.mark.parametrize("name", ["mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn64", "fedhe:0", "fedhe:5", "fedhenn:4"])
+    @pytest.mark.parametrize("name", [*NAMES[:6], "fedhe:0", "fedhe:5", "fedhenn:4"])
     @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 1), (3, 7, 30)], ids=str)
     def test_is_sized_by_the_shape(self, name: str, shape: tuple[int, ...]) -> None:
         spec = DataSpec(shape=shape, classes=3)
