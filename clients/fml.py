@@ -149,7 +149,8 @@ class FMLClient(KnowledgeClient):
 def _built(meme: str, node: Node) -> SplitModel:
     name = one_model(node.data.spec.kind) if meme == AUTO else meme
     try:
-        built = build_model(name, node.data.spec, seed=node.config.seed, scope=("global",)).to(node.device)
+        config, spec = node.config, node.data.spec
+        built = build_model(name, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias).to(node.device)
     except ModelError as error:
         fits = one_model(node.data.spec.kind)
         raise ModelError(

@@ -158,6 +158,19 @@ class TestZoo:
         uncounted = [name for name in state if name.endswith("num_batches_tracked")] + ["head.bias"]
         assert sum(array.numel() for name, array in state.items() if name not in uncounted) == published
 
+    @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
+    def test_fedhe_9_without_bias_has_them_too(self, shape: tuple[int, ...], published: int) -> None:
+        spec = DataSpec(shape=shape, classes=20)
+        state = build_model("fedhe:9", spec, seed=0, head_bias=False).state_dict()
+        assert sum(array.numel() for name, array in state.items() if "num_batches" not in name) == published
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_without_bias_the_other_weights_are_the_same(self, name: str) -> None:
+        whole = build_model(name, DIGITS, seed=0).state_dict()
+        without = build_model(name, DIGITS, seed=0, head_bias=False).state_dict()
+        assert whole.keys() - without.keys() == {"head.bias"}
+        assert all(torch.equal(array, whole[key]) for key, array in without.items())
+
     def test_fedhe_0_by_hand(self) -> None:
         """28 -> 28 (same) -> 13 (3x3, stride 2): 128 and 256 filters, each with bias, scale and shift."""
         convolutions = (9 * 128 + 3 * 128) + (9 * 128 * 256 + 3 * 256)

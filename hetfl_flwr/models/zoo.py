@@ -247,8 +247,8 @@ def fedhe(number: int, spec: DataSpec) -> SplitModel:
 
     Departs from the paper: number 9 has 192 filters in its third convolution, as in FedMD; Table II says 198.
     The weights of Tables III and IV (324,672 on MNIST, 326,976 on CIFAR-10) come out exactly with 192, the
-    running statistics of batch norm counted, and a head of 20 outputs without bias. Here the head has a bias,
-    and as many outputs as there are classes.
+    running statistics of batch norm counted, and a head of 20 outputs without bias. Here the head has a bias
+    (``head-bias``), and as many outputs as there are classes.
 
     Parameters
     ----------
