@@ -93,7 +93,8 @@ class CHFLClient(KnowledgeClient):
     ) -> None:
         super().__init__(node)
         if mode != "solo" and node.model.head.bias is None:
-            raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: build it with bias=True")
+            remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
+            raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: {remedy}")
         self.mode = mode
         self.reduce = reduce
         self.alpha = alpha

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
 from hetfl_flwr.data import Joined
-from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
 from hetfl_flwr.node.node import Node
@@ -52,9 +52,9 @@ class FedH2LClient(KnowledgeClient):
     State  the model, the moments of the optimizers, and ``g_loc`` (P,), P the model's trainable numbers.
     Departs from the paper: by default one optimizer takes both steps, where Algorithm 1 has a rate for each, beta and
     eta. The steps then share their moments, so that what is applied is not along g and need not keep Eq. (7), and
-    weight decay is in both; ``optimizers`` has other readings. Batch norm sees the rows of all teachers as one batch,
-    where Eq. (3) and (5) take them teacher by teacher. With E above 1 the paper's ``g_loc`` is
-    ``(g_E - g_0)`` "over these E rounds", read here as the sum of the E gradients.
+    weight decay is in both; ``optimizers`` has other readings. Batch norm by default sees the rows of all teachers as
+    one batch, where Eq. (3) and (5) take them teacher by teacher: see ``batches``. With E above 1 the paper's
+    ``g_loc`` is ``(g_E - g_0)`` "over these E rounds", read here as the sum of the E gradients.
 
     Parameters
     ----------
@@ -76,6 +76,10 @@ class FedH2LClient(KnowledgeClient):
         last two, weight decay is in the local step alone.
     eta : float
         Rate of the second optimizer, 0 or more. 0: the run config's ``learning-rate``. No other value with "one".
+    batches : {"joint", "per-teacher"}
+        How the global step's rows go through the model: those of all teachers at once, or teacher by teacher, as Eq.
+        (3) and (5) sum them. The gradient is the same but for batch norm, which then takes the statistics of each
+        teacher's rows, and for what dropout draws. There is one step either way.
 
     Raises
     ------
@@ -93,6 +97,7 @@ class FedH2LClient(KnowledgeClient):
         kl: bool = True,
         optimizers: Literal["one", "two", "sgd"] = "one",
         eta: Annotated[float, Field(ge=0)] = 0.0,
+        batches: Literal["joint", "per-teacher"] = "joint",
     ) -> None:
         super().__init__(node)
         if not (public_labels or kl):
@@ -104,6 +109,7 @@ class FedH2LClient(KnowledgeClient):
         self.projection = projection
         self.kl = kl
         self.optimizers, self.eta = optimizers, eta
+        self.per_teacher = batches == "per-teacher"
         self._local = nn.Module()
         self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(node.model.parameters())))
 
@@ -146,10 +152,19 @@ class FedH2LClient(KnowledgeClient):
         trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
         posteriors = torch.from_numpy(download["posteriors"]).to(device)
         local = self._local.get_buffer("gradient")
+        passes = sizes.tolist() if self.per_teacher else [len(rows)]
+        if 1 in passes and any(
+            isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.node.model.modules()
+        ):
+            raise ConfigError(
+                f"{self.node}: batch norm needs two public rows at once, and batches of teachers have one: raise "
+                "batch-size or public-fraction, or set fedh2l.batches to joint"
+            )
         conflicts = []
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            log_posteriors = functional.log_softmax(self.node.model(inputs), 1)
+            logits = torch.cat([self.node.model(some) for some in torch.split(inputs, passes)])
+            log_posteriors = functional.log_softmax(logits, 1)
             each = torch.zeros_like(share)
             if self.kl:
                 each = each + trust * functional.kl_div(log_posteriors, posteriors, reduction="none").sum(1)

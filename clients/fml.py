@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.base import KnowledgeClient, Metrics
+from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.config import AUTO, one_model
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.learning.distillation import kl_divergence
-from hetfl_flwr.learning.training import Terms, descend, evaluate, make_optimizer
+from hetfl_flwr.learning.training import Terms, descend, evaluate
 from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
@@ -33,7 +33,8 @@ class FMLClient(KnowledgeClient):
 
     Both losses are of the logits from before either model's step, at temperature 1, and no gradient flows to a teacher.
     Each model has an optimizer of its own, as the run config says: the local model's goes on from round to round, the
-    meme's starts again. The paper's is SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5 epochs a round.
+    meme's starts again (``moments``). The paper's is SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5
+    epochs a round.
 
     ``beta = 1`` makes the global model that of federated averaging with equal weights, ``alpha = 1`` the own model that
     of local training. Where the two models are alike, the KL terms have next to no gradient, and a loss that is half
@@ -44,9 +45,9 @@ class FMLClient(KnowledgeClient):
     ``share = "body"`` the latter is of the global body with the client's own adaptor.
 
     Wire   as in `strategies.fml.FML`.
-    State  the own model, its optimizer's moments; "body": the adaptor.
+    State  the own model, its optimizer's moments; "body": the adaptor; ``moments = "kept"``: those of the meme's, too.
     Departs from the paper: nothing. That both models' logits are computed once a batch, before either is stepped, is
-    left open there, and so is what the optimizers keep between rounds.
+    left open there, and so is what the optimizers keep between rounds: here what they keep in the authors' code.
 
     Parameters
     ----------
@@ -66,6 +67,9 @@ class FMLClient(KnowledgeClient):
         What the own model's first weights are: drawn for each client; or those of the first global model, "the same
         model provided by server" (section 4.2), for clients whose own model is of the meme's architecture. Others draw
         theirs.
+    moments : {"reset", "kept"}
+        What becomes of the moments of the meme's optimizer between rounds. "reset": they begin anew with the forked
+        meme, as in the authors' code. "kept": they are those of the client's last meme.
 
     Raises
     ------
@@ -87,9 +91,10 @@ class FMLClient(KnowledgeClient):
         beta: float | str = 0.5,
         scale: Literal["halved", "sum"] = "halved",
         start: Literal["own", "global"] = "own",
+        moments: Moments = "reset",
     ) -> None:
         super().__init__(node)
-        self.share, self.scale = share, scale
+        self.share, self.scale, self.moments = share, scale, moments
         self.alpha, self.beta = _ends("alpha", alpha), _ends("beta", beta)
         self.meme = _built(meme, node)
         self._travels: nn.Module = self.meme if share == "model" else self.meme.body
@@ -117,7 +122,7 @@ class FMLClient(KnowledgeClient):
         load_model_arrays(self._travels, download)
         rounds = self.node.config.rounds
         alpha, beta = (float(np.interp(round, (1, max(rounds, 2)), ends)) for ends in (self.alpha, self.beta))
-        meme_optimizer = make_optimizer(self.node.config, self.meme.parameters())
+        meme_optimizer = self.optimizer("meme-optimizer", self.meme.parameters(), moments=self.moments)
         meme_loss = torch.zeros((), dtype=torch.float64)
 
         def loss(inputs: Tensor, labels: Tensor) -> Terms:
@@ -149,7 +154,8 @@ class FMLClient(KnowledgeClient):
 def _built(meme: str, node: Node) -> SplitModel:
     name = one_model(node.data.spec.kind) if meme == AUTO else meme
     try:
-        built = build_model(name, node.data.spec, seed=node.config.seed, scope=("global",)).to(node.device)
+        config, spec = node.config, node.data.spec
+        built = build_model(name, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias).to(node.device)
     except ModelError as error:
         fits = one_model(node.data.spec.kind)
         raise ModelError(

@@ -83,7 +83,8 @@ class FML(KnowledgeStrategy):
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights."""
         first = next(iter(roster))
-        meme = build_bounded(_named(self.meme, first.spec), first.spec, seed=self.config.seed, scope=("global",))
+        config, name = self.config, _named(self.meme, first.spec)
+        meme = build_bounded(name, first.spec, seed=config.seed, scope=("global",), head_bias=config.head_bias)
         shared = meme if self.share == "model" else meme.body
         self._uploads = whole_state(shared)
         return state_arrays(shared)

@@ -1,5 +1,6 @@
 """CHFL: its equations by hand, against slow reference loops, and where it must equal something simpler."""
 
+from dataclasses import replace
 from json import loads
 from math import cos, exp, log, pi
 from pathlib import Path
@@ -316,6 +317,12 @@ def test_a_head_without_bias_is_refused_before_anything_is_sent(refusal):
     node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3)
     assert refusal(ModelError, CHFLClient, node).startswith("client 0 (linear): its head has no bias")
     CHFLClient(node, mode="solo").fit([], {ROUND: 1})
+
+
+def test_head_bias_is_named_where_it_has_taken_the_bias(refusal):
+    node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3)
+    unbiased = replace(node, config=node.config.with_values({"head-bias": False}))
+    assert refusal(ModelError, CHFLClient, unbiased).endswith("set head-bias to true")
 
 
 def test_a_client_whose_head_has_diverged_says_so(refusal):

@@ -78,7 +78,7 @@ def by_hand(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedavg", exhaustive("fedprox"), exhaustive("fedrep")])
+@pytest.mark.parametrize("algorithm", ["fedavg", *map(exhaustive, ("fedprox", "fedrep", "fml"))])
 def test_kept_moments_survive_an_interruption_and_do_not_depend_on_the_engine(
     algorithm, make_config, run_federation, tmp_path
 ):

@@ -32,7 +32,7 @@ TEXT = DataSpec(shape=(7,), classes=2, vocabulary=11)
 TABULAR = tuple(f"tabular:{number}" for number in range(10))
 FEDHE = tuple(f"fedhe:{number}" for number in range(10))
 FEDHENN = tuple(f"fedhenn:{number}" for number in range(5))
-NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", *FEDHE, *FEDHENN, *TABULAR)
+NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn64", *FEDHE, *FEDHENN, *TABULAR)
 TEXTS = ("lstm1", "lstm2", "bag")
 
 
@@ -52,7 +52,7 @@ class TestZoo:
     def test_a_perceptron_takes_a_table(self, name: str) -> None:
         assert_is_a_model_of_the_zoo(name, TABLE)
 
-    @pytest.mark.parametrize("name", ["mlp", "lenet5", "lenet", "cnn1", "cnn2", "fedhe:0", "fedhe:5", "fedhenn:4"])
+    @pytest.mark.parametrize("name", [*NAMES[:6], "fedhe:0", "fedhe:5", "fedhenn:4"])
     @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 1), (3, 7, 30)], ids=str)
     def test_is_sized_by_the_shape(self, name: str, shape: tuple[int, ...]) -> None:
         spec = DataSpec(shape=shape, classes=3)
@@ -115,6 +115,18 @@ class TestZoo:
         block = [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
         assert kinds == [2 * block + [nn.Flatten, nn.Linear, nn.ReLU], 3 * block + [nn.Flatten]]
 
+    def test_cnn64_by_hand(self) -> None:
+        """32 -> 28 -> 14 -> 10 -> 5: 64 * 25 values, then 120 and 64 units.
+
+        On 8x8 images 8 -> 4 -> 2 -> 2 (padded) -> 1, so 120 units see 64 values instead of 1,600.
+        """
+        colour = (75 * 64 + 64) + (1600 * 64 + 64) + (1600 * 120 + 120) + (120 * 64 + 64) + (64 * 10 + 10)
+        grey = colour - 50 * 64 - (1600 - 64) * 120
+        assert [parameter_count(build_model("cnn64", spec, seed=0)) for spec in (CIFAR, DIGITS)] == [colour, grey]
+        kinds = [type(layer) for layer in build_model("cnn64", CIFAR, seed=0).body]
+        block = [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
+        assert kinds == [*block, *block, nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
+
     def test_fedhenn_by_hand(self) -> None:
         """32 -> 30 -> 15 -> 13 -> 6 -> 4 -> 2: 1, 2 and 3 convolutions give 16 * 225, 32 * 36 and 64 * 4 values."""
         one = 27 * 16 + 16
@@ -145,6 +157,19 @@ class TestZoo:
         state = build_model("fedhe:9", DataSpec(shape=shape, classes=20), seed=0).state_dict()
         uncounted = [name for name in state if name.endswith("num_batches_tracked")] + ["head.bias"]
         assert sum(array.numel() for name, array in state.items() if name not in uncounted) == published
+
+    @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
+    def test_fedhe_9_without_bias_has_them_too(self, shape: tuple[int, ...], published: int) -> None:
+        spec = DataSpec(shape=shape, classes=20)
+        state = build_model("fedhe:9", spec, seed=0, head_bias=False).state_dict()
+        assert sum(array.numel() for name, array in state.items() if "num_batches" not in name) == published
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_without_bias_the_other_weights_are_the_same(self, name: str) -> None:
+        whole = build_model(name, DIGITS, seed=0).state_dict()
+        without = build_model(name, DIGITS, seed=0, head_bias=False).state_dict()
+        assert whole.keys() - without.keys() == {"head.bias"}
+        assert all(torch.equal(array, whole[key]) for key, array in without.items())
 
     def test_fedhe_0_by_hand(self) -> None:
         """28 -> 28 (same) -> 13 (3x3, stride 2): 128 and 256 filters, each with bias, scale and shift."""

@@ -122,7 +122,9 @@ def test_every_model_of_a_client_is_mixed(make_config, make_node):
     """Its own in a first round, where it is new, and in later ones, where it lives on in the process; FML's meme."""
     node = make_node(make_config(algorithm="fml", mixed_precision="bfloat16"))
     inputs, _ = node.data.train.batch(torch.arange(2))
-    living, plain = (resident("mlp", node.data.spec, 0, "cpu", precision)[0] for precision in ("bfloat16", "none"))
+    living, plain = (
+        resident("mlp", node.data.spec, 0, True, "cpu", precision)[0] for precision in ("bfloat16", "none")
+    )
     for model in (node.model, living, FMLClient(node).meme, plain):
         dtypes = seen(next(layer for layer in model.body.modules() if isinstance(layer, nn.Linear | nn.Conv2d)))
         model(inputs)

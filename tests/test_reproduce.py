@@ -595,6 +595,25 @@ def test_the_mean_of_some_clients_and_the_last():
     assert measured(run, Measure(key="last:a")) == pytest.approx(0.3)
 
 
+def test_clients_that_have_never_trained_are_left_out_on_demand():
+    """Client 2 never trains, client 1 after the last evaluation; the mean of 0.4 alone is of client 0."""
+    seen = {"samples-seen": 8}
+    run = run_of(
+        [
+            scored({"a": 0.9}, {"a": 0.9}, {"a": 0.9}),
+            scored(seen | {"a": 0.2}, {"a": 0.5}, {"a": 0.6}),
+            scored({"a": 0.4}, {"a": 0.5}, {"a": 0.6}),
+        ]
+    )
+    assert measured(run, Measure(key="last:a")) == pytest.approx(0.5)
+    assert measured(run, Measure(key="trained:a")) == pytest.approx(0.4)
+    run.rounds.append(run_of([scored({}, seen, {})]).rounds[0])
+    assert measured(run, Measure(key="trained:a")) == pytest.approx(0.4)
+    run.rounds.append(run_of([scored({"a": 0.4}, {"a": 0.6}, {"a": 0.0})]).rounds[0])
+    assert measured(run, Measure(key="trained:a")) == pytest.approx(0.5)
+    assert measured(run_of([scored({"a": 0.9})]), Measure(key="trained:a")) is None
+
+
 def test_a_long_course_is_kept_in_few_points(monkeypatch):
     monkeypatch.setattr("simulations.studies.reproduce.records.POINTS", 3)
     assert _thinned((list(range(10)), [0.5] * 10)) == ([1, 5, 9], [0.5] * 3)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from itertools import count
 
 import numpy as np
 import pytest
@@ -80,3 +81,58 @@ def test_every_method_says_how_many_training_samples_a_client_has_and_how_many_i
     assert [grid.said[k]["samples-seen"] for k in range(4)] == [seen] * 4
     last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
     assert [last["clients"][str(k)]["samples-seen"] for k in range(4)] == [seen] * 4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "head"),
+    [("fedavg", {"head.weight"}), ("fedhenn", {"head.weight"}), ("fml", {"head.weight"}), ("fedrep", set())],
+)
+def test_heads_without_bias_are_averaged_without_it(make_config, run_federation, algorithm, head):
+    config = make_config(algorithm=algorithm, models="mlp", rounds=1, public_fraction=0.2, head_bias=False)
+    options = {"fedhenn.mode": "homogeneous"} if algorithm == "fedhenn" else {}
+    folder = run_federation(config.with_values(options | ({"fml.meme": "mlp"} if algorithm == "fml" else {})))
+    entries = [json.loads(line) for line in (folder / "rounds.jsonl").open()]
+    assert [entry["failures"] for entry in entries] == [[] for _ in entries]
+    assert {name for name in load_file(folder / SERVER_STATE_FILE) if name.startswith("head.")} == head
+
+
+@pytest.mark.parametrize("moments", ["reset", "kept"])
+@pytest.mark.parametrize(
+    ("algorithm", "limit"),
+    [("fedhenn", {"fedhenn.mode": "homogeneous", "fedhenn.eta0": 0.0}), ("fml", {"fml.meme": "mlp", "fml.beta": 1.0})],
+)
+def test_in_the_limit_of_fedavg_moments_are_those_of_fedavg(
+    make_config, run_federation, tmp_path, algorithm, limit, moments
+):
+    """Three rounds of clients with equally many samples: the global model is FedAvg's with the same moments alone."""
+
+    def server_state(name, moments, keys):
+        options = {**keys, f"{name}.moments": moments, "output-dir": str(tmp_path / f"{name}-{moments}")}
+        sgd = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.05}
+        config = make_config(algorithm=name, models="mlp", rounds=3, public_fraction=0.2, **sgd).with_values(options)
+        return load_file(run_federation(config) / SERVER_STATE_FILE)
+
+    found = server_state(algorithm, moments, limit)
+    like = server_state("fedavg", moments, {})
+    unlike = server_state("fedavg", {"reset": "kept", "kept": "reset"}[moments], {})
+    assert found.keys() == like.keys()
+    near, far = (max(np.abs(array - other[name]).max() for name, array in found.items()) for other in (like, unlike))
+    assert 20 * near < far
+
+
+def test_heterogeneous_fedhenn_resets_moments_on_demand(make_config, run_federation, tmp_path):
+    """Without alignment: as local training by default; SGD without momentum has none to reset, Adam has."""
+
+    number = count()
+
+    def losses(algorithm, optimizer, **options):
+        folder = str(tmp_path / f"{algorithm}-{optimizer}-{next(number)}")
+        config = make_config(algorithm=algorithm, rounds=2, public_fraction=0.2, optimizer=optimizer, output_dir=folder)
+        eta = {"fedhenn.eta0": 0.0} if algorithm == "fedhenn" else {}
+        path = run_federation(config.with_values(eta | options)) / "rounds.jsonl"
+        return [scores["train-loss"] for scores in json.loads(path.read_text().splitlines()[-1])["clients"].values()]
+
+    reset = {"fedhenn.moments": "reset"}
+    for optimizer in ("adam", "sgd"):
+        assert losses("fedhenn", optimizer) == losses("local", optimizer)
+        assert (losses("fedhenn", optimizer, **reset) == losses("local", optimizer)) == (optimizer == "sgd")

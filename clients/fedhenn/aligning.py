@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import Optimizer
 
-from clients.base import KnowledgeClient, Metrics
+from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, median_scaled
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node
@@ -51,9 +50,16 @@ class AligningClient(KnowledgeClient):
         guide. "constant": ``eta(t) = eta0``.
     align_batch : int
         Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
+    moments : {"auto", "reset", "kept"}
+        What becomes of the optimizer's moments between rounds. "auto": reset in homogeneous mode, where the global
+        model replaces the own one, and kept in heterogeneous mode. The paper does not say; its authors' scripts reset
+        them in both.
     """
 
     has_distillation_term = True
+
+    usual_moments: Moments
+    """What ``moments = "auto"`` stands for."""
 
     def __init__(
         self,
@@ -67,18 +73,20 @@ class AligningClient(KnowledgeClient):
         eta0: Annotated[float, Field(ge=0)] = 0.01,
         schedule: Literal["sqrt", "constant"] = "sqrt",
         align_batch: Annotated[int, AfterValidator(_all_or_enough)] = 0,
+        moments: Literal["auto", "reset", "kept"] = "auto",
     ) -> None:
         super().__init__(node)
         self.kernel, self.sigma, self.sigma_unit = kernel, sigma, sigma_unit
         self.rad, self.rad_size = rad, rad_size
         self.eta0, self.schedule, self.align_batch = eta0, schedule, align_batch
+        self.moments: Moments = self.usual_moments if moments == "auto" else moments
 
     def eta(self, round: int) -> float:
         """Return the weight of the alignment in a round, from 1."""
         return self.eta0 * (sqrt(round - 1) if self.schedule == "sqrt" else 1.0)
 
     def train_aligned(
-        self, round: int, optimizer: Optimizer, aligned: Tensor, target: Tensor, cka: Callable[[Tensor, Tensor], Tensor]
+        self, round: int, aligned: Tensor, target: Tensor, cka: Callable[[Tensor, Tensor], Tensor]
     ) -> Metrics:
         """Train for one round.
 
@@ -86,8 +94,6 @@ class AligningClient(KnowledgeClient):
         ----------
         round : int
             The round, from 1.
-        optimizer : Optimizer
-            It takes the steps.
         aligned : Tensor
             The alignment set (R, *shape), ready for the model.
         target : Tensor
@@ -111,7 +117,7 @@ class AligningClient(KnowledgeClient):
             measured.append(similarity.detach())
             return Terms(private, eta * (1 - similarity))
 
-        samples, mean_loss = self.train(self.batches(round), loss, optimizer)
+        samples, mean_loss = self.train(self.batches(round), loss, self.optimizer(moments=self.moments))
         metrics: Metrics = {SEEN: samples, "train-loss": mean_loss, "eta": eta}
         return metrics | ({"cka": float(torch.stack(measured).mean())} if measured else {})
 

@@ -17,9 +17,11 @@ class FedHeNNClient(AligningClient):
     client uploads its representations of the set that the next round aligns on. Parameters as in `AligningClient`.
 
     Wire   as in `strategies.fedhenn.FedHeNN`.
-    State  the model, and the optimizer's moments.
-    Departs from the paper: the optimizer goes on from round to round.
+    State  the model, and unless ``moments = "reset"`` the optimizer's moments.
+    Departs from the paper: the optimizer goes on from round to round; that of its authors' scripts does not.
     """
+
+    usual_moments = "kept"
 
     def download_spec(self) -> PayloadSpec:
         """Expect the set to align on with a factor of the mean kernel, and the set to represent."""
@@ -35,7 +37,7 @@ class FedHeNNClient(AligningClient):
         """Train towards the mean kernel for one round, and represent the next set."""
         factor = torch.from_numpy(download["factor"]).to(self.node.device)
         cka = linear_cka if self.kernel == "linear" else self._rbf_cka
-        metrics = self.train_aligned(round, self.optimizer(), self.samples_of(download["aligned"]), factor, cka)
+        metrics = self.train_aligned(round, self.samples_of(download["aligned"]), factor, cka)
         return {"representations": to_numpy(self.represent(self.samples_of(download["asked"])))}, metrics
 
     def _rbf_cka(self, own: Tensor, factor: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from clients.base import Metrics
 from clients.fedhenn.aligning import AligningClient
 from hetfl_flwr.learning.alignment import linear_cka, rbf_cka
-from hetfl_flwr.learning.training import evaluate, make_optimizer
+from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
@@ -19,10 +19,12 @@ class FedHeNNHomogeneousClient(AligningClient):
     trained model is both uploaded and kept. Parameters as in `AligningClient`.
 
     Wire   as in `strategies.fedhenn.FedHeNNHomogeneous`.
-    State  the model, and whether it has trained yet.
-    Departs from the paper: a client that has not trained yet is measured with the global model. The optimizer starts
-    again in each round, as in FedAvg.
+    State  the model, and whether it has trained yet; with ``moments = "kept"`` the optimizer's moments.
+    Departs from the paper: a client that has not trained yet is measured with the global model. By default the
+    optimizer starts again in each round, as in FedAvg and in the authors' scripts.
     """
+
+    usual_moments = "reset"
 
     def download_spec(self) -> PayloadSpec:
         """Expect the global model, and the set to align on."""
@@ -43,8 +45,7 @@ class FedHeNNHomogeneousClient(AligningClient):
         self.numbers["trained"] = 1
         aligned = self.samples_of(download["aligned"])
         cka = linear_cka if self.kernel == "linear" else self._rbf_cka
-        optimizer = make_optimizer(self.node.config, model.parameters())
-        metrics = self.train_aligned(round, optimizer, aligned, self.represent(aligned), cka)
+        metrics = self.train_aligned(round, aligned, self.represent(aligned), cka)
         return model_arrays(model), metrics
 
     def assess(self, download: Arrays) -> Metrics:

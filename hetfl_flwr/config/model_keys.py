@@ -74,3 +74,11 @@ class ModelKeys(Keys):
             "head. 0: each model's own width, or what the algorithm requires.",
         ),
     ] = 0
+
+    head_bias: Annotated[
+        bool,
+        Field(
+            description="Whether the heads, each model's last linear layer, have a bias; false: none has, as in the "
+            "scripts of FedHe's authors. chfl needs it."
+        ),
+    ] = True

@@ -24,6 +24,7 @@ from hetfl_flwr.models.zoo import (
     TABULAR_TABLE,
     cnn1,
     cnn2,
+    cnn64,
     fedhe,
     fedhenn,
     lenet,
@@ -94,6 +95,7 @@ ZOO: Mapping[str, ZooModel] = MappingProxyType(
         "lenet": ZooModel("LeNet of Caffe's MNIST example: 20 and 50 filters, 500 hidden units", lenet),
         "cnn1": ZooModel("FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", cnn1),
         "cnn2": ZooModel("FML's CNN2: three convolutions with 128 filters", cnn2),
+        "cnn64": ZooModel("FedHeNN's CNN of its authors' scripts: two convolutions 5x5 with 64 filters", cnn64),
         **{name: model for family in FAMILIES.values() for name, model in family.items()},
         **{name: ZooModel(summary, partial(vision, name)) for name, summary in TORCHVISION.items()},
         "lstm1": ZooModel("embedding, LSTM of one layer, two linear layers; texts", partial(lstm, 1)),
@@ -199,6 +201,7 @@ def build_model(
     scope: tuple[int | str, ...] = (),
     width: int = 0,
     pretrained: str = "",
+    head_bias: bool = True,
 ) -> SplitModel:
     """Build a model for the data, in training mode, on the CPU.
 
@@ -220,6 +223,8 @@ def build_model(
     pretrained : str
         Where a network of torchvision takes its weights from: ``"torchvision"``, ``"hub"`` or a folder, as in
         `pretrained.find_weights`. Models of other kinds have random weights all the same. Empty: so have all.
+    head_bias : bool
+        Whether the head has a bias. Without it, all other weights are the same as with it.
 
     Raises
     ------
@@ -242,6 +247,8 @@ def build_model(
     with seeded(seed, *scope, "weights"):
         model = _build(name, build, spec)
         model = model if width in (0, model.width) else projected(model, width)
+    if not head_bias:
+        model.head.register_parameter("bias", None)
     return channels_last(model) if name in ZOO else model
 
 
@@ -253,6 +260,7 @@ def build_bounded(
     scope: tuple[int | str, ...] = (),
     width: int = 0,
     pretrained: str = "",
+    head_bias: bool = True,
 ) -> SplitModel:
     """Build a model for data that another machine has described, unless it is too large for that.
 
@@ -261,7 +269,7 @@ def build_bounded(
 
     Parameters
     ----------
-    name, spec, seed, scope, width, pretrained
+    name, spec, seed, scope, width, pretrained, head_bias
         As in `build_model`.
 
     Raises
@@ -275,14 +283,14 @@ def build_bounded(
         raise ModelError(f"model '{name}' for {data}: the server builds none for inputs of over {MOST_INPUTS} numbers")
     if name in ZOO:
         with torch.device("meta"):
-            outline = build_model(name, spec, seed=seed, width=width)
+            outline = build_model(name, spec, seed=seed, width=width, head_bias=head_bias)
         numbers = sum(tensor.numel() for tensor in outline.state_dict().values())
         if numbers > MOST_NUMBERS:
             raise ModelError(
                 f"model '{name}' for {data} has {numbers} weights, more than the {MOST_NUMBERS} of the largest model "
                 "that the server builds"
             )
-    return build_model(name, spec, seed=seed, scope=scope, width=width, pretrained=pretrained)
+    return build_model(name, spec, seed=seed, scope=scope, width=width, pretrained=pretrained, head_bias=head_bias)
 
 
 def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:

@@ -262,6 +262,7 @@ def _new_model(around: Surroundings) -> SplitModel:
         scope=(client_id,),
         width=config.width,
         pretrained=config.pretrained,
+        head_bias=config.head_bias,
     ).to(find_device(config.device))
     mixed(model, config.mixed_precision)
     _check_trainable(model, name, len(data.train), client_id)

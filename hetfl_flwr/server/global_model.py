@@ -51,6 +51,7 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
                 scope=("global",),
                 width=config.width,
                 pretrained=config.pretrained,
+                head_bias=config.head_bias,
             )
             _check_registered(first, model, bodies=bodies)
             return model

@@ -143,7 +143,7 @@ class ResidentContext(Context):
         weights = {key.removeprefix("model."): saved[key] for key in saved if key.startswith("model.")}
         if not weights:
             return None
-        kind = name, around["data"].spec, config.width, config.device, config.mixed_precision
+        kind = name, around["data"].spec, config.width, config.head_bias, config.device, config.mixed_precision
         model, held = resident(*kind)
         if stackable(model, config.batched, self.place.clients):
             model, held = resident(*kind, self.place.slot)
@@ -170,11 +170,12 @@ class ResidentContext(Context):
 
 @lru_cache(maxsize=32 + LARGEST_GROUP)
 def resident(
-    name: str, spec: DataSpec, width: int, device: str, precision: str, slot: int = 0
+    name: str, spec: DataSpec, width: int, head_bias: bool, device: str, precision: str, slot: int = 0
 ) -> tuple[SplitModel, dict[str, torch.Tensor]]:
     """Return this process's model of an architecture, with whatever weights it had last, and its tensors by name.
 
     Clients that run together have one each, by their `slot`.
     """
-    model = mixed(build_model(name, spec, seed=0, width=width).to(find_device(device)), precision)
+    built = build_model(name, spec, seed=0, width=width, head_bias=head_bias)
+    model = mixed(built.to(find_device(device)), precision)
     return model, model.state_dict()

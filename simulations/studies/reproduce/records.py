@@ -13,6 +13,7 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.errors import RunFolderError, unknown
 from hetfl_flwr.files import replace_file
 from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.runs import Run, figures, load_run
 from simulations.studies.jobs import commits
 from simulations.studies.reproduce.recipe import NUMBERS, PAYLOAD, Measure, Recipe
@@ -170,6 +171,8 @@ def measured(run: Run, measure: Measure) -> float | None:
     if name in NUMBERS:
         counted = [record for record in run.rounds if (record.round == 0) == (where == "before")]
         return getattr(counted[-1], name) / summary["clients"] if counted else None
+    if where == "trained":
+        return _of_trained(run, name)
     if where:
         course = [value for record in run.rounds if (value := reported(record, measure.key)) is not None]
         return (max(course) if where == "best" else course[-1]) if course else None
@@ -187,6 +190,16 @@ def reported(record: Round, key: str) -> float | None:
     among = CLIENTS.fullmatch(where)
     first, last = (int(among[1]), int(among[2] or among[1])) if among else (0, inf)
     return mean((scores for client, scores in record.clients.items() if first <= int(client) <= last), name)
+
+
+def _of_trained(run: Run, name: str) -> float | None:
+    """Return the mean over the clients that have trained by then of what they reported last."""
+    trained, last = set[str](), None
+    for record in run.rounds:
+        trained |= {client for client, scores in record.clients.items() if SEEN in scores}
+        value = mean((scores for client, scores in record.clients.items() if client in trained), name)
+        last = last if value is None else value
+    return last
 
 
 def mean(clients: Iterable[Mapping[str, object]], name: str) -> float | None:
