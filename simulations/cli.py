@@ -13,6 +13,7 @@ from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_settings,
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.packages import working_directory_last
+from hetfl_flwr.runs.schema import check_no_run_file
 from hetfl_flwr.text import printable
 from simulations.engine.run import run_locally
 
@@ -39,6 +40,11 @@ def path(text: str) -> Path:
     if named.is_fifo() and not named.is_relative_to("/dev"):  # /dev/stdout may be one, which somebody reads
         raise ConfigError(f"{named}: is a pipe, expected a file or a folder")
     return named
+
+
+def target(text: str) -> Path:
+    """Read an argument that names a file to write; what belongs to a run is refused."""
+    return check_no_run_file(path(text))
 
 
 DatasetOption = Annotated[
@@ -83,13 +89,13 @@ def run(
     recipe: RecipeOption = None,
     settings: SettingsOption = None,
     sweep: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,VALUE...",
             help="Run every combination of these values, each in a folder of --out, --workers at a time: "
             '"fedhe.alpha=0,0.5 seed=0:5". a:b means a to b - 1; quote a value that contains a comma.',
         ),
-    ] = "",
+    ] = None,
     out: Annotated[Path | None, typer.Option(parser=path, help="Run folder (default: a new one under runs/).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
@@ -121,8 +127,8 @@ def run(
         output_dir=None if out is None else str(out),
         accept_loss=accept_loss or None,
     )
-    if sweep:
-        _sweep(chosen, sweep, workers)
+    if sweep is not None:
+        _sweep(chosen, " ".join(sweep), workers)
     else:
         _show(_run(chosen, resume=resume, workers=workers, verbose=verbose))
 
@@ -131,7 +137,7 @@ def run(
 def export(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="Run folder, or the state-dir of a node.")],
     client: Annotated[int, typer.Option(min=0, help="Client id.")],
-    out: Annotated[Path, typer.Option(parser=path, metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
+    out: Annotated[Path, typer.Option(parser=target, metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
 ) -> None:
     """Export a client's trained model as a program that takes raw inputs and does not need this project.
 
@@ -150,9 +156,9 @@ def partition(
     seed: SeedOption = None,
     recipe: RecipeOption = None,
     settings: SettingsOption = None,
-    out: Annotated[Path | None, typer.Option(parser=path, metavar="FILE.png", help="Picture to write.")] = None,
+    out: Annotated[Path | None, typer.Option(parser=target, metavar="FILE.png", help="Picture to write.")] = None,
     json: Annotated[
-        Path | None, typer.Option(parser=path, metavar="FILE.json", help="The same counts as JSON.")
+        Path | None, typer.Option(parser=target, metavar="FILE.json", help="The same counts as JSON.")
     ] = None,
 ) -> None:
     """Show how samples are split over clients, before any training.
@@ -311,7 +317,9 @@ def reproduce(
     results: Annotated[
         Path | None,
         typer.Option(
-            parser=path, metavar="FILE.md", help="File that collects all tables; runs recorded there are not repeated."
+            parser=target,
+            metavar="FILE.md",
+            help="File that collects all tables; runs recorded there are not repeated.",
         ),
     ] = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Run nothing; report earlier runs.")] = False,
@@ -341,7 +349,7 @@ def reproduce(
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders.")],
-    out: Annotated[Path, typer.Option(parser=path, help="Picture to write.")] = Path("compare.png"),
+    out: Annotated[Path, typer.Option(parser=target, help="Picture to write.")] = Path("compare.png"),
     target: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Accuracy at which bytes are counted (default: 95 % of the lowest best)."),
@@ -357,7 +365,7 @@ def compare(
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders.")],
-    out: Annotated[Path, typer.Option(parser=path, metavar="FILE.html", help="File to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(parser=target, metavar="FILE.html", help="File to write.")] = Path("report.html"),
 ) -> None:
     """Write a report of one or several runs as a self-contained HTML file.
 
@@ -415,7 +423,7 @@ def _sweep(chosen: dict[str, Value], text: str, workers: int) -> None:
 
     if "output-dir" not in chosen:
         raise ConfigError("--sweep needs --out: the folder of its run folders, in which it also goes on")
-    out = Path(str(chosen.pop("output-dir")))
+    out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
     try:
         folders, failed = run_sweep(chosen, renamed(parse_grid(text)), out, workers, _console())
     except Interrupted as stopped:

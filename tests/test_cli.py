@@ -146,7 +146,7 @@ UNUSABLE = {
         ["--set", "models=mlp,lenet5"],
         "models = 'mlp', or take an algorithm for heterogeneous models: agg, chfl, fedh2l, ",
     ),
-    "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3, but there are 2 clients"),
+    "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3: more than clients = 2"),
     "device": ("fedhe", ["--set", "device=gpu"], "device = 'gpu': "),
     "data folder": ("fedhe", ["--dataset", "mnist", "--data-dir", "none"], "none' is not a folder: set it to"),
     "layout": ("fedhe", ["--dataset", "mnist", "--data-dir", "."], "holds no ylecun/mnist: expected in "),
@@ -219,6 +219,38 @@ def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, he
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
     assert said in done.err
     assert contents(here) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "run", "--out", "run/rounds.jsonl"),
+        ("compare", "run", "--out", "run/summary.json"),
+        ("partition", "--clients", "2", "--json", "run/config.toml"),
+        ("partition", "--clients", "2", "--out", "run/checkpoint/split.png"),
+        ("run", "fedhe", *SMALL, "--out", "run/checkpoint"),
+        ("run", "fedhe", *SMALL, "--out", "run/checkpoint/round-2/new"),
+        ("run", "fedhe", *SMALL, "--sweep", "seed=0,1", "--out", "run/checkpoint"),
+    ],
+)
+def test_nothing_is_written_over_a_run_s_own_files(arguments, hetfl, here):
+    assert hetfl("run", "fedhe", *SMALL, "--out", "run").status == 0
+    before = contents(here)
+    done = hetfl(*arguments)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert f"{arguments[-1]} is a run's own: " in done.err
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "said"),
+    [([""], "--sweep is empty"), (["rounds=1,2", "rounds=1"], "--sweep 'rounds=1,2 rounds=1': rounds is there twice")],
+)
+def test_no_sweep_is_lost_without_a_word(sweeps, said, hetfl, here):
+    options = [option for sweep in sweeps for option in ("--sweep", sweep)]
+    done = hetfl("run", "fedhe", *SMALL, "--out", "sweep", *options)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert said in done.err
 
 
 @pytest.mark.slow

@@ -686,6 +686,20 @@ def test_data_that_have_changed_stop_the_resume_by_the_client_and_may_be_accepte
     go_on(folder, rounds=6)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [("one,two,label", "two,one,label", "columns or words"), (",yes\n", ",zyes\n", "classes")],
+)
+def test_classes_and_columns_are_compared_by_name_when_a_run_goes_on(refusal, own, tmp_path, old, new, what):
+    """The numbers are the same ones, and mean something else."""
+    folder = own("fedhe")
+    table = a_table(tmp_path / "table")
+    path = Path(table) / "data.csv"
+    path.write_text(path.read_text().replace(old, new))
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"client 0 has other data than before: other names of its {what}, or another order")
+
+
 def test_what_one_node_of_a_deployment_says_of_its_data_stops_nobody(folder, refusal):
     checkpoint = Checkpoint.read(folder)
     said = {k: data_of(member(k, classes=10)) for k in (0, 1, 2)}

@@ -216,11 +216,11 @@ def test_columns_in_another_order_are_the_same_columns(tmp_path):
     assert arrays(folder, label_column="label").inputs.tolist() == [[1, 4], [2, 5], [9, 8]]
 
 
-@pytest.mark.parametrize("header", ["label,a,label", "a,label,a"])
+@pytest.mark.parametrize("header", ["label,a,label", "a,label,a", "label,a, label"])
 def test_a_column_that_stands_twice_is_refused(tmp_path, refusal, header):
     """The reader would call the second 'label.1', and it would be an input."""
     folder = write_csv(tmp_path / "own", train=f"{header}\n0,1,0\n1,2,1\n")
-    twice = header.rpartition(",")[2]
+    twice = header.rpartition(",")[2].strip()
     assert refusal(DataError, arrays, folder, label_column="label") == (
         f"'{folder}/train.csv' has column '{twice}' more than once: give each column a name of its own"
     )
@@ -290,6 +290,12 @@ def test_labels_that_differ_in_capitals_alone_are_refused_unless_classes_names_t
     line = refusal(DataError, arrays, folder, label_column="label")
     assert f"holds '{odd}' and 'yes': write both alike, or name all classes in classes" in line
     assert arrays(folder, label_column="label", classes=f"no,yes,{odd}").class_names == ("no", "yes", odd)
+
+
+def test_a_label_with_a_character_that_nobody_sees_is_no_class_of_its_own(tmp_path, refusal):
+    folder = write_csv(tmp_path / "own", train=WORDS.replace(",yes\n", ",yes\x00\n", 1))
+    line = refusal(DataError, arrays, folder, label_column="label")
+    assert "holds 'yes\\x00', with a control character: write the label without it" in line
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.json"])

@@ -245,7 +245,9 @@ def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
 
 def test_more_clients_are_demanded_than_there_can_be(refusal):
     assert refusal(ConfigError, RunConfig, clients=2, min_clients=3) == "min-clients = 3: more than clients = 2"
-    federation = Federation(Post([member(0), member(1)]), RunConfig(clients=0, min_clients=3))
+    federation = Federation(
+        Post([member(0), member(1)]), RunConfig(clients=0, start_clients=1, min_clients=3, start_timeout=0.05)
+    )
     assert refusal(FederationError, federation.assemble) == "min-clients = 3, but there are 2 clients"
 
 

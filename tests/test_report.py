@@ -179,10 +179,19 @@ def test_a_damaged_line_is_left_out_and_named_with_its_place(
     whole = [json.dumps(line) for line in LINES]
     (folder / "rounds.jsonl").write_text("\n".join([whole[0], '{"round": 0', '{"round": 1}', *whole[1:]]) + "\n")
     assert [record.round for record in load_run(folder).rounds] == [0, 1, 2, 3]
-    first, second = capsys.readouterr().err.splitlines()
-    where = f"hetfl: {folder / 'rounds.jsonl'}, line"
-    assert first.startswith(f"{where} 2 is damaged and left out: Invalid JSON")
-    assert second == f"{where} 3 is damaged and left out: seconds: Field required"
+    where = f"hetfl: {folder / 'rounds.jsonl'}, lines 2, 3 are damaged and left out; line 2: Invalid JSON"
+    assert capsys.readouterr().err.startswith(where)
+
+
+def test_many_damaged_lines_are_named_in_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(tmp_path / "run")
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write("{}\n" * 750)
+    load_run(folder)
+    assert capsys.readouterr().err == (
+        f"hetfl: {folder / 'rounds.jsonl'}, lines 5, 6, 7, 8, 9 and 745 more are damaged and left out; "
+        "line 5: round: Field required\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["report", "compare"])

@@ -34,7 +34,8 @@ def usable_path(text: str) -> Path:
         try:
             Path(text).expanduser().resolve()
         except RuntimeError as error:
-            problem = private(str(error).rstrip(".").lower())
+            said = str(error).rstrip(".")
+            problem = private(said[:1].lower() + said[1:])
     if problem:
         raise ConfigError(f"{private(repr(text))} cannot be the name of a file or folder: {problem}")
     return Path(text)

@@ -147,7 +147,7 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
     first: tuple[Path, set[str]] | None = None
     for path, header in ((path, _header(path)) for path in files if path.suffix.lower() in _HEADED):
         names = {name for name in header if " ".join(name.split()) not in ignored}
-        for name, count in Counter(header).items():
+        for name, count in Counter(" ".join(name.split()) for name in header).items():
             if count > 1:
                 raise DataError(
                     f"'{private(path)}' has column {private(repr(name))} more than once: give each column a name of "

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from textwrap import shorten
+from unicodedata import category
 
 import numpy as np
 import numpy.typing as npt
@@ -142,9 +143,14 @@ def _values(source: Source) -> tuple[int | str, ...]:
 
 
 def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
-    """Refuse classes that only capitals or blanks tell apart."""
+    """Refuse classes that only capitals or blanks tell apart, or that hold what nobody sees."""
     first: dict[str, int | str] = {}
     for value in values:
+        if any(category(letter) == "Cc" and not letter.isspace() for letter in str(value)):
+            raise DataError(
+                f"label column '{source.label}' of {source.place} holds {private(repr(value))}, with a control "
+                "character: write the label without it, or name all classes in classes"
+            )
         other = first.setdefault(" ".join(str(value).casefold().split()), value)
         if other != value:
             raise DataError(

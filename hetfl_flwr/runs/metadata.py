@@ -70,6 +70,8 @@ class MemberData(TypedDict):
     test: Count
     classes: Count
     shape: list[Count]
+    class_names: NotRequired[_Digest]
+    input_names: NotRequired[_Digest]
 
 
 Metadata = TypedDict(

@@ -28,6 +28,7 @@ from hetfl_flwr.runs.schema import (
     UPLOADS_FILE,
     Round,
     Summary,
+    check_no_run_file,
     clients_file,
     read_rounds,
     round_line,
@@ -72,7 +73,7 @@ class Results(RoundCallback):
     """
 
     def __init__(self, folder: Path, config: RunConfig, engine: str, run: int) -> None:
-        self.folder = folder
+        self.folder = check_no_run_file(folder)
         self.config = config
         self.engine = engine
         self.run = run

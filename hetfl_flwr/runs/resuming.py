@@ -1,5 +1,6 @@
 """Checkpoints of a run that goes on: when they are written, and how the run takes one up again."""
 
+from hashlib import blake2b
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -135,7 +136,15 @@ def go_on(choice: Choice, results: Results) -> None:
 
 def data_of(member: Member) -> dict[str, Any]:
     """Return what a client has said of its data, as JSON can hold it."""
-    return {**{name: getattr(member, name) for name in COUNTED}, "shape": list(member.shape)}
+    names = {"class_names": member.class_digests, "input_names": member.input_digests}
+    digests = {name: blake2b(" ".join(each).encode(), digest_size=32).hexdigest() for name, each in names.items()}
+    return {**{name: getattr(member, name) for name in COUNTED}, "shape": list(member.shape), **digests}
+
+
+def _other(name: str, now: object, before: object) -> str:
+    if name in ("class_names", "input_names"):
+        return f"other names of its {'classes' if name == 'class_names' else 'columns or words'}, or another order"
+    return f"{name} = {now}, and {before} before"
 
 
 COUNTED = ("train", "public", "validation", "test", "classes")
@@ -155,7 +164,7 @@ def other_data(checkpoint: Checkpoint, roster: Roster, *, stops: bool) -> list[t
     found = []
     for member in roster:
         before, now = checkpoint.members.get(member.client_id, {}), data_of(member)
-        if odd := [f"{name} = {now[name]}, and {value} before" for name, value in before.items() if now[name] != value]:
+        if odd := [_other(name, now[name], value) for name, value in before.items() if now[name] != value]:
             found.append((member.client_id, f"client {member.client_id} has other data than before: {', '.join(odd)}"))
     if found and stops:
         more = f" ({len(found) - 1} more clients have, too)" * (len(found) > 1)

@@ -55,6 +55,33 @@ AT_ONCE = 2**18
 """Bytes that are read at a time to find the end of a longer one."""
 
 CHECKPOINTS, SERVER_STATE_FILE = "checkpoint", "knowledge.safetensors"
+RUN_FILES = (
+    CONFIG_FILE,
+    RESUME_FILE,
+    ROUNDS_FILE,
+    SUMMARY_FILE,
+    CLIENTS_FILE,
+    UPLOADS_FILE,
+    CHECKPOINTS,
+    SERVER_STATE_FILE,
+)
+"""What a run folder holds that is the run's own."""
+
+
+def check_no_run_file(path: Path) -> Path:
+    """Refuse to write something else over a file of a run, or into the checkpoints of one.
+
+    Raises
+    ------
+    RunFolderError
+        It would.
+    """
+    place = path.absolute()
+    for folder in place.parents:
+        name = place.relative_to(folder).parts[0]
+        if name in RUN_FILES and any((folder / file).is_file() for file in (CONFIG_FILE, ROUNDS_FILE)):
+            raise RunFolderError(f"{path} is a run's own: {folder} is a run folder; give another file or folder")
+    return path
 
 
 def _whole(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
@@ -195,23 +222,29 @@ def clients_file(clients: Sequence[ClientRecord]) -> bytes:
 def read_rounds(folder: Path, tell: Callable[[str], object] = warn) -> Iterator[tuple[int, bytes, Round]]:
     """Go through the rounds of a run folder: the number of the line, the line and the round.
 
-    A damaged line is left out, and `tell` is given a line that names its place and what is wrong; by default it goes to
-    standard error. Without a word go a file that is not there, and a last line that a kill has cut short.
+    Damaged lines are left out, and at the end `tell` is given one line that names their places and what is wrong with
+    the first; by default it goes to standard error. Without a word go a file that is not there, and a last line that a
+    kill has cut short.
 
     Raises
     ------
     RunFolderError
         The file cannot be read.
     """
-    path = folder / ROUNDS_FILE
+    path, damaged, why = folder / ROUNDS_FILE, list[int](), ""
     for number, line in enumerate(_lines(path), start=1):
         whole = line.removesuffix(b"\n")
         try:
             yield number, whole, _ROUND.validate_json(whole, strict=True)
         except ValidationError as error:
             if whole != line or len(line) > LONGEST_LINE:
-                reason = first_problem(error).replace("line 1 column", "column")
-                tell(f"{path}, line {number} is damaged and left out: {reason}")
+                why = why or first_problem(error).replace("line 1 column", "column")
+                damaged.append(number)
+    if len(damaged) == 1:
+        tell(f"{path}, line {damaged[0]} is damaged and left out: {why}")
+    elif damaged:
+        first, more = ", ".join(map(str, damaged[:5])), f" and {len(damaged) - 5} more" * (len(damaged) > 5)
+        tell(f"{path}, lines {first}{more} are damaged and left out; line {damaged[0]}: {why}")
 
 
 def _lines(path: Path) -> Iterator[bytes]:

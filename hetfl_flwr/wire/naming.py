@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, private
 from hetfl_flwr.text import LONGEST_NAME, printable
 
 MOST_NAMES = 4096
@@ -57,7 +57,7 @@ def shares_names(node_config: Mapping[str, Value]) -> bool:
     """
     share = node_config.get("share-names", False)
     if not isinstance(share, bool):
-        raise ConfigError(f"share-names = {share!r}: expected true or false")
+        raise ConfigError(f"share-names = {private(repr(share))}: expected true or false")
     return share
 
 

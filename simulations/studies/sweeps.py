@@ -46,6 +46,8 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
     {'models': ['lenet5,mlp', 'mlp']}
     """
     grid: dict[str, list[Value]] = {}
+    if not text.strip():
+        raise ConfigError("--sweep is empty: expected key=value,value key=value")
     for key, values in _split(text):
         if key in grid:
             raise ConfigError(f"--sweep {text!r}: {key} is there twice")
