@@ -26,10 +26,15 @@ paper's rounds, data or networks says so in its section, with what was found.
 | --- | --: | --: | --: | --: |"""
 
 
+PAPERS = "What holds, paper by paper"
+"""Heading of what is said of each paper before any table, by hand."""
+
+
 def collect(titles: Mapping[str, str], made: Mapping[str, Path], path: Path) -> None:
     """Write the tables that have figures, their pictures beside the file, and which ones have none.
 
-    What the file has of other tables, or of these from runs that are no longer known, stays.
+    What the file has of other tables, or of these from runs that are no longer known, stays; so does what somebody has
+    written under `PAPERS`, before all tables.
 
     Parameters
     ----------
@@ -48,7 +53,8 @@ def collect(titles: Mapping[str, str], made: Mapping[str, Path], path: Path) -> 
     try:
         (path.parent / RESULTS).mkdir(parents=True, exist_ok=True)
         sections = _sections(path)
-        missing = sections.pop(MISSING, "").split("\n")
+        papers, missing = sections.pop(PAPERS, ""), sections.pop(MISSING, "").split("\n")
+        papers = papers.partition(GLANCE.partition("\n")[0])[0]
         for title, folder in made.items():
             picture, drawn = f"{RESULTS}/{folder.name}.png", folder / "figure.png"
             if drawn.exists():
@@ -61,7 +67,8 @@ def collect(titles: Mapping[str, str], made: Mapping[str, Path], path: Path) -> 
         missing = [line for line in dict.fromkeys(missing) if line[2:].rpartition(" (`")[0] not in {"", *sections}]
         glance = [GLANCE, *map(_glance, sections.items()), ""] if sections else []
         last = [f"## {MISSING}\n", *missing, ""] if missing else []
-        path.write_text("\n".join(["# Results\n", *glance, *sections.values(), *last]))
+        first = [papers] if papers else []
+        path.write_text("\n".join(["# Results\n", *first, *glance, *sections.values(), *last]))
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
 
