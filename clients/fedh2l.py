@@ -153,12 +153,14 @@ class FedH2LClient(KnowledgeClient):
         posteriors = torch.from_numpy(download["posteriors"]).to(device)
         local = self._local.get_buffer("gradient")
         passes = sizes.tolist() if self.per_teacher else [len(rows)]
-        if 1 in passes and any(
-            isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.node.model.modules()
+        if (
+            self.per_teacher
+            and 1 in passes
+            and any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.node.model.modules())
         ):
             raise ConfigError(
                 f"{self.node}: batch norm needs two public rows at once, and batches of teachers have one: raise "
-                "batch-size or public-fraction, or set fedh2l.batches to joint"
+                "batch-size or public-fraction, or leave fedh2l.batches at joint"
             )
         conflicts = []
 

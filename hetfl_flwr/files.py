@@ -179,6 +179,11 @@ def replace_file(path: Path, content: bytes) -> None:
             if remains != temporary:
                 remains.unlink(missing_ok=True)
         temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the name, too
+        finally:
+            os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
 

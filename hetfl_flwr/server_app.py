@@ -77,15 +77,15 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
             too_few = number and len(played.trained.replies) < config.min_clients
             if too_few and (not played.lost or lost > MOST_LOST or number == config.rounds):
                 results.round(entry)
-                raise _too_few(number, played, federation)
+                raise _too_few(number, played, config)
             notify(entry)
     _log_outcome(results)
 
 
-def _too_few(number: int, played: Played, federation: Federation) -> TooFewClients:
-    good, wanted = len(played.trained.replies), federation.config.min_clients
-    here = f"{len(federation.draw(number))} of the {len(federation.roster)} clients that are here may train"
-    reasons = "; ".join(failure.reason for failure in played.trained.failures[:3]) or here
+def _too_few(number: int, played: Played, config: RunConfig) -> TooFewClients:
+    good, wanted = len(played.trained.replies), config.min_clients
+    few = f"only {played.able} clients could be asked to train"
+    reasons = "; ".join(failure.reason for failure in played.trained.failures[:3]) or few
     return TooFewClients(f"round {number}: {good} valid replies, fewer than min-clients = {wanted}: {reasons}")
 
 

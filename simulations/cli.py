@@ -187,7 +187,9 @@ def keys(
         list[str],
         typer.Option("--host", help="Host name or IP address under which clients reach the server; repeatable."),
     ],
-    out: Annotated[Path, typer.Option(parser=path, metavar="DIR", help="Folder to write to; existing files are kept.")],
+    out: Annotated[
+        Path, typer.Option(parser=target, metavar="DIR", help="Folder to write to; existing files are kept.")
+    ],
     nodes: Annotated[int, typer.Option(min=0, max=10_000, help="Number of key pairs: node-0, node-1 and so on.")] = 0,
 ) -> None:
     """Create a private CA, a server certificate and a key pair for each node, for a deployment with TLS.
@@ -311,9 +313,9 @@ def reproduce(
     ] = 1,
     data_dir: FolderOption = None,
     settings: SettingsOption = None,
-    out: Annotated[Path, typer.Option(parser=path, metavar="DIR", help="Folder for runs, tables and pictures.")] = Path(
-        "reproduced"
-    ),
+    out: Annotated[
+        Path, typer.Option(parser=target, metavar="DIR", help="Folder for runs, tables and pictures.")
+    ] = Path("reproduced"),
     results: Annotated[
         Path | None,
         typer.Option(
@@ -349,7 +351,9 @@ def reproduce(
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders.")],
-    out: Annotated[Path, typer.Option(parser=target, help="Picture to write.")] = Path("compare.png"),
+    out: Annotated[Path, typer.Option(parser=target, metavar="FILE.png", help="Picture to write.")] = Path(
+        "compare.png"
+    ),
     target: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Accuracy at which bytes are counted (default: 95 % of the lowest best)."),

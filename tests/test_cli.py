@@ -231,14 +231,18 @@ def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, he
         ("run", "fedhe", *SMALL, "--out", "run/checkpoint"),
         ("run", "fedhe", *SMALL, "--out", "run/checkpoint/round-2/new"),
         ("run", "fedhe", *SMALL, "--sweep", "seed=0,1", "--out", "run/checkpoint"),
+        ("keys", "--host", "localhost", "--out", "run/checkpoint"),
+        ("reproduce", "fedhe-table3", "--quick", "--out", "run/checkpoint"),
+        ("report", "run", "--out", "link.html"),
     ],
 )
 def test_nothing_is_written_over_a_run_s_own_files(arguments, hetfl, here):
     assert hetfl("run", "fedhe", *SMALL, "--out", "run").status == 0
+    (here / "link.html").symlink_to(here / "run" / "rounds.jsonl")
     before = contents(here)
     done = hetfl(*arguments)
     assert (done.status, done.err.count("\n")) == (2, 1)
-    assert f"{arguments[-1]} is a run's own: " in done.err
+    assert f"{arguments[-1]} belongs to the run in " in done.err
     assert contents(here) == before
 
 

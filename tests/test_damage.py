@@ -741,15 +741,17 @@ def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, 
     run_federation(longer, elsewhere(longer, 8), run_id=8)
 
 
+@pytest.mark.parametrize("damage", [missing, flipped])
 def test_a_node_whose_note_of_its_data_is_gone_cannot_say_that_they_are_the_same(
-    refusal, tmp_path, make_config, run_federation
+    refusal, tmp_path, make_config, run_federation, damage
 ):
     config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
     run_federation(config, elsewhere(config, 7))
-    (tmp_path / "state" / "run-7" / "inputs-0.safetensors").unlink()
+    damage(tmp_path / "state" / "run-7" / "inputs-0.safetensors")
     longer = config.with_values({"resume": True, "rounds": 5})
     line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
-    assert "client 0 (mlp): what its state says of its data is missing" in line
+    how = "missing" if damage is missing else "damaged"
+    assert f"client 0 (mlp): what its state says of its data is {how}" in line
     assert "inputs-0.safetensors" in line
     assert "which accept-loss = true allows" in line
 

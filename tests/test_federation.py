@@ -252,9 +252,11 @@ def test_more_clients_are_demanded_than_there_can_be(refusal):
 
 
 def test_more_clients_are_demanded_than_are_drawn(refusal):
-    line = "min-clients = 3: more than fraction = 0.1 draws of clients = 20"
+    line = "min-clients = 3: of clients = 20, fraction and nonparticipating-fraction let 2 train in a round"
     assert refusal(ConfigError, RunConfig, clients=20, fraction=0.1, min_clients=3) == line
+    assert refusal(ConfigError, RunConfig, clients=20, nonparticipating_fraction=0.9, min_clients=3) == line
     assert RunConfig(clients=21, fraction=0.1, min_clients=3).min_clients == 3
+    assert RunConfig(clients=0, start_clients=20, fraction=0.5, min_clients=5).min_clients == 5
 
 
 def test_a_node_that_fails_the_register_says_why(refusal):

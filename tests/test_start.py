@@ -677,6 +677,44 @@ def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(cl
     assert client_ids(federation.roster) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("when", [1, 50])
+@pytest.mark.parametrize("what", ["leaves", "restarts", "is silent"])
+def test_it_is_known_after_a_long_round_which_nodes_have_left_or_restarted_in_it(clock, what, when):
+    """Meanwhile the server looks for nodes again and again, and asks those that have restarted who they are."""
+    federation, post, since = running(round_timeout=100)
+    federation.messenger.poll = 1.0
+    post.answers = {99: lambda message: None}  # to training; it does say who it is
+    if what != "is silent":
+        clock.events[when] = lambda: post.members.pop(99) if what == "leaves" else since.update({99: "one"})
+    result = train(federation)
+    assert [failure.node for failure in result.failures] == [99]
+    assert federation.has_lost(result.failures) is (what != "is silent")
+    post.answers = {}
+    if what == "restarts":  # what it had begun is lost: it is not waited for longer than a round
+        federation.welcome()
+        assert [failure.reason for failure in train(federation).failures] == [
+            "client 1 (mlp): still busy with an earlier message"
+        ]
+        clock.now += 101
+        federation.welcome()
+        assert train(federation).failures == []
+
+
+def test_a_wait_is_for_as_many_as_a_round_draws(clock):
+    """Of two clients one is drawn, and two are wanted."""
+    federation, post, _ = running(member(2, node=7), min_clients=2)
+    federation.registration.config = federation.config = federation.config.with_values({"clients": 0, "fraction": 0.6})
+    federation.welcome()
+    federation.welcome()
+    assert len(federation.draw(2)) == 2
+    third = post.members.pop(7)
+    del post.members[99]
+    clock.events[clock.now + 30] = lambda: post.members.update({7: third})
+    began = clock.now
+    federation.welcome()
+    assert 30 <= clock.now - began < 31
+
+
 def test_where_all_clients_are_away_between_two_rounds_they_are_waited_for(clock, caplog):
     federation, post, _ = running()
     away, post.members = post.members, {}
@@ -687,7 +725,7 @@ def test_where_all_clients_are_away_between_two_rounds_they_are_waited_for(clock
     ]
     assert client_ids(federation.roster) == [0, 1]
     assert 50 <= clock.now < 51
-    assert "0 of min-clients = 1 are here: waiting 600 s for others" in caplog.messages
+    assert "0 clients are online, too few for min-clients = 1: waiting up to 600 s for others" in caplog.messages
 
 
 def test_who_leaves_while_others_are_waited_for_is_not_counted_and_its_number_is_free(clock):
@@ -695,7 +733,7 @@ def test_who_leaves_while_others_are_waited_for_is_not_counted_and_its_number_is
     federation, post, _ = running(member(2, node=7))
     federation.welcome()
     federation.welcome()
-    federation.registration.config = federation.config.with_values({"min-clients": 3})
+    federation.registration.config = federation.config = federation.config.with_values({"min-clients": 3})
     assert client_ids(federation.roster) == [0, 1, 2]
     began = clock.now
     third = post.members.pop(7)
@@ -727,7 +765,7 @@ def test_a_node_that_says_that_it_is_not_there_is_asked_a_few_times_and_named(cl
     assert client_ids(federation.roster) == [0, 1]
     assert asked(post, 98) == 4
     assert [failure.reason for failure in federation.notes()] == [
-        "node 98: is here, and has answered 3 times that it is not"
+        "node 98: could not be reached 4 times in a row, and is online"
     ]
 
 

@@ -176,11 +176,11 @@ def test_other_settings_in_a_run_s_place_are_refused(tmp_path, console, refusal,
 
 @pytest.mark.slow
 def test_from_python_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
-    """With less valid replies than clients there are, the run of another fraction ends."""
+    """A step size that makes all numbers infinite leaves no valid reply."""
     keys = {"clients": 2, "rounds": 1, "models": "mlp", "min_clients": 2, "progress": False}
-    with pytest.raises(HetflError, match=r"1 of 2 runs have not ended: fraction=0.5: round 1: 1 valid replies"):
-        sweep("fedhe", grid={"fraction": [0.5, 1.0]}, out=tmp_path, **keys)
-    [kept] = sweep("fedhe", grid={"fraction": [1]}, out=tmp_path, **keys)
+    with pytest.raises(HetflError, match=r"1 of 2 runs have not ended: learning-rate=1\d+: round 1: 0 valid replies"):
+        sweep("fedhe", grid={"learning-rate": [1e30, 0.001]}, out=tmp_path, **keys)
+    [kept] = sweep("fedhe", grid={"learning-rate": [0.001]}, out=tmp_path, **keys)
     assert compare([kept]).accuracy.tolist() == [kept.summary["accuracy"]]
 
 

@@ -52,8 +52,8 @@ class AligningClient(KnowledgeClient):
         Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
     moments : {"auto", "reset", "kept"}
         What becomes of the optimizer's moments between rounds. "auto": reset in homogeneous mode, where the global
-        model replaces the own one, and kept in heterogeneous mode. The paper does not say; its authors' scripts reset
-        them in both.
+        model replaces the own one, and kept in heterogeneous mode. The paper leaves it open; its authors' scripts
+        reset them in both.
     """
 
     has_distillation_term = True

@@ -41,11 +41,16 @@ def simulated_seconds(text: str) -> list[float]:
 
 
 def _min_clients(number: int, info: ValidationInfo) -> int:
-    clients, fraction = info.data.get("clients") or number, info.data.get("fraction", 1.0)
+    clients = info.data.get("clients") or 0
+    if not clients:
+        return number
+    fraction, idle = info.data.get("fraction", 1.0), info.data.get("nonparticipating_fraction", 0.0)
+    most = ceil(Decimal(str(fraction)) * (clients - round(idle * clients)))
     if number > clients:
         raise ConfigError(f"min-clients = {number}: more than clients = {clients}")
-    if number > ceil(Decimal(str(fraction)) * clients):
-        raise ConfigError(f"min-clients = {number}: more than fraction = {fraction:g} draws of clients = {clients}")
+    if number > most:
+        drawn = f"of clients = {clients}, fraction and nonparticipating-fraction let {most} train in a round"
+        raise ConfigError(f"min-clients = {number}: {drawn}")
     return number
 
 

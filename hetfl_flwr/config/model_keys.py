@@ -79,6 +79,6 @@ class ModelKeys(Keys):
         bool,
         Field(
             description="Whether the heads, each model's last linear layer, have a bias; false: none has, as in the "
-            "scripts of FedHe's authors. chfl needs it."
+            "scripts of FedHe's authors. A method that sends heads may need it."
         ),
     ] = True

@@ -128,7 +128,7 @@ class Node:
             path, inputs = kept_config(folder, self.client_id), kept_inputs(folder, self.client_id)
             if not path.exists():
                 replace_file(path, to_toml(self.config.with_values({"clients": self.clients}).to_flat()).encode())
-            if not inputs.exists():
+            if not (inputs.exists() and state_file(folder, self.client_id).exists()):
                 replace_file(inputs, pack_inputs(self.data))
         self.store.save(state, self.stamp)
 
@@ -171,9 +171,9 @@ class Node:
             It is another run's, model's or algorithm's; or, simulated and without ``accept-loss``, the client's data
             have changed since.
         """
+        state = self._intact(self.store.read, self.stamp, self.store.where)
         if self.config.state_dir and self._have_other_data(self.stamp.run):
             replace_file(self._kept_inputs(self.stamp.run), pack_inputs(self.data))
-        state = self._intact(self.store.read, self.stamp, self.store.where)
         if state is None and self.config.accept_loss:
             state = self._intact(self.store.kept, self.stamp, self.store.where)
             self.store.forget()
@@ -188,15 +188,18 @@ class Node:
         accept the loss.
         """
         kept = self._kept_inputs(run)
-        before = data_digest(kept)
-        if before == self.data.digest or not state_file(kept.parent, self.client_id).exists():
+        if not state_file(kept.parent, self.client_id).exists():
             return False
-        if before is not None:
-            what = f"{self}: its data are not those on which it has trained before"
-        elif not kept.exists():
-            what = f"{self}: what its state says of its data is missing ({private(kept)}), and they may be others"
-        else:  # written before data had a digest
+        try:
+            before = data_digest(kept)
+            lost = "" if kept.exists() else "missing"
+        except DamagedError:
+            before, lost = None, "damaged"
+        if before == self.data.digest or not (before or lost):  # the latter was written before data had a digest
             return False
+        what = f"{self}: its data are not those on which it has trained before"
+        if lost:
+            what = f"{self}: what its state says of its data is {lost} ({private(kept)}), and they may be others"
         if simulated() and not self.config.accept_loss:
             raise StateError(f"{what}: it would go on with other results, which accept-loss = true allows")
         log(WARNING, "%s, and it goes on with them", plain(what))

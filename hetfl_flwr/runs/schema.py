@@ -76,12 +76,16 @@ def check_no_run_file(path: Path) -> Path:
     RunFolderError
         It would.
     """
-    place = path.absolute()
-    for folder in place.parents:
-        name = place.relative_to(folder).parts[0]
-        if name in RUN_FILES and any((folder / file).is_file() for file in (CONFIG_FILE, ROUNDS_FILE)):
-            raise RunFolderError(f"{path} is a run's own: {folder} is a run folder; give another file or folder")
+    for place in dict.fromkeys((path.absolute(), path.resolve())):
+        for folder in place.parents:
+            if place.relative_to(folder).parts[0] in RUN_FILES and _is_run_folder(folder):
+                raise RunFolderError(f"{path} belongs to the run in {folder}: give another file or folder")
     return path
+
+
+def _is_run_folder(folder: Path) -> bool:
+    """Say whether a folder holds a run, and not just a ``config.toml`` of somebody's own."""
+    return (folder / ROUNDS_FILE).is_file() or any((folder / CHECKPOINTS).glob("round-*"))
 
 
 def _whole(value: Any, check: ValidatorFunctionWrapHandler) -> Any:

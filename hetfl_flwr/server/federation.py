@@ -71,7 +71,9 @@ class Federation:
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
         self.messenger = Messenger(grid, config, self.roster, Uploads() if uploads is None else uploads)
-        self.registration = Registration(self.messenger, config, self.roster, keys, origin, own=own)
+        self.registration = Registration(
+            self.messenger, config, self.roster, keys, origin, own=own, enough=self._has_enough
+        )
         self.samples = SampleSharing(self.messenger, self.roster)
 
     @property
@@ -112,6 +114,10 @@ class Federation:
             return members
         chosen = generator(self.config.seed, round, "draw").choice(len(members), count, replace=False)
         return [members[index] for index in sorted(chosen)]
+
+    def _has_enough(self) -> bool:
+        """Say whether a round may draw ``min-clients``; it is as many in each."""
+        return len(self.draw(1)) >= self.config.min_clients
 
     def _trainable(self) -> list[Member]:
         """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the clients."""

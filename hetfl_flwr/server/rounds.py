@@ -34,6 +34,8 @@ class Played:
         Clients that have left, could not take part, or came back without what they had learned.
     carry : bool
         Whether clients that were not evaluated in this round count with what they had before.
+    able : int
+        How many clients could be asked to train.
     lost : bool
         Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile.
     """
@@ -43,6 +45,7 @@ class Played:
     evaluated: Exchange = field(default_factory=Exchange)
     left_out: list[Failure] = field(default_factory=list)
     carry: bool = False
+    able: int = 0
     lost: bool = False
 
 
@@ -104,8 +107,10 @@ class SyncRounds:
             played.left_out += federation.welcome(strategy.check)
             played.trained.add(federation.share(self._sharing))
         drawn = federation.samples.holding(federation.draw(number), self._sharing)
-        if len(drawn) < self._config.min_clients:
-            return played  # nobody trains for nothing, and Flower's own strategies would wait for a node for ever
+        played.able = len(drawn)
+        if played.able < self._config.min_clients:  # nobody trains for nothing
+            played.lost = federation.has_lost(played.trained.failures)
+            return played
         messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
         trained = federation.exchange(messages, self._expected)
         played.trained.add(trained)
@@ -149,7 +154,7 @@ class AsyncRounds:
         self._waiting: dict[str, tuple[Sent, float]] = {}
         self._came: deque[Message] = deque()
         self._sent = 0
-        self._wanted, self._last = 0, False
+        self._wanted, self._last, self._asks = 0, False, True
         self._to_evaluate: set[int] = set()
 
     def start(self, arrays: ArrayRecord) -> Played:
@@ -210,8 +215,8 @@ class AsyncRounds:
             played.left_out += federation.welcome(self._strategy.check)
             self._forget_gone()
         members = list(federation.roster)
-        if len(members) < self._config.min_clients and not self._waiting:
-            return played
+        played.able = len(members)
+        self._asks = played.able >= self._config.min_clients  # else what is under way is taken in, and nobody trains
         self._wanted, self._last = len(members), number == self._config.rounds
         if is_due(number, self._config) and not self._last:
             self._to_evaluate = {member.node for member in members}
@@ -267,6 +272,8 @@ class AsyncRounds:
         if member.node in self._to_evaluate and played.trained.replies:
             self._to_evaluate.discard(member.node)
             self._push(strategy.configure_evaluate(number, played.arrays, ConfigRecord(), view))
+            return
+        if not self._asks:
             return
         under_way = sum(sent.is_training for sent, _ in self._waiting.values())
         if self._last and len(played.trained.replies) + under_way >= self._wanted:

@@ -56,8 +56,8 @@ class Skeleton(KnowledgeStrategy):
 
         The paper's server goes here. This one takes the mean over all samples of a class, whoever has them.
         """
-        # ``upload.samples`` is the number of the client's training samples; those it has seen in the round, repeats
-        # included, are its metric "samples-seen". An array for each client is named after it:
+        # ``upload.samples`` is the number of the client's training samples, as it says; ``member.train`` of each member
+        # in ``self.roster`` is what it registered with. An array for each client is named after it:
         # f"logits.{upload.client_id}". A server that trains draws its random numbers from
         # ``generator(self.config.seed, round, "purpose")``.
         counts = np.stack([upload.arrays["counts"] for upload in uploads])  # (K, C)

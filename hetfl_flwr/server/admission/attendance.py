@@ -104,6 +104,7 @@ class Attendance:
         self._timeout = timeout
         self._busy = busy
         self._since: dict[int, str] = {}
+        self._registered: dict[int, str] = {}
         self._queries: dict[str, Query] = {}
 
     def present(self) -> dict[int, Presence]:
@@ -116,12 +117,12 @@ class Attendance:
         }
 
     def gone(self, present: Mapping[int, Presence]) -> set[int]:
-        """Return nodes that have left or restarted since they were asked who they are."""
-        return {node for node, since in self._since.items() if node not in present or present[node].since != since}
+        """Return nodes that have left or restarted since they registered."""
+        return _changed(self._registered, present)
 
     def left(self, present: Mapping[int, Presence]) -> set[int]:
-        """Return the nodes that are `gone`, and expect no answer of them."""
-        left = self.gone(present)
+        """Return nodes that have left or restarted since they were asked who they are, and expect no answer of them."""
+        left = _changed(self._since, present)
         for node in left:
             del self._since[node]
         self._queries = {message: query for message, query in self._queries.items() if query.node not in left}
@@ -173,7 +174,11 @@ class Attendance:
 
     def remember(self, node: int, presence: Presence) -> None:
         """Take note that a node has registered; it is asked again only after a restart."""
-        self._since[node] = presence.since
+        self._since[node] = self._registered[node] = presence.since
+
+    def dismiss(self, node: int) -> None:
+        """Take note that a node is registered no more."""
+        self._registered.pop(node, None)
 
     def forget(self, node: int) -> None:
         """Ask a node again where it is still there."""
@@ -203,3 +208,8 @@ class Attendance:
     def _is_listed(self, presence: Presence) -> bool:
         """Say whether a node may be asked who it is: its key is in ``node-keys``, or there is no such list."""
         return self._keys is None or presence.client_id >= 0
+
+
+def _changed(since: Mapping[int, str], present: Mapping[int, Presence]) -> set[int]:
+    """Return nodes that are not here, or not since when they were."""
+    return {node for node, when in since.items() if node not in present or present[node].since != when}

@@ -33,7 +33,7 @@ MOST_NAMED = 20
 """Nodes that are refused, while others are waited for, and named one by one."""
 
 MOST_UNAVAILABLE = 3
-"""Times that a node which is here may answer that it is not, before it is refused."""
+"""Times in a row that a node which is online may be said not to be, before it is refused."""
 
 MOST_AHEAD = 1_000_000
 """Rounds, or messages of an asynchronous run, that a client's state may be ahead of the server's checkpoint."""
@@ -56,6 +56,8 @@ class Registration:
         The run that this one goes on with.
     own : bool
         Whether all nodes are the user's own and answer at once, as in the local engine and the simulation.
+    enough : callable
+        Says whether a round has as many clients to draw as it needs.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Registration:
         origin: Origin | None,
         *,
         own: bool,
+        enough: Callable[[], bool] = lambda: True,
     ) -> None:
         self.config = config
         self.roster = roster
@@ -74,6 +77,7 @@ class Registration:
         self._keys = keys
         self._origin = origin
         self._own = own
+        self._enough = enough
         self._bound = 0 if own or keys else config.clients
         self._number_of: dict[int, int] = {}
         self._founders: list[Member] = []
@@ -312,17 +316,16 @@ class Registration:
         return self._attendance.gone(self._attendance.present())
 
     def _wait_for_others(self, check: Check | None) -> list[Failure]:
-        """Take in nodes until there are ``min-clients`` of them, or nobody waits any longer.
+        """Take in nodes until a round may draw ``min-clients`` of them, or nobody waits any longer.
 
         Where somebody leaves meanwhile, all that were refused may have another chance: its number is free.
         """
-        wanted, seconds = self.config.min_clients, patience(self.config, fixed=False)
+        seconds = patience(self.config, fixed=False)
         deadline, failures = time.monotonic() + seconds, list[Failure]()
-        if len(self.roster) < wanted:
-            log(
-                WARNING, "%d of min-clients = %d are here: waiting %.0f s for others", len(self.roster), wanted, seconds
-            )
-        while len(self.roster) < wanted and time.monotonic() < deadline and not is_stopped(self._messenger.grid):
+        if not self._enough():
+            here = len(self.roster), self.config.min_clients, seconds
+            log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s for others", *here)
+        while not self._enough() and time.monotonic() < deadline and not is_stopped(self._messenger.grid):
             time.sleep(max(self._messenger.poll, 0.1))
             present = self._attendance.present()
             self._messenger.restarted(self._attendance.left(present))
@@ -358,7 +361,7 @@ class Registration:
             self._forget(node)
             self._unavailable[node] += 1
             if self._unavailable[node] > MOST_UNAVAILABLE:
-                why = f"node {node}: is here, and has answered {MOST_UNAVAILABLE} times that it is not"
+                why = f"node {node}: could not be reached {self._unavailable[node]} times in a row, and is online"
                 return Refusal(Failure(presence.client_id, REGISTRATION, why, node))
             self._attendance.forget(node)
             return None  # where it comes back, it is asked again
@@ -370,6 +373,7 @@ class Registration:
         except FederationError as error:
             return Refusal(Failure(presence.client_id, REGISTRATION, str(error), node), member)
         self._attendance.remember(node, presence)
+        self._unavailable.pop(node, None)
         if self._founders:
             self._number_of[node] = member.client_id
         return None
@@ -441,6 +445,7 @@ class Registration:
         if node in self.roster:
             self._note(self.roster.of(node), "its node has left")
             self.roster.remove(node)
+            self._attendance.dismiss(node)
 
     def _name_versions(self, members: Iterable[Member]) -> None:
         """Name in one line who runs other versions of what bits depend on than the server does."""

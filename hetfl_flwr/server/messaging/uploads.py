@@ -141,6 +141,8 @@ class Uploads:
         if self._path is not None and changes:
             lines = b"".join(self._line(number * (client_id + 1)) for client_id, number in changes)
             try:
+                if not self._path.exists():
+                    replace_file(self._path, b"")
                 with self._path.open("ab") as file:
                     file.write(lines)
                     file.flush()

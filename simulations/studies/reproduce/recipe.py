@@ -46,7 +46,7 @@ class Measure(_Part):
     key : str
         A figure of ``summary.json``, such as ``"acc"``; ``"payload"``: bytes up and down; ``"best:KEY"``: the largest,
         over the evaluated rounds, of the mean over clients of what they report as KEY; ``"last:KEY"``: that mean in the
-        last of them;
+        last of them; ``"trained:KEY"``: the same of those clients that have trained by then;
         ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the mean of what client P, or clients P to Q, reported last;
         ``"numbers_up"`` or ``"numbers_down"``: how many numbers a client sends or is sent in the last round, and with
         ``"before:"`` in front of it before round 1, on average.

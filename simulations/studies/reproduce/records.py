@@ -193,7 +193,7 @@ def reported(record: Round, key: str) -> float | None:
 
 
 def _of_trained(run: Run, name: str) -> float | None:
-    """Return the mean over the clients that have trained by then of what they reported last."""
+    """Return the mean of what clients reported in the last round with any such report, of those that had trained."""
     trained, last = set[str](), None
     for record in run.rounds:
         trained |= {client for client, scores in record.clients.items() if SEEN in scores}
