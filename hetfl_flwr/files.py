@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
@@ -179,11 +180,12 @@ def replace_file(path: Path, content: bytes) -> None:
             if remains != temporary:
                 remains.unlink(missing_ok=True)
         temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the name, too
-        finally:
-            os.close(folder)
+        with suppress(OSError):  # the name, too, where the file system can
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
 

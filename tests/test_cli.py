@@ -246,6 +246,13 @@ def test_nothing_is_written_over_a_run_s_own_files(arguments, hetfl, here):
     assert contents(here) == before
 
 
+def test_a_link_in_a_circle_is_one_line(hetfl, here):
+    (here / "loop").symlink_to(here / "loop")
+    for arguments in (("report", "run", "--out", "loop"), ("run", "fedhe", *SMALL, "--out", "loop")):
+        done = hetfl(*arguments)
+        assert (done.status, done.err.count("\n")) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("sweeps", "said"),
     [([""], "--sweep is empty"), (["rounds=1,2", "rounds=1"], "--sweep 'rounds=1,2 rounds=1': rounds is there twice")],

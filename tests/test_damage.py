@@ -809,6 +809,7 @@ def a_large_hole(path: Path) -> None:
 def test_an_upload_is_on_the_disk_before_it_is_asked_for(tmp_path, monkeypatch):
     """A machine that fails forgets what it has not brought to the disk, and no upload that has left a client."""
     path, on_disk = tmp_path / "uploads.log", []
+    path.touch()
     monkeypatch.setattr("hetfl_flwr.server.messaging.uploads.os.fsync", lambda file: on_disk.append(path.read_bytes()))
     uploads = Uploads(path)
     uploads.asked([0, 2])

@@ -926,3 +926,15 @@ def test_state_of_a_round_that_is_far_from_being_reached_is_nobodys(clock, lates
     assert [failure.reason for failure in federation.notes()] == [
         f"node {member(2).node}: says that its state is of round {2**53}, after round {latest}"
     ]
+
+
+def test_a_client_that_is_still_busy_is_no_client_that_a_round_may_count_on(clock):
+    """It has restarted, and loads its data: where all are wanted, they wait for it and do not train in vain."""
+    answers = {}
+    federation, post, since = running(answers=answers, min_clients=2)
+    since[99], answers[99], unanswered = "one", lambda message: unanswered.append(message), []
+    began = clock.now
+    clock.events[began + 120] = lambda: post._replies.append(Post.register(post, unanswered[0]))
+    federation.welcome()
+    assert 120 <= clock.now - began < 121
+    assert train(federation).failures == []

@@ -225,7 +225,7 @@ def test_the_file_is_flushed_to_disk_before_it_is_renamed(tmp_path, monkeypatch)
     monkeypatch.setattr(stores_module.os, "fsync", lambda file: (done.append("fsync"), fsync(file)))
     monkeypatch.setattr(Path, "replace", lambda path, target: (done.append("rename"), rename(path, target))[1])
     FileStore(tmp_path, 3).write(b"blob")
-    assert done == ["fsync", "rename"]
+    assert done == ["fsync", "rename", "fsync"]
 
 
 def test_a_file_where_the_folder_should_be_is_named(refusal, tmp_path):

@@ -76,7 +76,7 @@ def check_no_run_file(path: Path) -> Path:
     RunFolderError
         It would.
     """
-    for place in dict.fromkeys((path.absolute(), path.resolve())):
+    for place in dict.fromkeys((path.absolute(), Path(os.path.realpath(path)))):
         for folder in place.parents:
             if place.relative_to(folder).parts[0] in RUN_FILES and _is_run_folder(folder):
                 raise RunFolderError(f"{path} belongs to the run in {folder}: give another file or folder")
@@ -85,7 +85,9 @@ def check_no_run_file(path: Path) -> Path:
 
 def _is_run_folder(folder: Path) -> bool:
     """Say whether a folder holds a run, and not just a ``config.toml`` of somebody's own."""
-    return (folder / ROUNDS_FILE).is_file() or any((folder / CHECKPOINTS).glob("round-*"))
+    if (folder / ROUNDS_FILE).is_file() or any((folder / CHECKPOINTS).glob(f"round-*/{SERVER_STATE_FILE}")):
+        return True
+    return (folder / CONFIG_FILE).is_file() and any((folder / name).is_file() for name in RUN_FILES[1:])
 
 
 def _whole(value: Any, check: ValidatorFunctionWrapHandler) -> Any:

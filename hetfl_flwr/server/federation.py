@@ -116,8 +116,10 @@ class Federation:
         return [members[index] for index in sorted(chosen)]
 
     def _has_enough(self) -> bool:
-        """Say whether a round may draw ``min-clients``; it is as many in each."""
-        return len(self.draw(1)) >= self.config.min_clients
+        """Say whether a round may draw ``min-clients``, as many of which have nothing else to do."""
+        busy = self.messenger.busy()
+        free = sum(member.node not in busy for member in self.roster)
+        return min(len(self.draw(1)), free) >= self.config.min_clients
 
     def _trainable(self) -> list[Member]:
         """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the clients."""
@@ -128,7 +130,8 @@ class Federation:
         absent = generator(config.seed, "absent").permutation(clients)[
             : round(config.nonparticipating_fraction * clients)
         ]
-        return [member for member in members if member.client_id not in absent.tolist()]
+        idle = set(absent.tolist())
+        return [member for member in members if member.client_id not in idle]
 
     def view(self, members: Sequence[Member]) -> Grid:
         """Return the Grid as it looks to a strategy that asks it for nodes: just these."""

@@ -176,6 +176,11 @@ class Attendance:
         """Take note that a node has registered; it is asked again only after a restart."""
         self._since[node] = self._registered[node] = presence.since
 
+    def readmit(self, node: int) -> None:
+        """Take note that a node has been registered after all, since when it was asked."""
+        if node in self._since:
+            self._registered[node] = self._since[node]
+
     def dismiss(self, node: int) -> None:
         """Take note that a node is registered no more."""
         self._registered.pop(node, None)

@@ -230,6 +230,7 @@ class Registration:
                 start.refused.pop(member.node, None)
                 if member.node not in self.roster:
                     self._take_in(member, check)
+                    self._attendance.readmit(member.node)
             for member, why in odd:
                 start.refused.pop(member.node, None)
                 self._note(member, f"left out, for most clients agree without it: {why}")

@@ -84,7 +84,7 @@ class Messenger:
         self._missed: Counter[tuple[int, str]] = Counter()
         self._due: dict[str, tuple[float, tuple[int, str]]] = {}
         self._lost: dict[str, float] = {}
-        self._restarted: set[int] = set()
+        self._restarted: dict[int, float] = {}
 
     def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Exchange:
         """Send messages, wait for the replies, and set aside those that cannot be used.
@@ -183,7 +183,8 @@ class Messenger:
         """Send messages; each that asks a client to train is answered by an upload."""
         for message in messages:
             message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
-        self._restarted.difference_update(one.metadata.dst_node_id for one in messages)
+        for message in messages:
+            self._restarted.pop(message.metadata.dst_node_id, None)
         asked = [one.metadata.dst_node_id for one in messages if one.metadata.message_type == MessageType.TRAIN]
         self.uploads.asked(self.roster.of(node).client_id for node in asked)
         self.grid.push_messages(messages)
@@ -203,31 +204,32 @@ class Messenger:
     def leave(self, messages: Mapping[str, int]) -> None:
         """Wait no longer for the answers to messages; their nodes are busy until these are in.
 
-        Where a node has restarted since, it is busy for ``round-timeout`` at most.
+        Where a node has restarted since, it is busy until ``round-timeout`` after that at most.
         """
         self._late |= messages
-        self._give_up_lost(self._restarted)
+        self._give_up_lost(self._restarted.keys())
 
     def forget_gone(self, present: Iterable[int]) -> None:
         """Expect no late reply of nodes that are not there any more."""
         here = set(present)
         self._late = {message: node for message, node in self._late.items() if node in here}
         self._due = {message: due for message, due in self._due.items() if message in self._late}
+        self._restarted = {node: seen for node, seen in self._restarted.items() if node in here}
 
     def restarted(self, nodes: Set[int]) -> None:
         """Wait for late replies of nodes that have restarted no longer than ``round-timeout``.
 
         What they had begun to work on is lost; what still waits for them, they answer.
         """
-        self._restarted |= nodes  # what they were sent may still be waited for
+        self._restarted |= dict.fromkeys(nodes, time.monotonic())  # what they were sent may still be waited for
         self._give_up_lost(nodes)
         for kind in [kind for kind in self._missed if kind[0] in nodes]:
             del self._missed[kind]
 
     def _give_up_lost(self, nodes: Set[int]) -> None:
-        lost = time.monotonic() + self.config.round_timeout
-        for message in [message for message, node in self._late.items() if node in nodes]:
-            self._lost.setdefault(message, lost)
+        for message, node in self._late.items():
+            if node in nodes:
+                self._lost.setdefault(message, self._restarted[node] + self.config.round_timeout)
 
     def busy(self) -> set[int]:
         """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
