@@ -208,7 +208,7 @@ def check_rounds(grid: Schedule, rounds: list[dict[str, Any]]) -> None:
     for entry in rounds[2:]:  # between the first look and round 1 lies an evaluation
         left_out = [failure for failure in entry["failures"] if failure["stage"] in ("train", "client registration")]
         busy = {(failure["node"] - FIRST_NODE) % CLIENTS for failure in left_out if failure["reason"].endswith(BUSY)}
-        assert not busy & grid.free[entry["round"] - 1], "left out as busy, and has nothing to do"
+        assert not busy & grid.free[entry["round"]], "left out as busy, and has nothing to do"
 
 
 @pytest.mark.parametrize(
