@@ -18,6 +18,7 @@ from hetfl_flwr.data import Joined
 from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
+from hetfl_flwr.models import has_batch_norm
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import SEEN
@@ -153,11 +154,7 @@ class FedH2LClient(KnowledgeClient):
         posteriors = torch.from_numpy(download["posteriors"]).to(device)
         local = self._local.get_buffer("gradient")
         passes = sizes.tolist() if self.per_teacher else [len(rows)]
-        if (
-            self.per_teacher
-            and 1 in passes
-            and any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.node.model.modules())
-        ):
+        if self.per_teacher and 1 in passes and has_batch_norm(self.node.model):
             raise ConfigError(
                 f"{self.node}: batch norm needs two public rows at once, and batches of teachers have one: raise "
                 "batch-size or public-fraction, or leave fedh2l.batches at joint"

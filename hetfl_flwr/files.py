@@ -74,9 +74,8 @@ def _declared_size(path: Path) -> int | None:
         size = int.from_bytes(file.read(8), "little")
         try:
             tensors = json.loads(file.read(size)) if size <= LARGEST_HEADER else {}
-            return (
-                8 + size + max(int(one["data_offsets"][1]) for name, one in tensors.items() if name != "__metadata__")
-            )
+            ends = [int(one["data_offsets"][1]) for name, one in tensors.items() if name != "__metadata__"]
+            return 8 + size + max(ends)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
             return None
 

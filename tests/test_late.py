@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from flwr.common.constant import ErrorCode
 from hetfl_flwr.algorithms import build_strategy, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.wire.messages import POOL
+from hetfl_flwr.wire.messages import POOL, SHARE
+from simulations.engine.clients import FIRST_NODE
 
 ALGORITHMS = names()
 NORMED = "simulations.testing.lab:normed"
@@ -213,6 +215,67 @@ def test_an_asynchronous_run_goes_on_too_when_all_nodes_have_restarted(config_fo
     assert len(who) == 12
     assert "" in who
     assert who[-1]
+
+
+class Deployed(Scripted):
+    """A deployment, whose Grid tells since when its nodes are here."""
+
+    engine = "deployment"
+
+    def __init__(self, config: RunConfig, **script: Any) -> None:
+        super().__init__(config, **script)
+        self._since: dict[int, str] = {}
+
+    def get_nodes(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(node_id=one, last_activated_at=self._since.get(one, "")) for one in self.get_node_ids()]
+
+    def restart(self, client_id: int) -> None:
+        """Let a node lose what it had begun to work on; it stays in its place."""
+        self._since[FIRST_NODE + client_id] = f"{self.now:g}"
+
+
+def test_an_asynchronous_run_waits_no_longer_for_what_a_restarted_node_had_begun(config_for, played):
+    """Client 1 loses its second message. The last round waits for all that is under way, and not for that."""
+    config = config_for("fedhe", **{"fedhe.mode": "async", "round-timeout": 500.0})
+    grid = Deployed(config)
+
+    def fate(message: Message) -> Fate:
+        about = grid.client_of(message), message.metadata.message_type
+        if about != (1, MessageType.TRAIN) or len(grid.sent(MessageType.TRAIN, 1)) != 1:
+            return GOOD
+        grid.restart(1)
+        return Fate("restarted", delay=inf)
+
+    grid.fate = fate  # type: ignore[method-assign]
+    rounds = played(grid, config)
+    assert len(rounds) == 5
+    said = [reason for entry in rounds for reason in reasons(entry)]
+    assert (1, "train", "client 1 (mlp): its node has restarted before it answered") in said
+    assert grid.now < 100
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if find(name).strategy.sharing])
+@pytest.mark.parametrize("deployment", [False, True])
+def test_who_restarts_while_public_samples_are_shared_takes_part_in_round_1(name, deployment, config_for, played):
+    """With as many clients as ``min-clients``, too: it is welcomed, and shares, before that round as before all."""
+    config = config_for(name, min_clients=3)
+    grid = (Deployed if deployment else Scripted)(config)
+    done: list[str] = []
+
+    def fate(message: Message) -> Fate:
+        if message.metadata.message_type != SHARE or grid.client_of(message) != 1 or done:
+            return GOOD
+        done.append("left")
+        grid.leave(1)
+        return Fate("no reply", delay=inf)
+
+    def look() -> None:
+        if done == ["left"]:
+            done.append("back")
+            grid.join(1, generation=1)
+
+    grid.fate, grid.look = fate, look  # type: ignore[method-assign]
+    assert trained(played(grid, config)) == ["012"] * 4
 
 
 def test_who_says_that_its_node_is_not_there_has_not_left_for_that(config_for, played, refusal):

@@ -227,6 +227,21 @@ def test_a_quorum_begins_at_once_and_waits_for_nobody_else(clock, keys):
     assert federation.messenger.busy() == {98}
 
 
+@pytest.mark.parametrize(
+    ("keys", "drawn"), [({"fraction": 0.6}, 2), ({"nonparticipating_fraction": 0.4}, "[12]")], ids=["drawn", "idle"]
+)
+def test_a_quorum_of_which_a_round_draws_too_few_waits_for_others(clock, refusal, keys, drawn):
+    """Of five clients three are drawn, as many as are wanted; three are here at first."""
+    post, wanted = post_of(*honest(3)), {"clients": 5, "start_clients": 3, "min_clients": 3, "start_timeout": 60}
+    line = f"min-clients = 3, but there are 3 clients, of whom fraction and nonparticipating-fraction let {drawn} train"
+    assert re.fullmatch(f"{line} in a round", refusal(FederationError, started, post, **wanted, **keys))
+    assert clock.now >= 60
+    post, began = post_of(*honest(3)), clock.now
+    clock.events[began + 20] = lambda: post.members.update({one.node: one for one in honest(5)})
+    assert client_ids(started(post, **wanted, **keys).roster) == [0, 1, 2, 3, 4]
+    assert 20 <= clock.now - began < 22
+
+
 def test_a_quorum_that_is_not_reached_in_time_ends_the_start(clock, refusal):
     post = post_of(
         *honest(3)[:1], member(1, node=7), answers={7: fails("client 1, client registration: no such model")}
@@ -700,6 +715,19 @@ def test_it_is_known_after_a_long_round_which_nodes_have_left_or_restarted_in_it
         assert train(federation).failures == []
 
 
+def test_a_message_that_is_sent_after_a_restart_is_not_lost_with_it(clock):
+    """The node restarts between the look before a round and what it is sent then: it is busy until it has answered."""
+    federation, post, since = running(round_timeout=100)
+    federation.messenger.poll = 1.0
+    federation.welcome()
+    since[99] = "one"
+    post.answers = {99: lambda message: None}
+    assert [failure.node for failure in train(federation).failures] == [99]
+    clock.now += 101
+    federation.welcome()
+    assert 99 in federation.messenger.busy()
+
+
 def test_a_wait_is_for_as_many_as_a_round_draws(clock):
     """Of two clients one is drawn, and two are wanted."""
     federation, post, _ = running(member(2, node=7), min_clients=2)
@@ -807,7 +835,7 @@ def test_a_client_that_restarts_and_is_silent_is_sent_nothing_else_and_stays_a_c
 
 
 def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in_the_next(clock):
-    """Looks for newcomers are some seconds apart; a node that is refused is asked once in a round."""
+    """Looks are some seconds apart but the one before messages are sent; a node that is refused is asked once."""
     federation, post, _ = running(round_timeout=30.0)
     federation.messenger.poll = 1.0
     post.answers[99] = never
@@ -816,7 +844,7 @@ def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in
     post.get_nodes = lambda: looks.append(clock.now) or known()
     clock.events[12.0] = lambda: post.members.update({7: member(2, node=7), 8: member(0, node=8)})
     train(federation)
-    assert all(later - earlier >= 5 for earlier, later in pairwise(looks))
+    assert all(later - earlier >= 5 for earlier, later in pairwise(looks[1:]))
     assert len(looks) > 3
     assert asked(post, 7) == asked(post, 8) == 1
     assert [failure.reason for failure in federation.welcome()] == ["partition-id 0 is claimed by two nodes, 100 and 8"]

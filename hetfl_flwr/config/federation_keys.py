@@ -40,12 +40,22 @@ def simulated_seconds(text: str) -> list[float]:
     return seconds
 
 
+def idle_clients(nonparticipating_fraction: float, clients: int) -> int:
+    """Return how many of so many clients never train."""
+    return round(nonparticipating_fraction * clients)
+
+
+def sampled_clients(fraction: float, clients: int) -> int:
+    """Return how many of so many clients that may train are sampled in a round."""
+    return ceil(Decimal(str(fraction)) * clients)
+
+
 def _min_clients(number: int, info: ValidationInfo) -> int:
     clients = info.data.get("clients") or 0
     if not clients:
         return number
-    fraction, idle = info.data.get("fraction", 1.0), info.data.get("nonparticipating_fraction", 0.0)
-    most = ceil(Decimal(str(fraction)) * (clients - round(idle * clients)))
+    idle = idle_clients(info.data.get("nonparticipating_fraction", 0.0), clients)
+    most = sampled_clients(info.data.get("fraction", 1.0), clients - idle)
     if number > clients:
         raise ConfigError(f"min-clients = {number}: more than clients = {clients}")
     if number > most:
@@ -101,7 +111,7 @@ class FederationKeys(Keys):
             ge=1,
             le=MOST,
             description="Abort the run when a round has fewer valid replies than this. A deployment that has fewer "
-            "clients waits for others between rounds, as long as at its start (start-timeout).",
+            "clients waits for others between rounds, for up to start-timeout.",
         ),
     ] = 1
     round_timeout: Annotated[

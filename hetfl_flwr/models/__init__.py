@@ -15,7 +15,7 @@ from hetfl_flwr.models.registry import (
     drawn_order,
     parse_models,
 )
-from hetfl_flwr.models.split_model import SplitModel, parameter_count, split, trainable_count
+from hetfl_flwr.models.split_model import SplitModel, has_batch_norm, parameter_count, split, trainable_count
 
 __all__ = [
     "ZOO",
@@ -27,6 +27,7 @@ __all__ = [
     "catalogue_rows",
     "check_pretrained",
     "drawn_order",
+    "has_batch_norm",
     "mixed",
     "parameter_count",
     "parse_models",

@@ -67,6 +67,17 @@ def trainable_count(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
+def has_batch_norm(model: nn.Module) -> bool:
+    """Say whether a layer of a model is normed over the batch, which takes two samples at once.
+
+    Examples
+    --------
+    >>> has_batch_norm(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    True
+    """
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+
+
 def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None = None) -> SplitModel:
     """Split a copy of any module whose last layer is a Linear into body and head.
 

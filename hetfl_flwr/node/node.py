@@ -16,7 +16,7 @@ from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError, DamagedError, StateError, plain, private
 from hetfl_flwr.files import replace_file
 from hetfl_flwr.flower import log
-from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, mixed
+from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
 from hetfl_flwr.node.keeper import Surroundings, keeper_of
@@ -274,7 +274,7 @@ def _new_model(around: Surroundings) -> SplitModel:
 
 def _check_trainable(model: nn.Module, name: str, samples: int, client_id: int) -> None:
     """Refuse one training sample where batch norm would have to take its standard deviation."""
-    if samples == 1 and any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
+    if samples == 1 and has_batch_norm(model):
         raise ConfigError(
             f"client {client_id} has one training sample, and batch norm in its model '{name}' needs two: use fewer "
             "clients, a more even partition or a model without batch norm"

@@ -6,8 +6,6 @@ engine.
 """
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
-from math import ceil
 from pathlib import Path
 
 from flwr.app import Message
@@ -15,8 +13,8 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.admission.attendance import Origin
+from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.admission.node_keys import NodeKeys
 from hetfl_flwr.server.admission.registration import Check, Registration
 from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected
@@ -71,9 +69,7 @@ class Federation:
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
         self.messenger = Messenger(grid, config, self.roster, Uploads() if uploads is None else uploads)
-        self.registration = Registration(
-            self.messenger, config, self.roster, keys, origin, own=own, enough=self._has_enough
-        )
+        self.registration = Registration(self.messenger, config, self.roster, keys, origin, own=own)
         self.samples = SampleSharing(self.messenger, self.roster)
 
     @property
@@ -90,8 +86,8 @@ class Federation:
         return self.registration.welcome(check)
 
     def has_lost(self, failures: Iterable[Failure]) -> bool:
-        """Say whether the nodes of some failures have left, or restarted, since they registered."""
-        gone = self.registration.gone()
+        """Say whether the nodes of some failures have left since they registered, or restarted before they answered."""
+        gone = self.registration.gone() | self.messenger.lost()
         return any(failure.node in gone for failure in failures)
 
     def notes(self) -> list[Failure]:
@@ -107,31 +103,8 @@ class Federation:
         return self.messenger.exchange(messages, expected)
 
     def draw(self, round: int) -> list[Member]:
-        """Draw the clients of a round: ``fraction`` of those that may train, rounded up, by the run's own generator."""
-        members = self._trainable()
-        count = ceil(Decimal(str(self.config.fraction)) * len(members))
-        if count == len(members):
-            return members
-        chosen = generator(self.config.seed, round, "draw").choice(len(members), count, replace=False)
-        return [members[index] for index in sorted(chosen)]
-
-    def _has_enough(self) -> bool:
-        """Say whether a round may draw ``min-clients``, as many of which have nothing else to do."""
-        busy = self.messenger.busy()
-        free = sum(member.node not in busy for member in self.roster)
-        return min(len(self.draw(1)), free) >= self.config.min_clients
-
-    def _trainable(self) -> list[Member]:
-        """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the clients."""
-        members, config = list(self.roster), self.config
-        if not config.nonparticipating_fraction:
-            return members
-        clients = config.clients or len(members)
-        absent = generator(config.seed, "absent").permutation(clients)[
-            : round(config.nonparticipating_fraction * clients)
-        ]
-        idle = set(absent.tolist())
-        return [member for member in members if member.client_id not in idle]
+        """Draw the clients of a round; see `draw`."""
+        return draw(self.roster, self.config, round)
 
     def view(self, members: Sequence[Member]) -> Grid:
         """Return the Grid as it looks to a strategy that asks it for nodes: just these."""

@@ -103,9 +103,8 @@ class SyncRounds:
         if federation.stop_requested:
             raise Interrupted
         played = Played(arrays, left_out=federation.notes())
-        if number > 1:
-            played.left_out += federation.welcome(strategy.check)
-            played.trained.add(federation.share(self._sharing))
+        played.left_out += federation.welcome(strategy.check)
+        played.trained.add(federation.share(self._sharing))
         drawn = federation.samples.holding(federation.draw(number), self._sharing)
         played.able = len(drawn)
         if played.able < self._config.min_clients:  # nobody trains for nothing
@@ -211,9 +210,8 @@ class AsyncRounds:
         if federation.stop_requested:
             raise Interrupted
         played = Played(arrays, carry=True, left_out=federation.notes())
-        if number > 1:
-            played.left_out += federation.welcome(self._strategy.check)
-            self._forget_gone()
+        played.left_out += federation.welcome(self._strategy.check)
+        self._forget_gone()
         members = list(federation.roster)
         played.able = len(members)
         self._asks = played.able >= self._config.min_clients  # else what is under way is taken in, and nobody trains
@@ -288,12 +286,15 @@ class AsyncRounds:
             self._waiting[message.metadata.message_id] = sent, time.monotonic() + self._config.round_timeout
 
     def _give_up(self, played: Played) -> None:
-        """Count clients that have not answered in time as failures; they are asked again in the next round."""
-        came = {reply.metadata.reply_to_message_id for reply in self._came}
+        """Count clients that have not answered in time, or have restarted, as failures.
+
+        They are asked again in the next round.
+        """
+        came, messenger = {reply.metadata.reply_to_message_id for reply in self._came}, self._federation.messenger
         for message, (sent, deadline) in list(self._waiting.items()):
-            if message not in came and time.monotonic() > deadline:
+            if message not in came and (time.monotonic() > deadline or messenger.has_restarted(sent)):
                 del self._waiting[message]
-                self._federation.messenger.give_up(sent, played.trained if sent.is_training else played.evaluated)
+                messenger.give_up(sent, played.trained if sent.is_training else played.evaluated)
 
     def _forget_gone(self) -> None:
         self._waiting = {

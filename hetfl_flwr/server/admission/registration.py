@@ -13,6 +13,7 @@ from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence
+from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.admission.node_keys import NodeKeys
 from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start, patience
 from hetfl_flwr.server.messaging.exchange import reason
@@ -56,8 +57,6 @@ class Registration:
         The run that this one goes on with.
     own : bool
         Whether all nodes are the user's own and answer at once, as in the local engine and the simulation.
-    enough : callable
-        Says whether a round has as many clients to draw as it needs.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class Registration:
         origin: Origin | None,
         *,
         own: bool,
-        enough: Callable[[], bool] = lambda: True,
     ) -> None:
         self.config = config
         self.roster = roster
@@ -77,7 +75,6 @@ class Registration:
         self._keys = keys
         self._origin = origin
         self._own = own
-        self._enough = enough
         self._bound = 0 if own or keys else config.clients
         self._number_of: dict[int, int] = {}
         self._founders: list[Member] = []
@@ -88,7 +85,8 @@ class Registration:
         self._next_look = 0.0
         self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout, messenger.busy)
         messenger.engaged = self._attendance.asked
-        messenger.idle = self._look
+        messenger.idle = self._look_for_newcomers
+        messenger.before_push = self._look_for_restarts
 
     def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and register them.
@@ -116,6 +114,7 @@ class Registration:
         start.check_enough()
         if check is not None:
             self._settle(check, start)
+            start.check_enough()
         self._founders = list(self.roster)
         self._number_of = {member.node: member.client_id for member in self._founders}
         self._noted += start.failures
@@ -201,9 +200,9 @@ class Registration:
         try:
             check(self.roster)
         except FederationError as error:
-            agreed = len(self._agreed(check, start)[0])
-            hopeless = not agreed and start.complete  # nobody is outvoted by who comes for a number that is taken
-            return str(error) if agreed < max(start.fewest, 1) and not hopeless else ""
+            agreed = self._agreed(check, start)[0]
+            hopeless = not len(agreed) and start.complete  # nobody is outvoted by who comes for a number that is taken
+            return "" if start.are_enough(agreed) or hopeless else str(error)
         return ""
 
     def _settle(self, check: Check, start: Start) -> None:
@@ -221,7 +220,7 @@ class Registration:
             check(self.roster)
         except FederationError:
             agreed, odd = self._agreed(check, start)
-            if not len(agreed) or len(agreed) < start.fewest:
+            if not len(agreed) or not start.are_enough(agreed):
                 raise
             for member in list(self.roster):
                 if member.node not in agreed:
@@ -328,8 +327,7 @@ class Registration:
             log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s for others", *here)
         while not self._enough() and time.monotonic() < deadline and not is_stopped(self._messenger.grid):
             time.sleep(max(self._messenger.poll, 0.1))
-            present = self._attendance.present()
-            self._messenger.restarted(self._attendance.left(present))
+            present = self._look_for_restarts()
             if self._forget_absent(present):
                 self._attendance.forget_others(self.roster)
             refused = self._registered_all(self._attendance.answered(), present, check)
@@ -339,6 +337,12 @@ class Registration:
             line = f"{more} more nodes were refused while others were waited for"
             failures[MOST_NAMED:] = [Failure(-1, REGISTRATION, line, 0)]
         return failures
+
+    def _enough(self) -> bool:
+        """Say whether a round may draw ``min-clients``, as many of which have nothing else to do."""
+        busy = self._messenger.busy()
+        free = sum(member.node not in busy for member in self.roster)
+        return min(len(draw(self.roster, self.config, 1)), free) >= self.config.min_clients
 
     def _forget_absent(self, present: Mapping[int, Presence]) -> bool:
         """Take nodes off the roster that are not there any more, and say whether there were any."""
@@ -472,13 +476,19 @@ class Registration:
                 "the state-dir that they had"
             )
 
-    def _look(self) -> None:
+    def _look_for_newcomers(self) -> None:
         """In a deployment, ask nodes that have come meanwhile who they are."""
         if not self._own and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + NEWCOMERS
-            present = self._attendance.present()
-            self._messenger.restarted(self._attendance.left(present))
-            self._attendance.ask(present)
+            self._attendance.ask(self._look_for_restarts())
+
+    def _look_for_restarts(self) -> Mapping[int, Presence]:
+        """In a deployment, take note of nodes that have left or restarted; return those that are here."""
+        if self._own:
+            return {}
+        present = self._attendance.present()
+        self._messenger.restarted(self._attendance.left(present))
+        return present
 
 
 def _member(reply: Message | str, node: int, *, own: bool) -> Member:

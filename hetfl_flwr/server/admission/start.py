@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.flower import log
+from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import MOST_CLIENTS, Member, Roster
 
@@ -136,7 +137,7 @@ class Start:
             wanted = self.config.clients or self.announced(pending)
             return not pending and wanted is not None and len(self.roster) + len(self.refused) >= wanted
         here = self._here()
-        if self.config.start_clients and len(here) >= self.fewest:
+        if self.config.start_clients and len(here) >= self.fewest and self._may_draw(self.roster):
             return True
         if self.config.clients:
             return len(here) >= self.config.clients
@@ -182,6 +183,13 @@ class Start:
         if self.fixed and self.refused and (self.config.clients or not len(self.roster)):
             raise FederationError(next(iter(self.refused.values())).failure.reason)
 
+    def are_enough(self, clients: Roster) -> bool:
+        """Say whether the run may begin with these clients, and a round draw ``min-clients`` of them."""
+        return len(clients) >= self.fewest and self._may_draw(clients)
+
+    def _may_draw(self, clients: Roster) -> bool:
+        return len(draw(clients, self.config, 1)) >= self.config.min_clients
+
     def check_enough(self) -> None:
         """Refuse to begin with too few clients.
 
@@ -190,11 +198,17 @@ class Start:
         FederationError
             Names the key that asks for more, and why some were not taken in.
         """
-        if len(self.roster) < self.fewest:
-            reasons = [failure.reason for failure in self.failures]
-            more = [f"{len(reasons) - 3} more were refused"] if len(reasons) > 3 else []
-            said = f"{self._demand()}, but there are {len(self.roster)} clients"
-            raise FederationError("; ".join([said, *reasons[:3], *more]))
+        if self.are_enough(self.roster):
+            return
+        demand, few = self._demand(), ""
+        if len(self.roster) >= self.fewest:
+            drawn = len(draw(self.roster, self.config, 1))
+            demand = f"min-clients = {self.config.min_clients}"
+            few = f", of whom fraction and nonparticipating-fraction let {drawn} train in a round"
+        reasons = [failure.reason for failure in self.failures]
+        more = [f"{len(reasons) - 3} more were refused"] if len(reasons) > 3 else []
+        said = f"{demand}, but there are {len(self.roster)} clients{few}"
+        raise FederationError("; ".join([said, *reasons[:3], *more]))
 
     def _demand(self) -> str:
         """Say which key demands so many clients."""

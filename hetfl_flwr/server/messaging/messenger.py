@@ -69,6 +69,8 @@ class Messenger:
         Returns nodes that are busy with what somebody else has sent them.
     idle : callable
         Is called when there is time, while replies are waited for.
+    before_push : callable
+        Is called before messages are sent.
     """
 
     def __init__(self, grid: Grid, config: RunConfig, roster: Roster, uploads: Uploads) -> None:
@@ -80,6 +82,7 @@ class Messenger:
         self.poll = pull_interval(grid)
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
+        self.before_push: Callable[[], object] = lambda: None
         self._late: dict[str, int] = {}
         self._missed: Counter[tuple[int, str]] = Counter()
         self._due: dict[str, tuple[float, tuple[int, str]]] = {}
@@ -181,9 +184,9 @@ class Messenger:
 
     def push(self, messages: Sequence[Message]) -> None:
         """Send messages; each that asks a client to train is answered by an upload."""
+        self.before_push()
         for message in messages:
             message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
-        for message in messages:
             self._restarted.pop(message.metadata.dst_node_id, None)
         asked = [one.metadata.dst_node_id for one in messages if one.metadata.message_type == MessageType.TRAIN]
         self.uploads.asked(self.roster.of(node).client_id for node in asked)
@@ -196,9 +199,18 @@ class Messenger:
         if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
             self.uploads.refused(member.client_id)
 
+    def has_restarted(self, sent: Sent) -> bool:
+        """Say whether a node has restarted since it was sent a message, which may be lost with what it had begun."""
+        return sent.node in self._restarted
+
     def give_up(self, sent: Sent, result: Exchange) -> None:
-        """Count a message as not answered in time; its node is busy until the late reply is in."""
-        self.judge(f"no reply within {self.config.round_timeout:g} s", sent, result)
+        """Count a message as not answered; its node is busy until the late reply is in.
+
+        Where it has restarted since, it is busy until ``round-timeout`` after that at most.
+        """
+        restarted = "its node has restarted before it answered"
+        late = f"no reply within {self.config.round_timeout:g} s"
+        self.judge(restarted if self.has_restarted(sent) else late, sent, result)
         self.leave({sent.message.metadata.message_id: sent.node})
 
     def leave(self, messages: Mapping[str, int]) -> None:
@@ -230,6 +242,10 @@ class Messenger:
         for message, node in self._late.items():
             if node in nodes:
                 self._lost.setdefault(message, self._restarted[node] + self.config.round_timeout)
+
+    def lost(self) -> set[int]:
+        """Return the nodes that are busy with what they were sent before they restarted, as far as is known."""
+        return {node for message, node in self._late.items() if message in self._lost}
 
     def busy(self) -> set[int]:
         """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
