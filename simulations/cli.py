@@ -214,6 +214,7 @@ def rehearse(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the federation running after the run, until Ctrl-C.")
     ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="With Flower's own SuperNodes, not `hetfl supernode`.")] = False,
 ) -> None:
     """Rehearse a deployment on this machine: TLS, node authentication, and a model and folders for each node.
 
@@ -223,13 +224,28 @@ def rehearse(
 
     chosen = _chosen(None, settings, algorithm=algorithm, rounds=rounds)
     try:
-        with rehearsal(chosen, nodes, out, typer.echo) as (federation, folder):
+        with rehearsal(chosen, nodes, out, typer.echo, plain=plain) as (federation, folder):
             _show(folder)
             if keep:
                 hold(federation, nodes, typer.echo)
     except FederationError as error:
         typer.echo(f"hetfl: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def supernode(
+    arguments: typer.Context,
+    keep: Annotated[str, typer.Option(help="fork: a process for each message. resident: one that stays.")] = "fork",
+    poll: Annotated[float, typer.Option(help="Seconds between two looks for a message.")] = 0.5,
+) -> None:
+    """Run a SuperNode that starts its ClientApps at once: all flags of `flower-supernode`, and two of its own.
+
+    Example: hetfl supernode --insecure --superlink 127.0.0.1:9092 --node-config 'partition-id=0 num-partitions=3'
+    """
+    from simulations.deployment.supernode import Keep, run_supernode
+
+    run_supernode(arguments.args, Keep(keep), poll)
 
 
 @app.command()

@@ -46,6 +46,8 @@ class Flower:
         all is plain text and open to everybody.
     variables : dict
         More environment variables for them.
+    plain : bool
+        Whether nodes are Flower's own, without a warm executor.
     """
 
     home: Path
@@ -53,6 +55,7 @@ class Flower:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     keys: Keys | None = None
     variables: dict[str, str] = field(default_factory=dict)
+    plain: bool = False
 
     def superlink(self, *options: str) -> None:
         """Start the SuperLink and wait until it answers."""
@@ -75,7 +78,8 @@ class Flower:
     def node(self, name: str, *options: str) -> None:
         """Start a SuperNode that is secured by these options alone, and do not wait for it."""
         ports = ["--superlink", self.address, "--port", str(_free_port())]
-        self.start(name, "flower-supernode", *ports, *options)
+        command = ["flower-supernode"] if self.plain else ["hetfl", "supernode", "--poll", "0.1"]
+        self.start(name, *command, *ports, *options)
 
     def register(self, number: int) -> None:
         """Tell the SuperLink of the public key of a node."""

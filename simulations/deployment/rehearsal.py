@@ -35,7 +35,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def rehearsal(
-    settings: Mapping[str, Value], nodes: int, out: Path | None, say: Callable[[str], object]
+    settings: Mapping[str, Value], nodes: int, out: Path | None, say: Callable[[str], object], *, plain: bool = False
 ) -> Iterator[tuple[Flower, Path]]:
     """Start a federation on loopback, run the app in it, and end every process by its id.
 
@@ -52,6 +52,8 @@ def rehearsal(
         A folder that is empty or not there. By default a new one under ``runs/`` in the working directory.
     say : callable
         Takes each line about what happens.
+    plain : bool
+        Whether the nodes are Flower's own, which start a Python for each message.
 
     Yields
     ------
@@ -82,6 +84,7 @@ def rehearsal(
     say(f"folder      {folder}")
     say(f"keys        keys: a private CA, a server certificate, {nodes} node keys")
     with _interruptible(), flower(folder / "flower", keys) as federation:
+        federation.plain = plain
         federation.variables["HF_DATASETS_CACHE"] = str(folder / "cache")
         found = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
         federation.variables["PYTHONPATH"] = os.pathsep.join(found)  # the user's own models and algorithms

@@ -1,0 +1,88 @@
+"""What a warm SuperNode takes from inside of Flower, each with its reason: look here first at a new release.
+
+Where one of these is missing, `simulations.deployment.supernode` runs the node as Flower's own.
+"""
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.supercore.constant import TaskType
+from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
+from flwr.supercore.superexec import run_superexec as superexec
+from flwr.supercore.superexec.executor import ExecutionSpec, Executor, LaunchResult
+from flwr.supercore.tls import validate_and_resolve_root_certificates
+from flwr.supernode import start_client_internal as node_loop
+from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode, flower_supernode
+from flwr.supernode.runtime import run_clientapp as clientapp
+
+__all__ = [
+    "ExecutionSpec",  # a message to be answered: where, with which token, for which app
+    "LaunchResult",  # what Flower's executor loop is told
+    "TaskType",  # a ClientApp's messages are one of them
+    "answer",
+    "flower_supernode",  # the command `flower-supernode`
+    "forget_exit_handlers",
+    "node_arguments",
+    "run_executor",
+    "set_poll",
+]
+
+
+def node_arguments(arguments: list[str]) -> Any:
+    """Read the arguments of ``flower-supernode``; as that command, end with status 2 where they are wrong."""
+    return _parse_args_run_supernode().parse_args(arguments)
+
+
+def set_poll(seconds: float) -> None:
+    """Let a SuperNode of this process sleep no longer between two looks for a message, or for its answer."""
+    # the loop knows the clock by the name `time`: its own is replaced, nobody else's
+    node_loop.time = SimpleNamespace(sleep=lambda usual: time.sleep(min(usual, seconds)))  # type: ignore[assignment]
+
+
+def run_executor(executor: Executor, address: str, secret: bytes, root_certificates: str | None, install: bool) -> None:
+    """Run Flower's own executor loop with another executor, until this process ends."""
+    superexec.get_executor = lambda *_, **__: executor
+    superexec.run_superexec(
+        runtime_api_address=address,
+        insecure=root_certificates is None,
+        root_certificates_path=root_certificates,
+        superexec_auth_secret=secret,
+        runtime_dependency_install=install,
+    )
+
+
+def answer(spec: ExecutionSpec, *, parent: int | None, leave: Callable[..., object] | None = None) -> None:
+    """Answer one message, as the command ``flwr-clientapp``.
+
+    Parameters
+    ----------
+    spec : ExecutionSpec
+        Which message.
+    parent : int, optional
+        A process with which this one is to end.
+    leave : callable, optional
+        Takes the exit status once all is done. By default the process ends.
+    """
+    if leave is not None:
+
+        def done(code: int, **_: object) -> None:
+            trigger_exit_handlers(run_before_force_exit=True)
+            trigger_exit_handlers(run_before_force_exit=False)
+            leave(code)
+
+        clientapp.flwr_exit = done  # type: ignore[assignment]
+    clientapp.run_clientapp(
+        runtime_api_address=spec.runtime_api_address,
+        token=spec.token,
+        insecure=spec.insecure,
+        certificates=validate_and_resolve_root_certificates(spec.root_certificates_path, spec.insecure),
+        parent_pid=parent,
+        runtime_dependency_install=spec.runtime_dependency_install,
+    )
+
+
+def forget_exit_handlers() -> None:
+    """Do nothing of what the process that this one was forked from does at its end."""
+    registered_exit_handlers.clear()

@@ -1,0 +1,152 @@
+"""A SuperNode whose ClientApps start at once: Flower's own node, and beside it an executor that stays warm."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from enum import StrEnum
+from logging import WARNING
+from pathlib import Path
+from typing import NoReturn
+
+from hetfl_flwr.errors import ConfigError
+
+SHORTEST, LONGEST = 0.01, 60.0
+"""Seconds between two looks for a message."""
+
+RESTART = 1.0
+"""Seconds until an executor that has ended is started again."""
+
+
+class Keep(StrEnum):
+    """What of a ClientApp stays between two messages."""
+
+    FORK = "fork"
+    RESIDENT = "resident"
+
+
+def run_supernode(arguments: Sequence[str], keep: Keep, poll: float) -> NoReturn:
+    """Run a SuperNode until it is ended: Flower's own, with a warm executor that ends with it.
+
+    Each message has a process and a token of its own, as with Flower's executor; with `Keep.RESIDENT`, a token. The
+    secret by which the node knows its executor passes through pipes.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Those of ``flower-supernode``. A free port is taken where ``--port`` is not among them.
+    keep : Keep
+        Whether the executor forks a process for each message, or keeps one for all messages of an app.
+    poll : float
+        Seconds between two looks for a message, 0.01 to 60: of the node at the SuperLink, and of the executor at the
+        node.
+
+    Raises
+    ------
+    ConfigError
+        A port that is taken, or a time that is out of range.
+    """
+    if not SHORTEST <= poll <= LONGEST:
+        raise ConfigError(f"--poll = {poll:g}: expected {SHORTEST:g} to {LONGEST:g} seconds")
+    given = list(arguments)
+    if any(one.split("=")[0] in ("-h", "--help", "-V", "--version") for one in given):
+        _run_plain(given)
+    why = _unfit(given)
+    if why:
+        print(f"hetfl: {why}: the node runs as Flower's own", file=sys.stderr, flush=True)
+        _run_plain(given)
+    from hetfl_flwr.flower import log
+    from simulations.deployment import flower_node
+
+    parsed = flower_node.node_arguments(given)
+    port = parsed.port
+    if not any(one.split("=")[0] == "--port" for one in given):
+        port = _free_port(parsed.host)
+        given += ["--port", str(port)]
+    elif not _is_free(parsed.host, port):
+        raise ConfigError(f"port {port} of {parsed.host} is taken: give this node a --port of its own")
+    secret = secrets.token_bytes(32)
+    host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
+    told = {
+        "node": os.getpid(),
+        "address": f"{host}:{port}",
+        "secret": secret.hex(),
+        "root_certificates": parsed.ssl_ca_certfile,
+        "install": parsed.runtime_dependency_install,
+        "keep": keep,
+    }
+    environment = {**os.environ, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(poll)}
+
+    def keep_warm() -> None:
+        while True:
+            process = start_executor(json.dumps(told), environment)
+            status = process.wait()
+            log(WARNING, "the executor has ended (status %d) and is started again", status)
+            time.sleep(RESTART)
+
+    threading.Thread(target=keep_warm, daemon=True, name="executor").start()
+    flower_node.set_poll(poll)
+    read, write = os.pipe()
+    os.write(write, secret)
+    os.close(write)
+    sys.argv = ["flower-supernode", *given, "--isolation", "process", "--superexec-auth-secret-file", f"/dev/fd/{read}"]
+    flower_node.flower_supernode()
+    sys.exit(0)
+
+
+def start_executor(told: str, environment: dict[str, str]) -> "subprocess.Popen[str]":
+    """Start an executor, and tell it through its standard input where its node is."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "simulations.deployment.executor"],
+        stdin=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    if process.stdin is not None:
+        with closing(process.stdin) as pipe:
+            pipe.write(told)
+    return process
+
+
+def _unfit(arguments: Sequence[str]) -> str:
+    """Return why a node with these arguments, here and with this Flower, has no warm executor; nothing where it has."""
+    if not hasattr(os, "fork"):
+        return "a warm executor needs a system that can fork"
+    own = {one.split("=")[0] for one in arguments} & {"--isolation", "--superexec-auth-secret-file"}
+    if own:
+        return f"{' and '.join(sorted(own))} say who runs the ClientApps"
+    try:
+        from simulations.deployment import flower_node  # noqa: F401
+    except (ImportError, AttributeError) as error:
+        return f"this version of Flower has no place for a warm executor ({' '.join(str(error).split())})"
+    return ""
+
+
+def _run_plain(arguments: Sequence[str]) -> NoReturn:
+    beside = Path(sys.executable).with_name("flower-supernode")
+    command = str(beside) if beside.exists() else shutil.which("flower-supernode") or "flower-supernode"
+    os.execv(command, ["flower-supernode", *arguments])
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
+        one.bind((host, 0))
+        return int(one.getsockname()[1])
