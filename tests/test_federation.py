@@ -286,7 +286,7 @@ def test_a_dead_node_s_reason_is_flower_s_own():
 
 def welcomed(federation):
     """Welcome nodes. In a deployment nobody waits for their answers: they take part from the next round on."""
-    return federation.welcome() + (federation.welcome() if federation.grid.engine == "deployment" else [])
+    return federation.welcome(1) + (federation.welcome(1) if federation.grid.engine == "deployment" else [])
 
 
 ENGINES = pytest.mark.parametrize("engine", ["local", "deployment"])
@@ -426,7 +426,7 @@ def test_in_a_simulation_all_are_waited_for_and_who_does_not_answer_or_fit_is_le
     federation = federation_of(member(0), member(1), engine="simulation")
     federation.grid.members |= {7: member(1, node=7), 6: member(2, node=6)}
     federation.grid.answers[6] = never
-    reasons = [failure.reason for failure in federation.welcome()]
+    reasons = [failure.reason for failure in federation.welcome(1)]
     assert reasons == [
         "node 6: no reply within 0.05 s",
         "partition-id 1 is claimed by two nodes, 99 and 7",
@@ -657,8 +657,9 @@ def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_a
     assert takes(never) == (101, [late])
 
 
-def test_a_node_that_has_restarted_is_asked_again_after_round_timeout_at_the_latest(monkeypatch):
-    """What it was at work on is lost and has no answer; what it has missed before does not count any more."""
+@pytest.mark.parametrize("came", [False, True])
+def test_a_node_that_has_said_again_who_it_is_has_lost_what_it_was_sent_before(monkeypatch, came):
+    """It answers one message after the other: the late reply is there by then, or never."""
     federation, clock = federation_of(member(0), member(1), round_timeout=100.0), [0.0]
     monkeypatch.setattr(messenger, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
     pull = federation.grid.pull_messages
@@ -672,10 +673,17 @@ def test_a_node_that_has_restarted_is_asked_again_after_round_timeout_at_the_lat
     assert failure.reason.endswith("no reply within 100 s")
     [failure] = exchange(federation, {}).failures
     assert failure.reason.endswith("still busy with an earlier message")
-    federation.messenger.restarted({one.node for one in federation.roster if one.client_id == 1})
-    assert len(exchange(federation, {}).failures) == 1
-    clock[0] += 100
+    [node] = [one.node for one in federation.roster if one.client_id == 1]
+    if came:
+        [late] = [
+            message for message in federation.grid.pushed if message.metadata.dst_node_id == node and is_train(message)
+        ]
+        federation.grid._replies.append(reply_with()(late))
+    federation.messenger.answers_again(node)
+    assert federation.messenger.busy() == set()
+    assert federation.messenger.have_lost() == (set() if came else {node})
     assert exchange(federation, {}).failures == []
+    assert federation.messenger.have_lost() == set()
 
 
 def test_where_all_have_missed_two_messages_they_are_waited_for():

@@ -364,7 +364,7 @@ def test_the_sizes_of_clients_that_have_left_are_measures_no_more():
     assert round_of(federation, dict.fromkeys(range(5), small)) == []
     for node in (100, 99, 98):
         del federation.grid.members[node]
-    federation.welcome()
+    federation.welcome(1)
     assert round_of(federation, {3: large, 4: large}) == []
     assert set(federation.messenger.guards.uploads.newest) == set(federation.messenger.guards.claims.newest) == {3, 4}
 

@@ -16,6 +16,7 @@ from flwr.common.constant import ErrorCode
 from hetfl_flwr.algorithms import build_strategy, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
+from hetfl_flwr.server.messaging.messenger import BUSY
 from hetfl_flwr.wire.messages import POOL, SHARE
 from simulations.engine.clients import FIRST_NODE
 
@@ -230,7 +231,7 @@ class Deployed(Scripted):
         return [SimpleNamespace(node_id=one, last_activated_at=self._since.get(one, "")) for one in self.get_node_ids()]
 
     def restart(self, client_id: int) -> None:
-        """Let a node lose what it had begun to work on; it stays in its place."""
+        """Let a node's connection begin anew; what it had begun to work on is lost where its fate says so."""
         self._since[FIRST_NODE + client_id] = f"{self.now:g}"
 
 
@@ -250,8 +251,52 @@ def test_an_asynchronous_run_waits_no_longer_for_what_a_restarted_node_had_begun
     rounds = played(grid, config)
     assert len(rounds) == 5
     said = [reason for entry in rounds for reason in reasons(entry)]
-    assert (1, "train", "client 1 (mlp): its node has restarted before it answered") in said
+    assert (1, "train", "client 1 (mlp): its node has left or restarted before it answered") in said
     assert grid.now < 100
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_node_whose_connection_was_away_for_a_moment_loses_nothing(mode, config_for, played):
+    """It looks as if it had restarted, and is asked who it is; that it answers when it has uploaded what it has learnt.
+
+    Until then it is sent nothing else: it may be another than before.
+    """
+    config = config_for("fedhe", **{"fedhe.mode": mode, "round-timeout": 500.0})
+    grid = Deployed(config)
+
+    def fate(message: Message) -> Fate:
+        if message.metadata.message_type != MessageType.TRAIN:
+            return GOOD
+        if grid.client_of(message) == 1 and len(grid.sent(MessageType.TRAIN, 1)) == 1:
+            grid.restart(1)
+        return Fate(delay=50)
+
+    grid.fate = fate  # type: ignore[method-assign]
+    rounds = played(grid, config)
+    assert {reason.partition(": ")[2] for entry in rounds for _, _, reason in reasons(entry)} <= {BUSY}
+    assert trained(rounds)[:2] == ["012"] * 2
+    assert sum(map(len, trained(rounds))) >= 11
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_after_a_power_cut_the_run_goes_on_as_soon_as_the_nodes_are_back(mode, config_for, played):
+    """All restart in their places while they train; the run waits for nothing that is lost, however long it may."""
+    config = config_for("fedhe", min_clients=3, **{"fedhe.mode": mode, "round-timeout": 3600.0})
+    grid, cut = Deployed(config), {"at": inf}
+
+    def fate(message: Message) -> Fate:
+        if message.metadata.message_type != MessageType.TRAIN or cut["at"] < grid.now:
+            return GOOD
+        if len(grid.sent(MessageType.TRAIN, grid.client_of(message))) == 2:
+            cut["at"] = grid.now
+            for client_id in range(3):
+                grid.restart(client_id)
+        return Fate("restarted", delay=inf) if cut["at"] <= grid.now else GOOD
+
+    grid.fate = fate  # type: ignore[method-assign]
+    rounds = played(grid, config)
+    assert len(rounds) == 5
+    assert grid.now < 200
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if find(name).strategy.sharing])

@@ -135,7 +135,7 @@ def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_conf
     federation.share(Sharing())
     assert list(federation.roster.public_samples) == [0, 1]
     grid.joined = True
-    assert federation.welcome() == []
+    assert federation.welcome(1) == []
     assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 1]
     late = federation.share(Sharing())
     down = {client_id: traffic.bytes_down for client_id, traffic in late.traffic.items()}

@@ -242,6 +242,16 @@ def test_a_quorum_of_which_a_round_draws_too_few_waits_for_others(clock, refusal
     assert 20 <= clock.now - began < 22
 
 
+def test_a_stranger_is_none_of_those_that_a_round_draws(clock):
+    """It says that there are eight clients and it is the last; the others, that there are five."""
+    said = {one.node: one for one in honest(5)}
+    post = post_of(*list(said.values())[:3], member(7, node=7, clients=8))
+    clock.events[20.0] = lambda: post.members.update(said)
+    federation = started(post, start_clients=3, min_clients=3, start_timeout=60, fraction=0.6)
+    assert client_ids(federation.roster) == [0, 1, 2, 3, 4]
+    assert 20 <= clock.now < 22
+
+
 def test_a_quorum_that_is_not_reached_in_time_ends_the_start(clock, refusal):
     post = post_of(
         *honest(3)[:1], member(1, node=7), answers={7: fails("client 1, client registration: no such model")}
@@ -339,6 +349,22 @@ def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
     federation = started(post, clients=3, start_clients=2 if cause == "it was restarted" else 0, start_timeout=30)
     assert [one.node for one in federation.roster] == [100, 999]
     assert federation.notes() == []
+
+
+def test_a_node_that_does_not_fit_is_compared_anew_when_it_is_mended(clock):
+    """In its place: under the same node id."""
+    post, since = post_of(*honest(2), member(2, classes=3)), {}
+    post.get_nodes = lambda: [
+        SimpleNamespace(node_id=node, last_activated_at=since.get(node, "noon")) for node in post.members
+    ]
+
+    def mended():
+        post.members[98], since[98] = member(2), "one"
+
+    clock.events[20.0] = mended
+    federation = started(post, same_classes, clients=3, min_clients=3, start_timeout=500)
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert 20 <= clock.now < 22
 
 
 def test_a_node_that_could_not_be_reached_for_a_moment_is_asked_again(clock):
@@ -518,10 +544,11 @@ def keyed(tmp_path, public):
     return build
 
 
-def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock, keyed):
+@pytest.mark.parametrize("keys", [{}, {"clients": 3}], ids=["list", "list and number"])
+def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock, keyed, keys):
     """Client 2's node claims client 1's number before client 1 is asked, and a stranger claims client 2's."""
     post, path = keyed(member(1, node=1), member(0, node=5), member(1, node=6), member(2, node=7), keys=[2, 0, 1, 3])
-    federation = started(post, node_keys=path)
+    federation = started(post, node_keys=path, **keys)
     assert [(one.client_id, one.node) for one in federation.roster] == [(0, 5), (1, 6)]
     assert clock.now == 0  # client 2 is known to be the one that lies: nobody waits for it
     liar, stranger = federation.notes()
@@ -574,7 +601,7 @@ def test_who_joins_late_is_held_against_the_list_too(clock, keyed, key):
     late = post.members.pop(7)
     federation = started(post, node_keys=path, clients=2)
     post.members[7] = late
-    [failure] = federation.welcome() or federation.welcome()
+    [failure] = federation.welcome(1) or federation.welcome(1)
     assert "node-keys" in failure.reason
     assert client_ids(federation.roster) == [0, 1]
 
@@ -678,7 +705,7 @@ def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(cl
     federation, post, _ = running(member(2, node=7), answers={7: unanswered.append})
     failures = []
     for _ in range(8):
-        failures += federation.welcome()
+        failures += federation.welcome(1)
         assert client_ids(federation.roster) == [0, 1]
         assert train(federation).failures == []
         clock.now += 20
@@ -688,7 +715,7 @@ def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(cl
     assert failure == Failure(-1, "client registration", "node 7: no answer to the client registration within 60 s", 7)
     assert sum("no answer to the client registration within 60 s from node 7:" in line for line in caplog.messages) == 1
     post._replies.append(Post.register(post, unanswered[0]))
-    assert federation.welcome() == []
+    assert federation.welcome(1) == []
     assert client_ids(federation.roster) == [0, 1, 2]
 
 
@@ -705,49 +732,63 @@ def test_it_is_known_after_a_long_round_which_nodes_have_left_or_restarted_in_it
     assert [failure.node for failure in result.failures] == [99]
     assert federation.has_lost(result.failures) is (what != "is silent")
     post.answers = {}
-    if what == "restarts":  # what it had begun is lost: it is not waited for longer than a round
-        federation.welcome()
-        assert [failure.reason for failure in train(federation).failures] == [
-            "client 1 (mlp): still busy with an earlier message"
-        ]
-        clock.now += 101
-        federation.welcome()
+    if what == "restarts":  # it has said who it is: what it had begun is lost, and not waited for
+        assert clock.now < when + 15
+        federation.welcome(1)
         assert train(federation).failures == []
-
-
-def test_a_message_that_is_sent_after_a_restart_is_not_lost_with_it(clock):
-    """The node restarts between the look before a round and what it is sent then: it is busy until it has answered."""
-    federation, post, since = running(round_timeout=100)
-    federation.messenger.poll = 1.0
-    federation.welcome()
-    since[99] = "one"
-    post.answers = {99: lambda message: None}
-    assert [failure.node for failure in train(federation).failures] == [99]
-    clock.now += 101
-    federation.welcome()
-    assert 99 in federation.messenger.busy()
 
 
 def test_a_wait_is_for_as_many_as_a_round_draws(clock):
     """Of two clients one is drawn, and two are wanted."""
     federation, post, _ = running(member(2, node=7), min_clients=2)
     federation.registration.config = federation.config = federation.config.with_values({"clients": 0, "fraction": 0.6})
-    federation.welcome()
-    federation.welcome()
+    federation.welcome(1)
+    federation.welcome(1)
     assert len(federation.draw(2)) == 2
     third = post.members.pop(7)
     del post.members[99]
     clock.events[clock.now + 30] = lambda: post.members.update({7: third})
     began = clock.now
-    federation.welcome()
+    federation.welcome(1)
     assert 30 <= clock.now - began < 31
+
+
+@pytest.mark.parametrize("keys", [{"fraction": 0.5}, {"nonparticipating_fraction": 0.5}], ids=["drawn", "idle"])
+def test_a_wait_is_for_those_who_are_drawn(clock, keys):
+    """They are busy; that another one is not helps nobody."""
+    post = post_of(*honest(2))
+    federation = started(post, clients=2, round_timeout=10.0, start_timeout=60.0, **keys)
+    federation.messenger.poll = 1.0
+    [drawn] = federation.draw(1)
+    pull, done = post.pull_messages, []
+    post.pull_messages = lambda wanted: pull(wanted) if done else []
+    train(federation)
+    began = clock.now
+    clock.events[began + 30] = lambda: done.append(True)
+    federation.welcome(1)
+    assert federation.draw(1) == [drawn]
+    assert 29 <= clock.now - began < 32
+
+
+def test_who_never_trains_is_the_same_whoever_is_here(clock):
+    """Of five clients by number, two never train; where all are here, the same as where three are."""
+    post = post_of(*honest(5))
+    late = {node: post.members.pop(node) for node in list(post.members)[3:]}
+    federation = started(post, start_clients=3, nonparticipating_fraction=0.4)
+    before = set(client_ids(federation.draw(1)))
+    post.members |= late
+    federation.welcome(1)
+    federation.welcome(2)
+    assert len(federation.roster) == 5
+    assert len(federation.draw(3)) == 3
+    assert before == set(client_ids(federation.draw(3))) & {0, 1, 2}
 
 
 def test_where_all_clients_are_away_between_two_rounds_they_are_waited_for(clock, caplog):
     federation, post, _ = running()
     away, post.members = post.members, {}
     clock.events[50.0] = lambda: post.members.update(away)
-    noticed = federation.welcome()
+    noticed = federation.welcome(1)
     assert [failure.reason.removeprefix("client ") for failure in noticed] == [
         f"{number} (mlp): its node has left" for number in (0, 1)
     ]
@@ -759,8 +800,8 @@ def test_where_all_clients_are_away_between_two_rounds_they_are_waited_for(clock
 def test_who_leaves_while_others_are_waited_for_is_not_counted_and_its_number_is_free(clock):
     """Client 1 leaves during the wait, and comes back as another node, which was refused while the old one was here."""
     federation, post, _ = running(member(2, node=7))
-    federation.welcome()
-    federation.welcome()
+    federation.welcome(1)
+    federation.welcome(1)
     federation.registration.config = federation.config = federation.config.with_values({"min-clients": 3})
     assert client_ids(federation.roster) == [0, 1, 2]
     began = clock.now
@@ -768,7 +809,7 @@ def test_who_leaves_while_others_are_waited_for_is_not_counted_and_its_number_is
     clock.events[began + 5] = lambda: post.members.update({8: member(1, node=8)})
     clock.events[began + 10] = lambda: post.members.pop(99)
     clock.events[began + 60] = lambda: post.members.update({7: third})
-    federation.welcome()
+    federation.welcome(1)
     assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 8), (2, 7)]
     assert 60 <= clock.now - began < 61
 
@@ -779,7 +820,7 @@ def test_strangers_that_come_while_others_are_waited_for_are_named_up_to_a_numbe
     for number in range(50):
         stranger = member(40, node=1000 + number)
         clock.events[clock.now + 1 + number] = lambda stranger=stranger: post.members.update({stranger.node: stranger})
-    lines = [failure.reason for failure in federation.welcome()]
+    lines = [failure.reason for failure in federation.welcome(1)]
     assert len(lines) == 1 + registration.MOST_NAMED + 1
     assert sum("says that it is client 40, but there are 3 clients" in line for line in lines) == 20
     assert "30 more nodes were refused while others were waited for" in lines
@@ -800,22 +841,22 @@ def test_a_node_that_says_that_it_is_not_there_is_asked_a_few_times_and_named(cl
 def test_clients_that_stay_away_are_waited_for_as_long_as_at_the_start(clock):
     federation, post, _ = running(start_timeout=70)
     post.members = {}
-    federation.welcome()
+    federation.welcome(1)
     assert list(federation.roster) == []
     assert 70 <= clock.now < 71
 
 
 def test_a_newcomer_that_leaves_is_forgotten_and_asked_anew_where_it_returns(clock):
     federation, post, since = running(member(2, node=7), answers={7: lambda message: None})
-    federation.welcome()
+    federation.welcome(1)
     late = post.members.pop(7)
-    assert federation.welcome() == []
+    assert federation.welcome(1) == []
     assert federation.messenger.busy() == set()
     post.members[7], since[7] = late, "one"
-    federation.welcome()
+    federation.welcome(1)
     assert asked(post, 7) == 2
     since[7] = "two"  # a restart that nobody has seen it leave for
-    federation.welcome()
+    federation.welcome(1)
     assert asked(post, 7) == 3
 
 
@@ -824,12 +865,12 @@ def test_a_client_that_restarts_and_is_silent_is_sent_nothing_else_and_stays_a_c
     answers = {}
     federation, post, since = running(answers=answers)
     since[99], answers[99] = "one", unanswered.append
-    assert federation.welcome() == []
+    assert federation.welcome(1) == []
     result = train(federation)
     assert [failure.reason for failure in result.failures] == ["client 1 (mlp): still busy with an earlier message"]
     assert clock.now == 0
     post._replies.append(Post.register(post, unanswered[0]))
-    assert federation.welcome() == []
+    assert federation.welcome(1) == []
     assert train(federation).failures == []
     assert asked(post, 99) == 3  # at the start, at its restart, to train
 
@@ -847,7 +888,9 @@ def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in
     assert all(later - earlier >= 5 for earlier, later in pairwise(looks[1:]))
     assert len(looks) > 3
     assert asked(post, 7) == asked(post, 8) == 1
-    assert [failure.reason for failure in federation.welcome()] == ["partition-id 0 is claimed by two nodes, 100 and 8"]
+    assert [failure.reason for failure in federation.welcome(1)] == [
+        "partition-id 0 is claimed by two nodes, 100 and 8"
+    ]
     assert client_ids(federation.roster) == [0, 1, 2]
     assert asked(post, 8) == 2
 
@@ -871,7 +914,7 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
     ]
     caplog.clear()
     federation.grid.members[7] = member(3, node=7, **here | {"torch": "2"})
-    assert federation.welcome() == federation.welcome() == []
+    assert federation.welcome(1) == federation.welcome(1) == []
     [line] = caplog.messages
     assert line.endswith("; client 3 (mlp) has torch 2")
 
@@ -889,8 +932,8 @@ def test_numbers_that_no_client_has_are_refused_by_name_at_the_start_and_later(c
     assert client_ids(federation.roster) == list(range(clients))
     assert [failure.node for failure in federation.notes()] == [one.node for one in wrong]
     federation.grid.members = {one.node: one for one in honest(clients)} | {7: member(clients, node=7, clients=500)}
-    federation.welcome()
-    [failure] = federation.welcome()
+    federation.welcome(1)
+    [failure] = federation.welcome(1)
     assert failure.reason == (
         f"node 7: says that it is client {clients}, but there are {clients} clients, with numbers from 0: see "
         "partition-id and clients"
@@ -904,14 +947,14 @@ def test_who_joins_must_fit_those_with_whom_the_run_began_also_when_none_of_them
     post = post_of(*honest(clients))
     federation = started(post, same_classes, clients=clients)
     began, post.members = post.members, {7: member(0, node=7, classes=3)}
-    federation.welcome(same_classes)
-    assert [failure.reason for failure in federation.welcome(same_classes)] == [
+    federation.welcome(1, same_classes)
+    assert [failure.reason for failure in federation.welcome(1, same_classes)] == [
         "the clients must have the same number of classes: client 0 (mlp) has 2, client 0 (mlp) has 3"
     ]
     assert client_ids(federation.roster) == []
     post.members = began
-    federation.welcome(same_classes)
-    assert federation.welcome(same_classes) == []
+    federation.welcome(1, same_classes)
+    assert federation.welcome(1, same_classes) == []
     assert client_ids(federation.roster) == list(range(clients))
 
 
@@ -920,14 +963,14 @@ def test_a_node_is_one_client_for_a_whole_run(clock):
     post = post_of(*honest(2))
     federation = started(post, clients=3, start_clients=2)
     del post.members[99]
-    assert [failure.client_id for failure in federation.welcome()] == [1]
+    assert [failure.client_id for failure in federation.welcome(1)] == [1]
     post.members[99] = member(2, node=99)
-    federation.welcome()
-    [failure] = federation.welcome()
+    federation.welcome(1)
+    [failure] = federation.welcome(1)
     assert failure.reason == "node 99: says that it is client 2, but in this run it has been client 1"
     post.members[99], post.members[7] = member(1, node=99), member(2, node=7)
-    assert [failure.node for failure in federation.welcome()] == [99]
-    assert federation.welcome() == []
+    assert [failure.node for failure in federation.welcome(1)] == [99]
+    assert federation.welcome(1) == []
     assert client_ids(federation.roster) == [0, 1, 2]
 
 
@@ -963,6 +1006,6 @@ def test_a_client_that_is_still_busy_is_no_client_that_a_round_may_count_on(cloc
     since[99], answers[99], unanswered = "one", lambda message: unanswered.append(message), []
     began = clock.now
     clock.events[began + 120] = lambda: post._replies.append(Post.register(post, unanswered[0]))
-    federation.welcome()
+    federation.welcome(1)
     assert 120 <= clock.now - began < 121
     assert train(federation).failures == []

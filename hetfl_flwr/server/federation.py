@@ -81,13 +81,13 @@ class Federation:
         """Wait for the nodes and register them; see `Registration.assemble`."""
         self.registration.assemble(check)
 
-    def welcome(self, check: Check | None = None) -> list[Failure]:
+    def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
         """Take in nodes that have come, and forget those that have left; see `Registration.welcome`."""
-        return self.registration.welcome(check)
+        return self.registration.welcome(round, check)
 
     def has_lost(self, failures: Iterable[Failure]) -> bool:
-        """Say whether the nodes of some failures have left since they registered, or restarted before they answered."""
-        gone = self.registration.gone() | self.messenger.lost()
+        """Say whether the nodes of some failures have left, or restarted, since they were sent their last messages."""
+        gone = self.registration.gone() | self.messenger.have_lost()
         return any(failure.node in gone for failure in failures)
 
     def notes(self) -> list[Failure]:
@@ -104,7 +104,7 @@ class Federation:
 
     def draw(self, round: int) -> list[Member]:
         """Draw the clients of a round; see `draw`."""
-        return draw(self.roster, self.config, round)
+        return draw(self.roster, self.config, self.registration.clients, round)
 
     def view(self, members: Sequence[Member]) -> Grid:
         """Return the Grid as it looks to a strategy that asks it for nodes: just these."""

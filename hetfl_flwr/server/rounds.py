@@ -103,11 +103,13 @@ class SyncRounds:
         if federation.stop_requested:
             raise Interrupted
         played = Played(arrays, left_out=federation.notes())
-        played.left_out += federation.welcome(strategy.check)
+        played.left_out += federation.welcome(number, strategy.check)
         played.trained.add(federation.share(self._sharing))
         drawn = federation.samples.holding(federation.draw(number), self._sharing)
-        played.able = len(drawn)
+        refused = Exchange()
+        played.able = len(federation.messenger.refuse_busy(drawn, refused))
         if played.able < self._config.min_clients:  # nobody trains for nothing
+            played.trained.add(refused)
             played.lost = federation.has_lost(played.trained.failures)
             return played
         messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
@@ -201,6 +203,8 @@ class AsyncRounds:
             message: (Sent(messages[f"message.{message}"], Traffic(**traffic)), deadline)
             for message, traffic in numbers["waiting"].items()
         }
+        expected = self._waiting.keys() - set(numbers["came"])
+        federation.messenger.expect({message: self._waiting[message][0].node for message in expected})
         self._came.extend(replies[message] for message in numbers["came"])
         federation.grid.take_up(Held(numbers["engine"], replies))
 
@@ -210,18 +214,18 @@ class AsyncRounds:
         if federation.stop_requested:
             raise Interrupted
         played = Played(arrays, carry=True, left_out=federation.notes())
-        played.left_out += federation.welcome(self._strategy.check)
+        played.left_out += federation.welcome(number, self._strategy.check)
         self._forget_gone()
         members = list(federation.roster)
-        played.able = len(members)
+        waiting = {sent.node for sent, _ in self._waiting.values()}
+        free = federation.messenger.refuse_busy((one for one in members if one.node not in waiting), played.trained)
+        played.able = len(free) + len(waiting)
         self._asks = played.able >= self._config.min_clients  # else what is under way is taken in, and nobody trains
         self._wanted, self._last = len(members), number == self._config.rounds
         if is_due(number, self._config) and not self._last:
             self._to_evaluate = {member.node for member in members}
-        busy = federation.messenger.busy() | {sent.node for sent, _ in self._waiting.values()}
-        for member in members:
-            if member.node not in busy:
-                self._ask(member, number, played)
+        for member in free:
+            self._ask(member, number, played)
         while self._waiting and (self._last or len(played.trained.replies) < self._wanted):
             self._take(number, played)
         if len(played.trained.replies) < self._config.min_clients:
@@ -235,7 +239,7 @@ class AsyncRounds:
         if self._came:
             self._use(self._came.popleft(), number, played)
             return
-        self._came.extend(self._federation.grid.pull_messages(self._waiting.keys()))
+        self._came.extend(self._federation.messenger.pull(self._waiting))
         self._give_up(played)
         if not self._came:
             self._federation.messenger.pause()
@@ -251,7 +255,8 @@ class AsyncRounds:
             return  # asked again in the next round, lest one that fails at once uses the rounds up
         if sent.is_training:
             played.arrays = aggregate(self._strategy, number, replies, played.arrays)
-        self._ask(federation.roster.of(sent.node), number, played)
+        if sent.node not in federation.messenger.busy():
+            self._ask(federation.roster.of(sent.node), number, played)
 
     def _judged(self, reply: Message, sent: Sent, played: Played) -> list[Reply]:
         """Return the reply, as it may be used, or nothing."""
@@ -292,16 +297,15 @@ class AsyncRounds:
         """
         came, messenger = {reply.metadata.reply_to_message_id for reply in self._came}, self._federation.messenger
         for message, (sent, deadline) in list(self._waiting.items()):
-            if message not in came and (time.monotonic() > deadline or messenger.has_restarted(sent)):
+            if message not in came and (time.monotonic() > deadline or not messenger.is_under_way(message)):
                 del self._waiting[message]
                 messenger.give_up(sent, played.trained if sent.is_training else played.evaluated)
 
     def _forget_gone(self) -> None:
-        self._waiting = {
-            message: (sent, deadline)
-            for message, (sent, deadline) in self._waiting.items()
-            if sent.node in self._federation.roster
-        }
+        gone = [message for message, (sent, _) in self._waiting.items() if sent.node not in self._federation.roster]
+        self._federation.messenger.leave(gone)
+        for message in gone:
+            del self._waiting[message]
 
 
 def _packed_reply(reply: Message, sent: Sent) -> bytes:

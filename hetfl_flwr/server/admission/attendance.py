@@ -1,7 +1,7 @@
 """Which nodes are here, and which of them have been asked who they are."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING
 from math import inf
@@ -91,18 +91,13 @@ class Attendance:
         The run that this one goes on with.
     timeout : float
         Seconds that a question lives, at least.
-    busy : callable
-        Returns the nodes that have not answered what they were sent before.
     """
 
-    def __init__(
-        self, grid: Grid, keys: NodeKeys | None, origin: Origin | None, timeout: float, busy: Callable[[], set[int]]
-    ) -> None:
+    def __init__(self, grid: Grid, keys: NodeKeys | None, origin: Origin | None, timeout: float) -> None:
         self._grid = grid
         self._keys = keys
         self._origin = origin
         self._timeout = timeout
-        self._busy = busy
         self._since: dict[int, str] = {}
         self._registered: dict[int, str] = {}
         self._queries: dict[str, Query] = {}
@@ -130,8 +125,7 @@ class Attendance:
 
     def ask(self, present: Mapping[int, Presence]) -> list[Refusal]:
         """Ask nodes that are new, or have restarted since they were asked, who they are; return those not listed."""
-        busy = self._busy()
-        new = [node for node in sorted(present) if node not in self._since and node not in busy]
+        new = [node for node in sorted(present) if node not in self._since]
         self._since |= {node: present[node].since for node in new}
         messages = [self.query(node) for node in new if self._is_listed(present[node])]
         if messages:

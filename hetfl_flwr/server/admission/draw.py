@@ -8,7 +8,7 @@ from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Member
 
 
-def draw(members: Iterable[Member], config: RunConfig, round: int) -> list[Member]:
+def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int) -> list[Member]:
     """Draw the clients of a round: ``fraction`` of those that may train, rounded up, by the run's own generator.
 
     Parameters
@@ -17,10 +17,12 @@ def draw(members: Iterable[Member], config: RunConfig, round: int) -> list[Membe
         All clients that are here.
     config : RunConfig
         The run.
+    clients : int
+        How many clients the federation has, whether they are here or not: the same in all rounds.
     round : int
         The round, from 1.
     """
-    trainable = _trainable(list(members), config)
+    trainable = _trainable(list(members), config, clients)
     count = sampled_clients(config.fraction, len(trainable))
     if count == len(trainable):
         return trainable
@@ -28,11 +30,10 @@ def draw(members: Iterable[Member], config: RunConfig, round: int) -> list[Membe
     return [trainable[index] for index in sorted(chosen)]
 
 
-def _trainable(members: list[Member], config: RunConfig) -> list[Member]:
+def _trainable(members: list[Member], config: RunConfig, clients: int) -> list[Member]:
     """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the clients."""
     if not config.nonparticipating_fraction:
         return members
-    clients = config.clients or len(members)
     absent = generator(config.seed, "absent").permutation(clients)
     idle = set(absent[: idle_clients(config.nonparticipating_fraction, clients)].tolist())
     return [member for member in members if member.client_id not in idle]

@@ -80,13 +80,14 @@ class Registration:
         self._founders: list[Member] = []
         self._compared: set[int] = set()
         self._unavailable = Counter[int]()
+        self.clients = 0
         self._too_few = ""
         self._noted: list[Failure] = []
         self._next_look = 0.0
-        self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout, messenger.busy)
+        self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout)
+        self._answers: dict[int, Message] = {}
         messenger.engaged = self._attendance.asked
-        messenger.idle = self._look_for_newcomers
-        messenger.before_push = self._look_for_restarts
+        messenger.idle = self._look
 
     def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and register them.
@@ -116,6 +117,7 @@ class Registration:
             self._settle(check, start)
             start.check_enough()
         self._founders = list(self.roster)
+        self.clients = self.config.clients or start.bound or len(self.roster)
         self._number_of = {member.node: member.client_id for member in self._founders}
         self._noted += start.failures
         for member, announced in start.disagreeing():
@@ -154,6 +156,7 @@ class Registration:
         """Forget who has left or restarted. Their numbers are free: all that were refused may have another chance."""
         left = self._attendance.left(present)
         if any(node in self.roster for node in left):
+            self._compared = set()
             for node in left:
                 self.roster.remove(node)
             left |= start.refused.keys()
@@ -264,24 +267,28 @@ class Registration:
         nodes = {member.client_id: member.node for member in self.roster}
         self._noted += [Failure(client_id, "resume", loss, nodes.get(client_id, 0)) for client_id, loss in losses]
 
-    def welcome(self, check: Check | None = None) -> list[Failure]:
+    def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
         """Forget nodes that left, ask new and restarted ones who they are, and return what was noticed.
 
-        In a deployment with fewer clients than ``min-clients``, wait for others to come, or come back, as at the start.
+        In a deployment in which a round can ask fewer clients than ``min-clients``, wait for others to come, or come
+        back, as at the start.
 
         Parameters
         ----------
+        round : int
+            The round before which this is.
         check : callable, optional
             Raises FederationError for a roster that the algorithm cannot work with; a node that makes it so is not
             taken in.
         """
         present = self._attendance.present()
-        self._messenger.forget_gone(present)
+        if self._own:
+            self._messenger.forget_gone(present)
         self._forget_absent(present)
         before = {member.node for member in self.roster}
         failures = (self._query_all if self._own else self._query_on)(present, check)
         if not self._own:
-            failures += self._wait_for_others(check)
+            failures += self._wait_for_others(round, check)
         self._name_versions(member for member in self.roster if member.node not in before)
         return [*self.notes(), *sorted(failures, key=lambda failure: failure.reason)]
 
@@ -300,8 +307,8 @@ class Registration:
 
         Who was refused is asked once more in each round.
         """
-        self._messenger.restarted(self._attendance.left(present))
-        refused = self._registered_all(self._attendance.answered(), present, check)
+        self._take_note(present)
+        refused = self._registered_all(self._answered(), present, check)
         line = f"no answer to the client registration within {attendance.SILENCE:g} s"
         silent = [
             Failure(present[node].client_id, REGISTRATION, f"node {node}: {line}", node)
@@ -311,26 +318,41 @@ class Registration:
         refused += self._attendance.ask(present)
         return [*silent, *(refusal.failure for refusal in refused)]
 
+    def _take_note(self, present: Mapping[int, Presence]) -> None:
+        """Take note of who has left or restarted, and of what those have lost who have said since who they are."""
+        for node in self._attendance.left(present):
+            self._answers.pop(node, None)
+        came = self._attendance.answered()
+        for node in came:
+            self._messenger.answers_again(node)
+        self._answers |= came
+
+    def _answered(self) -> dict[int, Message]:
+        """Return the answers that have come and have not been looked at."""
+        answers, self._answers = self._answers, {}
+        return answers
+
     def gone(self) -> set[int]:
         """Return nodes that have left, or restarted, since they registered."""
         return self._attendance.gone(self._attendance.present())
 
-    def _wait_for_others(self, check: Check | None) -> list[Failure]:
+    def _wait_for_others(self, round: int, check: Check | None) -> list[Failure]:
         """Take in nodes until a round may draw ``min-clients`` of them, or nobody waits any longer.
 
         Where somebody leaves meanwhile, all that were refused may have another chance: its number is free.
         """
         seconds = patience(self.config, fixed=False)
         deadline, failures = time.monotonic() + seconds, list[Failure]()
-        if not self._enough():
+        if not self._enough(round):
             here = len(self.roster), self.config.min_clients, seconds
             log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s for others", *here)
-        while not self._enough() and time.monotonic() < deadline and not is_stopped(self._messenger.grid):
+        while not self._enough(round) and time.monotonic() < deadline and not is_stopped(self._messenger.grid):
             time.sleep(max(self._messenger.poll, 0.1))
-            present = self._look_for_restarts()
+            present = self._attendance.present()
+            self._take_note(present)
             if self._forget_absent(present):
                 self._attendance.forget_others(self.roster)
-            refused = self._registered_all(self._attendance.answered(), present, check)
+            refused = self._registered_all(self._answered(), present, check)
             failures += [refusal.failure for refusal in [*refused, *self._attendance.ask(present)]]
         more = len(failures) - MOST_NAMED
         if more > 0:
@@ -338,11 +360,11 @@ class Registration:
             failures[MOST_NAMED:] = [Failure(-1, REGISTRATION, line, 0)]
         return failures
 
-    def _enough(self) -> bool:
-        """Say whether a round may draw ``min-clients``, as many of which have nothing else to do."""
-        busy = self._messenger.busy()
-        free = sum(member.node not in busy for member in self.roster)
-        return min(len(draw(self.roster, self.config, 1)), free) >= self.config.min_clients
+    def _enough(self, round: int) -> bool:
+        """Say whether a round draws ``min-clients`` that have nothing else to do."""
+        overdue = self._messenger.overdue()
+        free = [one for one in draw(self.roster, self.config, self.clients, round) if one.node not in overdue]
+        return len(free) >= self.config.min_clients
 
     def _forget_absent(self, present: Mapping[int, Presence]) -> bool:
         """Take nodes off the roster that are not there any more, and say whether there were any."""
@@ -476,19 +498,13 @@ class Registration:
                 "the state-dir that they had"
             )
 
-    def _look_for_newcomers(self) -> None:
-        """In a deployment, ask nodes that have come meanwhile who they are."""
+    def _look(self) -> None:
+        """In a deployment, see who has come, left or restarted meanwhile, and ask who they are."""
         if not self._own and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + NEWCOMERS
-            self._attendance.ask(self._look_for_restarts())
-
-    def _look_for_restarts(self) -> Mapping[int, Presence]:
-        """In a deployment, take note of nodes that have left or restarted; return those that are here."""
-        if self._own:
-            return {}
-        present = self._attendance.present()
-        self._messenger.restarted(self._attendance.left(present))
-        return present
+            present = self._attendance.present()
+            self._take_note(present)
+            self._attendance.ask(present)
 
 
 def _member(reply: Message | str, node: int, *, own: bool) -> Member:

@@ -81,6 +81,7 @@ class Start:
         self.roster = roster
         self.fixed = fixed
         self.refused: dict[int, Refusal] = {}
+        self._listed = bool(listed)
         self._numbers = sorted(listed) or range(config.clients)
         self._hopeless_since = inf
 
@@ -137,9 +138,9 @@ class Start:
             wanted = self.config.clients or self.announced(pending)
             return not pending and wanted is not None and len(self.roster) + len(self.refused) >= wanted
         here = self._here()
-        if self.config.start_clients and len(here) >= self.fewest and self._may_draw(self.roster):
+        if self.config.start_clients and len(here) >= self.fewest and self._draws_enough(self.voters):
             return True
-        if self.config.clients:
+        if self.config.clients and not (self._listed and self.complete):
             return len(here) >= self.config.clients
         return self.complete
 
@@ -185,10 +186,14 @@ class Start:
 
     def are_enough(self, clients: Roster) -> bool:
         """Say whether the run may begin with these clients, and a round draw ``min-clients`` of them."""
-        return len(clients) >= self.fewest and self._may_draw(clients)
+        return len(clients) >= self.fewest and self._draws_enough(clients)
 
-    def _may_draw(self, clients: Roster) -> bool:
-        return len(draw(clients, self.config, 1)) >= self.config.min_clients
+    def _draws_enough(self, clients: Iterable[Member]) -> bool:
+        return self._drawn(clients) >= self.config.min_clients
+
+    def _drawn(self, clients: Iterable[Member]) -> int:
+        here = list(clients)
+        return len(draw(here, self.config, self.config.clients or self.bound or len(here), 1))
 
     def check_enough(self) -> None:
         """Refuse to begin with too few clients.
@@ -202,7 +207,7 @@ class Start:
             return
         demand, few = self._demand(), ""
         if len(self.roster) >= self.fewest:
-            drawn = len(draw(self.roster, self.config, 1))
+            drawn = self._drawn(self.roster)
             demand = f"min-clients = {self.config.min_clients}"
             few = f", of whom fraction and nonparticipating-fraction let {drawn} train in a round"
         reasons = [failure.reason for failure in self.failures]

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import inf
 
 from flwr.app import Message, MessageType
@@ -37,6 +37,9 @@ from hetfl_flwr.wire.messages import ARRAYS
 BUSY = "still busy with an earlier message"
 """Why a node was sent nothing: it has not answered what it was sent before."""
 
+LOST = "its node has left or restarted before it answered"
+"""Why a message is waited for no longer."""
+
 MOST_MISSED = 2
 """Messages of one kind, one after the other, that a client may miss before it is hardly waited for at the next."""
 
@@ -69,8 +72,6 @@ class Messenger:
         Returns nodes that are busy with what somebody else has sent them.
     idle : callable
         Is called when there is time, while replies are waited for.
-    before_push : callable
-        Is called before messages are sent.
     """
 
     def __init__(self, grid: Grid, config: RunConfig, roster: Roster, uploads: Uploads) -> None:
@@ -82,12 +83,12 @@ class Messenger:
         self.poll = pull_interval(grid)
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
-        self.before_push: Callable[[], object] = lambda: None
-        self._late: dict[str, int] = {}
+        self._under_way: dict[str, int] = {}  # messages that are waited for, and their nodes
+        self._late: dict[str, int] = {}  # those that nobody waits for any longer
+        self._doubtful: set[str] = set()  # those that are lost, unless their replies have come by now
+        self._have_lost: set[int] = set()
         self._missed: Counter[tuple[int, str]] = Counter()
         self._due: dict[str, tuple[float, tuple[int, str]]] = {}
-        self._lost: dict[str, float] = {}
-        self._restarted: dict[int, float] = {}
 
     def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Exchange:
         """Send messages, wait for the replies, and set aside those that cannot be used.
@@ -184,13 +185,53 @@ class Messenger:
 
     def push(self, messages: Sequence[Message]) -> None:
         """Send messages; each that asks a client to train is answered by an upload."""
-        self.before_push()
         for message in messages:
             message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
-            self._restarted.pop(message.metadata.dst_node_id, None)
         asked = [one.metadata.dst_node_id for one in messages if one.metadata.message_type == MessageType.TRAIN]
         self.uploads.asked(self.roster.of(node).client_id for node in asked)
         self.grid.push_messages(messages)
+        self.expect({one.metadata.message_id: one.metadata.dst_node_id for one in messages})
+
+    def expect(self, messages: Mapping[str, int]) -> None:
+        """Wait for the answers to messages that nodes have been sent."""
+        self._under_way |= messages
+        self._have_lost.difference_update(messages.values())
+
+    def pull(self, messages: Iterable[str]) -> list[Message]:
+        """Return the answers to messages that have come, and take note which of the others are lost.
+
+        A message is lost where its node has since answered another, which was sent later: see `answers_again`.
+        """
+        wanted = list(messages)
+        doubtful = self._doubtful.intersection(wanted)
+        replies = list(self.grid.pull_messages(wanted))
+        came = {reply.metadata.reply_to_message_id for reply in replies}
+        for message in came | doubtful:
+            node = self._under_way.pop(message, None) or self._late.pop(message, None)
+            if message not in came and node is not None:
+                self._have_lost.add(node)
+        self._doubtful -= came | doubtful
+        return replies
+
+    def answers_again(self, node: int) -> None:
+        """Take note that a node which had left, or restarted, has said who it is: what it was sent before is lost.
+
+        A node answers its messages one after the other, in the order in which they were sent: unless an earlier reply
+        has come by now, there will be none.
+        """
+        self._doubtful |= {message for message, of in {**self._late, **self._under_way}.items() if of == node}
+
+    def forget_gone(self, present: Collection[int]) -> None:
+        """Expect no late reply of nodes that are not there any more, where one that comes back begins anew."""
+        self._late = {message: node for message, node in self._late.items() if node in present}
+
+    def is_under_way(self, message: str) -> bool:
+        """Say whether a message is waited for, and not known to be lost."""
+        return message in self._under_way
+
+    def have_lost(self) -> Set[int]:
+        """Return the nodes that have lost what they were sent last, as they left or restarted."""
+        return self._have_lost
 
     def _count_back(self, reply: Message | str, sent: Sent, member: Member) -> None:
         """Count no upload where the client says that it has come to an error instead."""
@@ -199,58 +240,36 @@ class Messenger:
         if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
             self.uploads.refused(member.client_id)
 
-    def has_restarted(self, sent: Sent) -> bool:
-        """Say whether a node has restarted since it was sent a message, which may be lost with what it had begun."""
-        return sent.node in self._restarted
-
     def give_up(self, sent: Sent, result: Exchange) -> None:
-        """Count a message as not answered; its node is busy until the late reply is in.
-
-        Where it has restarted since, it is busy until ``round-timeout`` after that at most.
-        """
-        restarted = "its node has restarted before it answered"
+        """Count a message as not answered in time, or as lost; its node is busy until a late reply is in."""
+        message = sent.message.metadata.message_id
         late = f"no reply within {self.config.round_timeout:g} s"
-        self.judge(restarted if self.has_restarted(sent) else late, sent, result)
-        self.leave({sent.message.metadata.message_id: sent.node})
+        self.judge(late if self.is_under_way(message) else LOST, sent, result)
+        self.leave([message])
 
-    def leave(self, messages: Mapping[str, int]) -> None:
-        """Wait no longer for the answers to messages; their nodes are busy until these are in.
+    def leave(self, messages: Iterable[str]) -> None:
+        """Wait no longer for the answers to messages; their nodes are busy until these are in."""
+        self._late |= {one: self._under_way.pop(one) for one in messages if one in self._under_way}
 
-        Where a node has restarted since, it is busy until ``round-timeout`` after that at most.
-        """
-        self._late |= messages
-        self._give_up_lost(self._restarted.keys())
-
-    def forget_gone(self, present: Iterable[int]) -> None:
-        """Expect no late reply of nodes that are not there any more."""
-        here = set(present)
-        self._late = {message: node for message, node in self._late.items() if node in here}
-        self._due = {message: due for message, due in self._due.items() if message in self._late}
-        self._restarted = {node: seen for node, seen in self._restarted.items() if node in here}
-
-    def restarted(self, nodes: Set[int]) -> None:
-        """Wait for late replies of nodes that have restarted no longer than ``round-timeout``.
-
-        What they had begun to work on is lost; what still waits for them, they answer.
-        """
-        self._restarted |= dict.fromkeys(nodes, time.monotonic())  # what they were sent may still be waited for
-        self._give_up_lost(nodes)
-        for kind in [kind for kind in self._missed if kind[0] in nodes]:
-            del self._missed[kind]
-
-    def _give_up_lost(self, nodes: Set[int]) -> None:
-        for message, node in self._late.items():
-            if node in nodes:
-                self._lost.setdefault(message, self._restarted[node] + self.config.round_timeout)
-
-    def lost(self) -> set[int]:
-        """Return the nodes that are busy with what they were sent before they restarted, as far as is known."""
-        return {node for message, node in self._late.items() if message in self._lost}
+    def overdue(self) -> set[int]:
+        """Return the nodes whose answers nobody waits for any longer, or who have been asked who they are."""
+        self._take_late()
+        return {*self._late.values(), *self.engaged()}
 
     def busy(self) -> set[int]:
         """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
-        self._take_late()
-        return {*self._late.values(), *self.engaged()}
+        return {*self.overdue(), *self._under_way.values()}
+
+    def refuse_busy(self, members: Iterable[Member], result: Exchange) -> list[Member]:
+        """Return those members that can be asked to train; the others, which are busy, are failures."""
+        busy, free = self.busy(), list[Member]()
+        for member in members:
+            if member.node in busy:
+                line = f"{member}: {BUSY}"
+                result.failures.append(Failure(member.client_id, MessageType.TRAIN, line, member.node))
+            else:
+                free.append(member)
+        return free
 
     def answers(self, messages: Sequence[Message]) -> Iterator[tuple[int, Message | str]]:
         """Yield each node and its reply as they come, and last the nodes without one and why.
@@ -268,12 +287,15 @@ class Messenger:
         began = time.monotonic()
         deadline = limit = began + self.config.round_timeout
         while waiting:
-            for reply in self.grid.pull_messages(waiting.keys()):
+            for reply in self.pull(waiting):
                 message = reply.metadata.reply_to_message_id
                 node = waiting.pop(message, None)
                 if node is not None:
                     del self._missed[kinds[message]]
                     yield node, reply
+            for message in [message for message in waiting if not self.is_under_way(message)]:
+                self._missed[kinds[message]] += 1
+                yield waiting.pop(message), LOST
             now = time.monotonic()
             if deadline == limit and len(unreliable) < len(kinds) and unreliable.issuperset(waiting):
                 deadline = min(limit, now + (now - began))
@@ -298,14 +320,8 @@ class Messenger:
 
     def _take_late(self) -> None:
         """Drop replies that came after their round: they belong to a server state that is gone."""
-        now = time.monotonic()
-        for message in [message for message, lost in self._lost.items() if message not in self._late or now > lost]:
-            del self._lost[message]
-            self._late.pop(message, None)
-        if self._late:
-            for reply in self.grid.pull_messages(list(self._late)):
-                message = reply.metadata.reply_to_message_id
-                self._late.pop(message, None)
-                due, kind = self._due.pop(message, (-inf, (0, "")))
-                if time.monotonic() <= due:
-                    self._missed[kind] = MOST_MISSED - 1
+        for reply in self.pull(self._late) if self._late else []:
+            due, kind = self._due.pop(reply.metadata.reply_to_message_id, (-inf, (0, "")))
+            if time.monotonic() <= due:
+                self._missed[kind] = MOST_MISSED - 1
+        self._due = {message: due for message, due in self._due.items() if message in self._late}
