@@ -214,7 +214,9 @@ def rehearse(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the federation running after the run, until Ctrl-C.")
     ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="With Flower's own SuperNodes, not `hetfl supernode`.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="With Flower's own SuperNodes, not `hetfl supernode`.")
+    ] = False,
 ) -> None:
     """Rehearse a deployment on this machine: TLS, node authentication, and a model and folders for each node.
 

@@ -37,11 +37,6 @@ MOST_LEARNT = 2**16
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 
 
-def trace(what):
-    import time
-    with open("/tmp/w/trace","a") as f: f.write(f"{os.getpid()} {time.monotonic():.2f} {time.process_time():.2f} {what} {sys.exc_info()[0]}\n")
-
-
 class WarmExecutor:
     """Flower's Executor, which starts a process for each message, by a fork of this one."""
 
@@ -76,7 +71,6 @@ class WarmExecutor:
         """Take leave of processes that have ended, and import what they had to."""
         for process, said in list(self._running.items()):
             if os.waitpid(process, os.WNOHANG) != (0, 0):
-                trace(f"reaped {process}")
                 del self._running[process]
                 _learn(said)
 
@@ -153,19 +147,13 @@ def _reset_signals() -> None:
 def _answer_once(spec: ExecutionSpec, says: int) -> NoReturn:
     """Answer a message in a process of its own, and say which modules it took."""
     status, before = 1, set(sys.modules)
-    trace("begin")
     _forget_own()
     try:
-        import cProfile, pstats
-        pr=cProfile.Profile(); pr.enable()
         answer(spec, parent=spec.parent_pid)
     except SystemExit as end:
-        trace("exit")
         status = end.code if isinstance(end.code, int) else 1
     finally:
         os.set_blocking(says, False)
-        trace("done")
-        pr.disable(); pr.dump_stats(f"/tmp/w/prof.{os.getpid()}")
         with suppress(OSError):
             os.write(says, json.dumps(_installed(before)).encode()[:MOST_LEARNT])
         _leave(status)
@@ -222,7 +210,6 @@ def _learn(said: int) -> None:
     names: list[str] = []
     with suppress(ValueError):
         names = json.loads(written)
-    trace(f"learn {len(written)} {len(names)}")
     for name in names:
         with suppress(Exception):  # what cannot be imported here is imported there
             importlib.import_module(name)
