@@ -214,9 +214,7 @@ def rehearse(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the federation running after the run, until Ctrl-C.")
     ] = False,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="With Flower's own SuperNodes, not `hetfl supernode`.")
-    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Use Flower's own SuperNodes.")] = False,
 ) -> None:
     """Rehearse a deployment on this machine: TLS, node authentication, and a model and folders for each node.
 
@@ -235,19 +233,23 @@ def rehearse(
         raise typer.Exit(1) from None
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def supernode(
     arguments: typer.Context,
-    keep: Annotated[str, typer.Option(help="fork: a process for each message. resident: one that stays.")] = "fork",
+    keep: Annotated[
+        str, typer.Option(help="fork: a process for each message. resident: one that keeps models, data and CUDA.")
+    ] = "fork",
     poll: Annotated[float, typer.Option(help="Seconds between two looks for a message.")] = 0.5,
 ) -> None:
-    """Run a SuperNode that starts its ClientApps at once: all flags of `flower-supernode`, and two of its own.
+    """Run a SuperNode whose ClientApps start at once. It takes all flags of `flower-supernode`.
+
+    Among these are --superlink, --root-certificates, --auth-supernode-private-key, --node-config and --insecure.
 
     Example: hetfl supernode --insecure --superlink 127.0.0.1:9092 --node-config 'partition-id=0 num-partitions=3'
     """
-    from simulations.deployment.supernode import Keep, run_supernode
+    from simulations.deployment.supernode import run_supernode
 
-    run_supernode(arguments.args, Keep(keep), poll)
+    run_supernode(arguments.args, keep, poll)
 
 
 @app.command()

@@ -110,11 +110,15 @@ def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, set
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    """One SuperLink and three SuperNodes, each with a model of its own; the second keeps its state on disk."""
+    """One SuperLink and three SuperNodes, each with a model of its own; the second keeps its state on disk.
+
+    What stays in a node between two messages is another in each: what it has imported, all, and nothing.
+    """
     with flower(tmp_path_factory.mktemp("flower")) as started:
         started.superlink()
         for client_id, model in enumerate(MODELS):
             on_disk = {"state-dir": str(started.home / "state")} if client_id == 1 else {}
+            started.keep = ("fork", "resident", "")[client_id]
             started.supernode(client_id, len(MODELS), model=model, **on_disk)
         yield started
 

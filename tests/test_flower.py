@@ -9,6 +9,7 @@ import pytest
 
 import hetfl_flwr
 from hetfl_flwr import flower
+from simulations.deployment import flower_node
 
 ROOT = Path(hetfl_flwr.__file__).parents[1]
 
@@ -17,22 +18,34 @@ PACKAGES = ("hetfl_flwr", "strategies", "clients", "simulations")
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 
 TAKEN = {
-    "flwr.common": {"Scalar", "log"},
-    "flwr.common.constant": {"SUPERLINK_NODE_ID", "ErrorCode", "SType"},
-    "flwr.common.serde": {
-        "message_from_proto",
-        "message_to_proto",
-        "recorddict_from_proto",
-        "recorddict_to_proto",
+    flower: {
+        "flwr.common": {"Scalar", "log"},
+        "flwr.common.constant": {"SUPERLINK_NODE_ID", "ErrorCode", "SType"},
+        "flwr.common.serde": {
+            "message_from_proto",
+            "message_to_proto",
+            "recorddict_from_proto",
+            "recorddict_to_proto",
+        },
+        "flwr.compat.client.numpy_client": {"NumPyClient"},
+        "flwr.proto.message_pb2": {"Message"},
+        "flwr.proto.recorddict_pb2": {"RecordDict"},
+        "flwr.serverapp.strategy.strategy_utils": {"aggregate_metricrecords"},
+        "flwr.supercore.inflatable.inflatable_object": {"get_all_nested_objects", "no_object_id_recompute"},
+        "flwr.supercore.logger": {"FLOWER_LOGGER"},
+        "flwr.supercore.run": {"Run"},
+        "flwr.supercore.task_identity": {"TaskIdentity"},
     },
-    "flwr.compat.client.numpy_client": {"NumPyClient"},
-    "flwr.proto.message_pb2": {"Message"},
-    "flwr.proto.recorddict_pb2": {"RecordDict"},
-    "flwr.serverapp.strategy.strategy_utils": {"aggregate_metricrecords"},
-    "flwr.supercore.inflatable.inflatable_object": {"get_all_nested_objects", "no_object_id_recompute"},
-    "flwr.supercore.logger": {"FLOWER_LOGGER"},
-    "flwr.supercore.run": {"Run"},
-    "flwr.supercore.task_identity": {"TaskIdentity"},
+    flower_node: {
+        "flwr.supercore.constant": {"TaskType"},
+        "flwr.supercore.exit.exit_handler": {"registered_exit_handlers", "trigger_exit_handlers"},
+        "flwr.supercore.superexec": {"run_superexec"},
+        "flwr.supercore.superexec.executor": {"ExecutionSpec", "Executor", "LaunchResult"},
+        "flwr.supercore.tls": {"validate_and_resolve_root_certificates"},
+        "flwr.supernode": {"start_client_internal"},
+        "flwr.supernode.cli.flower_supernode": {"_parse_args_run_supernode", "flower_supernode"},
+        "flwr.supernode.runtime": {"run_clientapp"},
+    },
 }
 """What a new release of Flower may move without notice."""
 
@@ -64,26 +77,27 @@ def test_imports_are_seen_wherever_they_stand():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_only_one_module_takes_what_flower_does_not_export(package):
-    own = Path(flower.__file__)
-    files = [path for path in (ROOT / package).rglob("*.py") if path != own]
+def test_only_two_modules_take_what_flower_does_not_export(package):
+    own = {Path(module.__file__) for module in TAKEN}
+    files = [path for path in (ROOT / package).rglob("*.py") if path not in own]
     assert {str(path.relative_to(ROOT)): beyond(path.read_text()) for path in files if beyond(path.read_text())} == {}
 
 
-def test_that_module_takes_what_is_listed_here_and_offers_it_all():
-    program = Path(flower.__file__).read_text()
-    taken = beyond(program)
-    assert taken == {(module, name) for module, names in TAKEN.items() for name in names}
-    assert all(hasattr(flower, name) for name in flower.__all__)
+@pytest.mark.parametrize("own", TAKEN, ids=lambda own: own.__name__)
+def test_they_take_what_is_listed_here_and_offer_it_all(own):
+    taken = beyond(Path(own.__file__).read_text())
+    assert taken == {(module, name) for module, names in TAKEN[own].items() for name in names}
+    assert all(hasattr(own, name) for name in own.__all__)
     used = {
         alias.name
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module == "hetfl_flwr.flower"
+        if isinstance(node, ast.ImportFrom) and node.module == own.__name__
         for alias in node.names
     }
-    assert used == set(flower.__all__)
+    if own is flower:  # the other is asked for its parts where it can be imported at all
+        assert used == set(own.__all__)
 
 
 def test_help_and_reports_need_nothing_of_flower():

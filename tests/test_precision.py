@@ -12,7 +12,7 @@ from torch import nn
 from clients.fml import FMLClient
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import SplitModel, build_model, mixed
-from simulations.engine.resident import resident
+from hetfl_flwr.node.reuse import shared_model
 
 IMAGES = torch.linspace(0, 1, 4 * 64).reshape(4, 1, 8, 8)
 SPECS = {
@@ -122,8 +122,10 @@ def test_every_model_of_a_client_is_mixed(make_config, make_node):
     """Its own in a first round, where it is new, and in later ones, where it lives on in the process; FML's meme."""
     node = make_node(make_config(algorithm="fml", mixed_precision="bfloat16"))
     inputs, _ = node.data.train.batch(torch.arange(2))
+    around = {"config": node.config, "model_name": "mlp", "data": node.data}
     living, plain = (
-        resident("mlp", node.data.spec, 0, True, "cpu", precision)[0] for precision in ("bfloat16", "none")
+        shared_model({**around, "config": node.config.with_values({"mixed-precision": precision})})[0]
+        for precision in ("bfloat16", "none")
     )
     for model in (node.model, living, FMLClient(node).meme, plain):
         dtypes = seen(next(layer for layer in model.body.modules() if isinstance(layer, nn.Linear | nn.Conv2d)))

@@ -1,16 +1,13 @@
-"""What stays of a client between two messages: nothing but its Context, unless an engine keeps more."""
+"""What a client is made of besides its model, and who keeps it between two messages."""
 
 from collections.abc import Callable
 from typing import Protocol, TypedDict, runtime_checkable
-
-from flwr.app import Context
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.node.state import Stamp, StateStore
-from hetfl_flwr.node.stores import ContextStore
 
 
 class Surroundings(TypedDict):
@@ -39,21 +36,3 @@ class Keeper(Protocol):
 
     def trained_model(self, around: Surroundings) -> SplitModel | None:
         """Return a model with the weights that were saved last, ready for training; None: one is to be built."""
-
-
-class _Nothing:
-    """Keeps nothing: a ClientApp of Flower's engines is rebuilt for each message."""
-
-    def __init__(self, context: Context) -> None:
-        self.store = ContextStore(context, str(context.run_id))
-
-    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
-        return make()
-
-    def trained_model(self, around: Surroundings) -> None:
-        return None
-
-
-def keeper_of(context: Context) -> Keeper:
-    """Return who keeps what stays of a client: the Context itself where it can."""
-    return context if isinstance(context, Keeper) else _Nothing(context)

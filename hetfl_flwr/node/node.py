@@ -19,8 +19,9 @@ from hetfl_flwr.flower import log
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
-from hetfl_flwr.node.keeper import Surroundings, keeper_of
+from hetfl_flwr.node.keeper import Surroundings
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
+from hetfl_flwr.node.reuse import keeper_of
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
 from hetfl_flwr.node.stores import kept_config, kept_inputs, prune, run_folder, run_store, state_file
 from hetfl_flwr.wire.privacy import simulated

@@ -58,7 +58,8 @@ class WarmExecutor:
         try:
             process = fork()
         except OSError as error:
-            os.close(said), os.close(says)
+            os.close(said)
+            os.close(says)
             return LaunchResult.failed(f"no process for the ClientApp: {error.strerror}")
         if not process:
             os.close(said)
@@ -198,9 +199,9 @@ def _installed(before: Iterable[str]) -> list[str]:
 
 
 def _is_installed(module: ModuleType) -> bool:
-    path = getattr(module, "__file__", None)
+    path = getattr(module, "__file__", None) or ""
     places = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return bool(path) and any(Path(path).is_relative_to(place) for place in places)
+    return any(Path(path).is_relative_to(place) for place in places)
 
 
 def _learn(said: int) -> None:

@@ -46,8 +46,8 @@ class Flower:
         all is plain text and open to everybody.
     variables : dict
         More environment variables for them.
-    plain : bool
-        Whether nodes are Flower's own, without a warm executor.
+    keep : str
+        What stays in nodes that are started from now on: ``fork`` or ``resident``; empty: nothing, as in Flower's own.
     """
 
     home: Path
@@ -55,7 +55,7 @@ class Flower:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     keys: Keys | None = None
     variables: dict[str, str] = field(default_factory=dict)
-    plain: bool = False
+    keep: str = "fork"
 
     def superlink(self, *options: str) -> None:
         """Start the SuperLink and wait until it answers."""
@@ -78,7 +78,7 @@ class Flower:
     def node(self, name: str, *options: str) -> None:
         """Start a SuperNode that is secured by these options alone, and do not wait for it."""
         ports = ["--superlink", self.address, "--port", str(_free_port())]
-        command = ["flower-supernode"] if self.plain else ["hetfl", "supernode", "--poll", "0.1"]
+        command = ["hetfl", "supernode", "--keep", self.keep, "--poll", "0.1"] if self.keep else ["flower-supernode"]
         self.start(name, *command, *ports, *options)
 
     def register(self, number: int) -> None:

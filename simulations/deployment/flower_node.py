@@ -38,12 +38,12 @@ def node_arguments(arguments: list[str]) -> Any:
 def set_poll(seconds: float) -> None:
     """Let a SuperNode of this process sleep no longer between two looks for a message, or for its answer."""
     # the loop knows the clock by the name `time`: its own is replaced, nobody else's
-    node_loop.time = SimpleNamespace(sleep=lambda usual: time.sleep(min(usual, seconds)))  # type: ignore[assignment]
+    node_loop.time = SimpleNamespace(sleep=lambda usual: time.sleep(min(usual, seconds)))  # type: ignore[assignment,attr-defined]
 
 
 def run_executor(executor: Executor, address: str, secret: bytes, root_certificates: str | None, install: bool) -> None:
     """Run Flower's own executor loop with another executor, until this process ends."""
-    superexec.get_executor = lambda *_, **__: executor
+    superexec.get_executor = lambda *_, **__: executor  # type: ignore[attr-defined]
     superexec.run_superexec(
         runtime_api_address=address,
         insecure=root_certificates is None,
@@ -72,7 +72,7 @@ def answer(spec: ExecutionSpec, *, parent: int | None, leave: Callable[..., obje
             trigger_exit_handlers(run_before_force_exit=False)
             leave(code)
 
-        clientapp.flwr_exit = done  # type: ignore[assignment]
+        clientapp.flwr_exit = done  # type: ignore[assignment,attr-defined]
     clientapp.run_clientapp(
         runtime_api_address=spec.runtime_api_address,
         token=spec.token,

@@ -84,7 +84,7 @@ def rehearsal(
     say(f"folder      {folder}")
     say(f"keys        keys: a private CA, a server certificate, {nodes} node keys")
     with _interruptible(), flower(folder / "flower", keys) as federation:
-        federation.plain = plain
+        federation.keep = "" if plain else "fork"
         federation.variables["HF_DATASETS_CACHE"] = str(folder / "cache")
         found = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
         federation.variables["PYTHONPATH"] = os.pathsep.join(found)  # the user's own models and algorithms

@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from enum import StrEnum
 from logging import WARNING
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 from hetfl_flwr.errors import ConfigError
@@ -25,25 +25,22 @@ RESTART = 1.0
 """Seconds until an executor that has ended is started again."""
 
 
-class Keep(StrEnum):
-    """What of a ClientApp stays between two messages."""
-
-    FORK = "fork"
-    RESIDENT = "resident"
+KEEP = ("fork", "resident")
+"""What of a ClientApp stays between two messages: what it has imported; or its models and data, too."""
 
 
-def run_supernode(arguments: Sequence[str], keep: Keep, poll: float) -> NoReturn:
+def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     """Run a SuperNode until it is ended: Flower's own, with a warm executor that ends with it.
 
-    Each message has a process and a token of its own, as with Flower's executor; with `Keep.RESIDENT`, a token. The
+    Each message has a token of its own, as with Flower's executor, and a process, unless one is ``resident``. The
     secret by which the node knows its executor passes through pipes.
 
     Parameters
     ----------
     arguments : sequence of str
         Those of ``flower-supernode``. A free port is taken where ``--port`` is not among them.
-    keep : Keep
-        Whether the executor forks a process for each message, or keeps one for all messages of an app.
+    keep : str
+        One of `KEEP`: whether the executor forks a process for each message, or keeps one for all messages of an app.
     poll : float
         Seconds between two looks for a message, 0.01 to 60: of the node at the SuperLink, and of the executor at the
         node.
@@ -51,20 +48,22 @@ def run_supernode(arguments: Sequence[str], keep: Keep, poll: float) -> NoReturn
     Raises
     ------
     ConfigError
-        A port that is taken, or a time that is out of range.
+        A port that is taken, a time that is out of range, or another word to keep.
     """
+    if keep not in KEEP:
+        raise ConfigError(f"--keep = {keep}: expected {' or '.join(KEEP)}")
     if not SHORTEST <= poll <= LONGEST:
         raise ConfigError(f"--poll = {poll:g}: expected {SHORTEST:g} to {LONGEST:g} seconds")
     given = list(arguments)
-    if any(one.split("=")[0] in ("-h", "--help", "-V", "--version") for one in given):
+    if "-V" in given or "--version" in given:
         _run_plain(given)
     why = _unfit(given)
     if why:
         print(f"hetfl: {why}: the node runs as Flower's own", file=sys.stderr, flush=True)
         _run_plain(given)
     from hetfl_flwr.flower import log
-    from simulations.deployment import flower_node
 
+    flower_node = _parts()
     parsed = flower_node.node_arguments(given)
     port = parsed.port
     if not any(one.split("=")[0] == "--port" for one in given):
@@ -121,12 +120,19 @@ def _unfit(arguments: Sequence[str]) -> str:
         return "a warm executor needs a system that can fork"
     own = {one.split("=")[0] for one in arguments} & {"--isolation", "--superexec-auth-secret-file"}
     if own:
-        return f"{' and '.join(sorted(own))} say who runs the ClientApps"
+        return f"{' and '.join(sorted(own))}: somebody else is to run the ClientApps"
     try:
-        from simulations.deployment import flower_node  # noqa: F401
+        _parts()
     except (ImportError, AttributeError) as error:
         return f"this version of Flower has no place for a warm executor ({' '.join(str(error).split())})"
     return ""
+
+
+def _parts() -> ModuleType:
+    """Return what a warm node takes from inside of Flower."""
+    from simulations.deployment import flower_node
+
+    return flower_node
 
 
 def _run_plain(arguments: Sequence[str]) -> NoReturn:

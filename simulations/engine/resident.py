@@ -2,19 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from flwr.app import Context
 
-from hetfl_flwr.data import DataSpec
-from hetfl_flwr.models import ZOO, SplitModel, build_model, mixed
-from hetfl_flwr.node.device import find_device
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.keeper import Surroundings
+from hetfl_flwr.node.reuse import shared_model, with_weights
 from hetfl_flwr.node.state import ClientState, Stamp, check_stamp, encode
 from hetfl_flwr.node.stores import BlobStore, ContextStore
-from simulations.engine.stacks import LARGEST_GROUP, stackable
+from simulations.engine.stacks import stackable
 
 
 class MemoryStore:
@@ -132,29 +130,18 @@ class ResidentContext(Context):
     def trained_model(self, around: Surroundings) -> SplitModel | None:
         """Return a model that this process has already, with the client's saved weights; None where it has saved none.
 
-        All clients of one architecture take turns with it, but for those that run together. Models of the user's own,
-        which may keep what no state holds, are rebuilt.
+        See `shared_model`.
         """
-        config, name, stamp = around["config"], around["model_name"], around["stamp"]
-        if around["store"] is not self.store or name not in ZOO:
+        stamp = around["stamp"]
+        if around["store"] is not self.store:
             return None
-        state = self.store.load(stamp, f"client {stamp.client_id} ({name})")
-        saved = state.tensors if state else {}
-        weights = {key.removeprefix("model."): saved[key] for key in saved if key.startswith("model.")}
-        if not weights:
+        state = self.store.load(stamp, f"client {stamp.client_id} ({around['model_name']})")
+        shared = shared_model(around) if state else None
+        if state is None or shared is None:
             return None
-        kind = name, around["data"].spec, config.width, config.head_bias, config.device, config.mixed_precision
-        model, held = resident(*kind)
-        if stackable(model, config.batched, self.place.clients):
-            model, held = resident(*kind, self.place.slot)
-        if [(key, tensor.shape) for key, tensor in weights.items()] != [
-            (key, tensor.shape) for key, tensor in held.items()
-        ]:
-            return None  # a new one is built, and loading it says what does not fit
-        for key, tensor in held.items():
-            tensor.copy_(weights[key])
-        model.zero_grad()
-        return model.requires_grad_(True).train()
+        if stackable(shared[0], around["config"].batched, self.place.clients):
+            shared = shared_model(around, self.place.slot) or shared
+        return with_weights(*shared, state.tensors)
 
     def rest(self) -> None:
         """Keep nothing in memory but the records: the state goes to its file, the surroundings are made again."""
@@ -166,16 +153,3 @@ class ResidentContext(Context):
     def nbytes(self) -> int:
         """The bytes of its state, and of what the client was sent to keep and has made of it."""
         return self.store.nbytes + 2 * sum(record.count_bytes() for record in self.state.array_records.values())
-
-
-@lru_cache(maxsize=32 + LARGEST_GROUP)
-def resident(
-    name: str, spec: DataSpec, width: int, head_bias: bool, device: str, precision: str, slot: int = 0
-) -> tuple[SplitModel, dict[str, torch.Tensor]]:
-    """Return this process's model of an architecture, with whatever weights it had last, and its tensors by name.
-
-    Clients that run together have one each, by their `slot`.
-    """
-    built = build_model(name, spec, seed=0, width=width, head_bias=head_bias)
-    model = mixed(built.to(find_device(device)), precision)
-    return model, model.state_dict()

@@ -1,0 +1,108 @@
+"""What stays of a client between two messages: its Context alone, unless its engine, or its process, keeps more."""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from flwr.app import Context
+
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import HetflError
+from hetfl_flwr.models import ZOO, SplitModel, build_model, mixed
+from hetfl_flwr.node.device import find_device
+from hetfl_flwr.node.keeper import Keeper, Surroundings
+from hetfl_flwr.node.pool import PublicSampleStore
+from hetfl_flwr.node.stores import ContextStore
+
+KEEP = "HETFL_KEEP"
+"""Environment variable: ``resident`` in a process that answers several messages of one app."""
+
+MOST_MODELS = 160
+"""Models that a process keeps: those of the architectures used last, and of clients that run together."""
+
+
+class _Nothing:
+    """Keeps nothing: a ClientApp of Flower's engines is rebuilt for each message."""
+
+    def __init__(self, context: Context) -> None:
+        self.store = ContextStore(context, str(context.run_id))
+
+    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+        return make()
+
+    def trained_model(self, around: Surroundings) -> None:
+        return None
+
+
+class _Process:
+    """Keeps data and models in a process that answers several messages; the state goes where it would without."""
+
+    _made: ClassVar[dict[str, Surroundings]] = {}
+
+    def __init__(self, context: Context) -> None:
+        self.store = ContextStore(context, str(context.run_id))
+        self._context = context
+
+    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+        context = self._context
+        configs = [sorted(config.items()) for config in (context.run_config, context.node_config)]
+        key = repr((context.run_id, context.node_id, *configs))
+        if key not in self._made:
+            self._made.clear()
+            self._made[key] = make()
+        made = self._made[key]
+        store = made["store"] if made["config"].state_dir else self.store
+        return {**made, "store": store, "public_samples": PublicSampleStore(context)}
+
+    def trained_model(self, around: Surroundings) -> SplitModel | None:
+        stamp = around["stamp"]
+        try:
+            state = around["store"].load(stamp, f"client {stamp.client_id}")
+        except HetflError:
+            return None  # a new one is built; who reads the state next says what is wrong with it
+        shared = shared_model(around) if state else None
+        return with_weights(*shared, state.tensors) if state and shared else None
+
+
+def keeper_of(context: Context) -> Keeper:
+    """Return who keeps what stays of a client: the Context itself where it can, or else the process, if it stays."""
+    if isinstance(context, Keeper):
+        return context
+    return _Process(context) if os.environ.get(KEEP) == "resident" else _Nothing(context)
+
+
+def shared_model(around: Surroundings, slot: int = 0) -> tuple[SplitModel, dict[str, torch.Tensor]] | None:
+    """Return this process's model of a client's architecture, as it was left last, and its tensors by name.
+
+    Clients of one architecture take turns with it; those that run together have one each, by their `slot`. Models of
+    the user's own, which may keep what no state holds, are not shared: None.
+    """
+    config, name = around["config"], around["model_name"]
+    if name not in ZOO:
+        return None
+    spec = around["data"].spec
+    return _model(name, spec, config.width, config.head_bias, config.device, config.mixed_precision, slot)
+
+
+def with_weights(
+    model: SplitModel, held: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]
+) -> SplitModel | None:
+    """Return a shared model with the weights of a saved state, ready for training; None where it has none that fit."""
+    weights = {key.removeprefix("model."): saved[key] for key in saved if key.startswith("model.")}
+    if [(key, tensor.shape) for key, tensor in weights.items()] != [(key, one.shape) for key, one in held.items()]:
+        return None  # a new one is built, and loading it says what does not fit
+    for key, tensor in held.items():
+        tensor.copy_(weights[key])
+    model.zero_grad()
+    return model.requires_grad_(True).train()
+
+
+@lru_cache(maxsize=MOST_MODELS)
+def _model(
+    name: str, spec: DataSpec, width: int, head_bias: bool, device: str, precision: str, slot: int
+) -> tuple[SplitModel, dict[str, torch.Tensor]]:
+    built = build_model(name, spec, seed=0, width=width, head_bias=head_bias)
+    model = mixed(built.to(find_device(device)), precision)
+    return model, model.state_dict()
