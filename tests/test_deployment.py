@@ -454,16 +454,19 @@ def settings(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["flower-superlink", "flower-supernode"])
-def test_flower_knows_all_options_that_units_and_guides_name(program: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "called", "ours"),
+    [("flower-superlink", "flower-superlink", ()), ("flower-supernode", "hetfl supernode", ("--keep", "--poll"))],
+)
+def test_flower_knows_all_options_that_units_and_guides_name(program: str, called: str, ours: tuple[str, ...]) -> None:
     known = subprocess.run(
         [Path(sys.executable).parent / program, "--help"], capture_output=True, text=True, check=True
     )
     texts = [path.read_text() for path in [*units(), DEPLOYMENT / "README.md", ROOT / "docs" / "deploy.md"]]
-    commands = re.findall(rf"\b{program} ((?:[^\n]*\\\n)*[^\n]*)", "\n".join(texts))
+    commands = re.findall(rf"\b{called} ((?:[^\n]*\\\n)*[^\n]*)", "\n".join(texts))
     named = {option for command in commands for option in re.findall(r"--[a-z-]+", command)}
     assert len(named) >= 5
-    assert named <= set(re.findall(r"--[a-z-]+", known.stdout))
+    assert named <= {*ours, *re.findall(r"--[a-z-]+", known.stdout)}
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class Flower:
     def node(self, name: str, *options: str) -> None:
         """Start a SuperNode that is secured by these options alone, and do not wait for it."""
         ports = ["--superlink", self.address, "--port", str(_free_port())]
-        command = ["hetfl", "supernode", "--keep", self.keep, "--poll", "0.1"] if self.keep else ["flower-supernode"]
+        command = ["hetfl", "supernode", "--keep", self.keep, "--poll", "0.2"] if self.keep else ["flower-supernode"]
         self.start(name, *command, *ports, *options)
 
     def register(self, number: int) -> None:
