@@ -646,15 +646,44 @@ def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_a
         assert takes(never) == (101, [late])
         answer_late(1)
         assert takes(kind="evaluate")[1] == []  # an answer of another kind is none to these
-    hardly = f"{late} to the last 2 messages, and none now in twice the time that the others took"
+    hardly = f"{late} to several of its last messages, and none now in twice the time that the others took"
     assert takes(never) == (3, [hardly])
     answer_late(200)
     assert takes(never) == (4, [hardly])
-    answer_late(50)  # in time, but the others were faster: it is waited for once more
+    answer_late(50)  # in time, but the others were faster
+    assert takes(never) == (4, [hardly])
+    answer_late(50)  # once more: it is waited for again
     assert takes(never) == (102, [late])
     answer_late(1)
     assert takes() == (2, [])  # faster than the others
+    assert takes(never) == (3, [hardly])
+    answer_late(50)
+    assert takes() == (2, [])
     assert takes(never) == (101, [late])
+
+
+def test_a_node_that_misses_every_other_message_is_hardly_waited_for_either(monkeypatch):
+    """It costs the others three full waits in all, however long it goes on."""
+    federation, clock = federation_of(member(0), member(1), round_timeout=100.0), [0.0]
+    monkeypatch.setattr(messenger, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    grid, pull = federation.grid, federation.grid.pull_messages
+
+    def pulled(numbers):
+        clock[0] += 1
+        return pull(numbers)
+
+    monkeypatch.setattr(grid, "pull_messages", pulled)
+    seconds = []
+    for number in range(20):
+        began = clock[0]
+        exchange(federation, {} if number % 2 else {1: never})
+        seconds.append(clock[0] - began)
+        if not number % 2:
+            clock[0] += 101
+            late = [message for message in grid.pushed if message.metadata.dst_node_id == 99 and is_train(message)]
+            grid._replies.append(reply_with()(late[-1]))
+    assert sum(second > 100 for second in seconds) == 3
+    assert max(seconds[5:]) < 10
 
 
 @pytest.mark.parametrize("came", [False, True])

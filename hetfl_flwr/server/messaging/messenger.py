@@ -1,9 +1,7 @@
 """Messages to clients, and their replies: sent, waited for, counted, checked and compared."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from math import inf
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -28,6 +26,7 @@ from hetfl_flwr.server.messaging.exchange import (
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import pull_interval
 from hetfl_flwr.server.messaging.guard import Guards, measure
+from hetfl_flwr.server.messaging.punctuality import Kind, Punctuality
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.text import printable
@@ -40,16 +39,13 @@ BUSY = "still busy with an earlier message"
 LOST = "its node has left or restarted before it answered"
 """Why a message is waited for no longer."""
 
-MOST_MISSED = 2
-"""Messages of one kind, one after the other, that a client may miss before it is hardly waited for at the next."""
-
 
 class Messenger:
     """Sends messages to clients and takes in their replies. A node is sent one message at a time.
 
-    A client that has not answered its last `MOST_MISSED` messages of a kind in time is still asked, but waited for no
-    longer than twice the time that the others take. Once it has answered within ``round-timeout``, too late or not, it
-    is waited for again.
+    A client that has missed two messages of a kind in a row, or every other one, is still asked, but waited for no
+    longer than twice the time that the others take. Once it has answered some within ``round-timeout``, too late or
+    not, it is waited for again; see `Punctuality`.
 
     Parameters
     ----------
@@ -87,8 +83,7 @@ class Messenger:
         self._late: dict[str, int] = {}  # those that nobody waits for any longer
         self._doubtful: set[str] = set()  # those that are lost, unless their replies have come by now
         self._have_lost: set[int] = set()
-        self._missed: Counter[tuple[int, str]] = Counter()
-        self._due: dict[str, tuple[float, tuple[int, str]]] = {}
+        self._punctuality = Punctuality()
 
     def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Exchange:
         """Send messages, wait for the replies, and set aside those that cannot be used.
@@ -283,7 +278,7 @@ class Messenger:
             self.push(free)
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
         kinds = {one.metadata.message_id: (one.metadata.dst_node_id, one.metadata.message_type) for one in free}
-        unreliable = {message for message, kind in kinds.items() if self._missed[kind] >= MOST_MISSED}
+        unreliable = {message for message, kind in kinds.items() if self._punctuality.is_poor(kind)}
         began = time.monotonic()
         deadline = limit = began + self.config.round_timeout
         while waiting:
@@ -291,10 +286,10 @@ class Messenger:
                 message = reply.metadata.reply_to_message_id
                 node = waiting.pop(message, None)
                 if node is not None:
-                    del self._missed[kinds[message]]
+                    self._punctuality.answered(kinds[message])
                     yield node, reply
             for message in [message for message in waiting if not self.is_under_way(message)]:
-                self._missed[kinds[message]] += 1
+                self._punctuality.missed(kinds[message])
                 yield waiting.pop(message), LOST
             now = time.monotonic()
             if deadline == limit and len(unreliable) < len(kinds) and unreliable.issuperset(waiting):
@@ -303,14 +298,21 @@ class Messenger:
                 break
             if waiting:
                 self.pause()
-        self.leave(waiting)
-        self._missed.update(kinds[message] for message in waiting)
-        self._due |= {message: (limit, kinds[message]) for message in unreliable & waiting.keys()}
-        late = f"no reply within {self.config.round_timeout:g} s"
-        if deadline < limit:
-            late += f" to the last {MOST_MISSED} messages, and none now in twice the time that the others took"
+        late = self._stop_waiting({message: kinds[message] for message in waiting}, limit, early=deadline < limit)
         yield from ((node, late) for node in waiting.values())
         yield from ((node, BUSY) for node in nodes if node in busy)
+
+    def _stop_waiting(self, messages: Mapping[str, Kind], limit: float, *, early: bool) -> str:
+        """Leave messages that were waited for until a limit, or not so long, and return why."""
+        self.leave(messages)
+        for message, kind in messages.items():
+            if early:
+                self._punctuality.give_up(message, kind, limit)
+            else:
+                self._punctuality.missed(kind)
+        late = f"no reply within {self.config.round_timeout:g} s"
+        hardly = f"{late} to several of its last messages, and none now in twice the time that the others took"
+        return hardly if early else late
 
     def pause(self) -> None:
         """Wait a moment for replies."""
@@ -321,7 +323,5 @@ class Messenger:
     def _take_late(self) -> None:
         """Drop replies that came after their round: they belong to a server state that is gone."""
         for reply in self.pull(self._late) if self._late else []:
-            due, kind = self._due.pop(reply.metadata.reply_to_message_id, (-inf, (0, "")))
-            if time.monotonic() <= due:
-                self._missed[kind] = MOST_MISSED - 1
-        self._due = {message: due for message, due in self._due.items() if message in self._late}
+            self._punctuality.came(reply.metadata.reply_to_message_id, time.monotonic())
+        self._punctuality.settle(time.monotonic())
