@@ -163,7 +163,7 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
         else:
             if not images:
                 builder = load_dataset_builder(str(folder))
-                files = {split: [*map(Path, names)] for split, names in (builder.config.data_files or {}).items()}
+                files = {str(split): [*map(Path, names)] for split, names in (builder.config.data_files or {}).items()}
                 headers = check_headers([file for split in files.values() for file in split], reading.ignored)
                 if columns := _columns(builder, files, headers):
                     roles(called, columns, reading)
