@@ -313,7 +313,7 @@ def test_without_a_training_split_the_others_are_listed(hub):
 
 
 def test_an_empty_data_set_is_told_by_its_folder(hub):
-    root = hub(train=datasets.Dataset.from_dict({"label": []}))
+    root = hub(train=datasets.Dataset.from_dict({"age": [], "label": []}))
     said = refused(root, label_column="label")
     assert said.startswith(f"cannot read the data set in '{root}/zoo/pets': ")
 

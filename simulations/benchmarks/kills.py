@@ -95,6 +95,8 @@ CASES: Mapping[str, Mapping[str, Value]] = {
 class Child:
     """A run in a child of this process, which has imported already what it needs."""
 
+    _status: int | None
+
     def __init__(self, case: str, folder: Path, workers: int, *, resume: bool = False) -> None:
         self._folder, self._status = folder, None
         chosen: dict[str, Value] = {"output-dir": str(folder)}
