@@ -12,6 +12,7 @@ import typer
 from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_settings, read_toml, renamed, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.node.allocation import keep_freed_memory
+from hetfl_flwr.notices import warn
 from hetfl_flwr.packages import working_directory_last
 from hetfl_flwr.runs.schema import check_no_run_file
 from hetfl_flwr.text import printable
@@ -465,12 +466,15 @@ def _compare(folders: list[Path], out: Path, target: float | None) -> None:
     from simulations.reports.runs import load_run
     from simulations.reports.tables import compare_table
 
-    runs = [load_run(folder) for folder in folders]
+    damage = list[str]()
+    runs = [load_run(folder, damage.append) for folder in folders]
     _print(compare_table(runs, target))
     try:
         plot_compare(runs, out)
     except OSError as error:
         raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
+    for line in damage:
+        warn(line)
     typer.echo(f"picture: {out}")
 
 

@@ -284,7 +284,8 @@ def test_an_image_that_cannot_be_decoded_is_named(hub):
 def test_a_corrupt_file_is_told_by_its_folder_and_reason(hub, name, content, reason):
     root = hub()
     (root / "zoo/pets" / name).write_bytes(content)
-    assert refused(root).startswith(f"cannot read the data set in '{root}/zoo/pets': {reason}")
+    said = refused(root, label_column="b")
+    assert said.startswith(f"cannot read the data set in '{root}/zoo/pets': {reason}")
 
 
 def test_a_folder_without_data_files_says_what_was_expected_where(hub):
@@ -312,8 +313,9 @@ def test_without_a_training_split_the_others_are_listed(hub):
 
 
 def test_an_empty_data_set_is_told_by_its_folder(hub):
-    root = hub(train=datasets.Dataset.from_dict({"label": []}))
-    assert refused(root).startswith(f"cannot read the data set in '{root}/zoo/pets': ")
+    root = hub(train=datasets.Dataset.from_dict({"age": [], "label": []}))
+    said = refused(root, label_column="label")
+    assert said.startswith(f"cannot read the data set in '{root}/zoo/pets': ")
 
 
 def test_no_global_test_set_without_a_test_split(hub):

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from datasets import ClassLabel, Features, Value
+from datasets import ClassLabel, Dataset, Features, Value
 from fixtures.columns import source_of, write_csv, write_parquet
 from fixtures.loading import load_client
+from fixtures.tiers import exhaustive
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.csv import write_csv as write_table
@@ -19,7 +20,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import DataSpec, Samples, parse_features
+from hetfl_flwr.data import DataSpec, Samples, hub, parse_features
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.tables import feature_slice, read_table, sliced, standardised
 from hetfl_flwr.errors import ConfigError, DataError, ModelError
@@ -452,18 +453,72 @@ def test_rows_with_missing_numbers_and_categories_cross_the_wire(tmp_path, make_
     assert summary["bytes_up"] == 2 * 9 * (4 * 4 + 8)  # nine public samples each: size, three kinds, and the label
 
 
+WIDE = {"partition_id": 0, "num_partitions": 2, "seed": 0, "normalize": "none"}
+
+
+def write_wide(folder, rows):
+    """Write a csv file of 1,000 columns of numbers and a label, and return the numbers, a row for each column."""
+    folder.mkdir()
+    numbers = np.random.default_rng(0).standard_normal((1000, rows), dtype=np.float32)
+    table = pa.table({f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(rows) % 2})
+    write_table(table, folder / "train.csv")
+    return numbers
+
+
 @pytest.mark.slow
-def test_a_wide_table_opens_in_seconds(tmp_path):
-    """1,000 columns of 500 rows. Whoever copies the description of all columns for each of them takes minutes."""
-    (tmp_path / "wide").mkdir()
-    numbers = np.random.default_rng(0).standard_normal((1000, 500), dtype=np.float32)
-    table = pa.table({f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(500) % 2})
-    write_table(table, tmp_path / "wide" / "train.csv")
-    keys = {"partition_id": 0, "num_partitions": 2, "seed": 0, "normalize": "none"}
+@pytest.mark.parametrize("rows", [1000, exhaustive(10_000)])
+def test_a_wide_table_opens_in_seconds(rows, tmp_path):
+    """Of 1,000 columns. Whoever copies the description of all columns for each of them takes minutes."""
+    numbers = write_wide(tmp_path / "wide", rows)
     begin = time.process_time()
-    data = load_client(dataset=str(tmp_path / "wide"), label_column="label", **keys)
+    data = load_client(dataset=str(tmp_path / "wide"), label_column="label", **WIDE)
     assert time.process_time() - begin < 10
     assert np.allclose(data.train.arrays.inputs.numpy(), numbers.T, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        ({}, "has 0 columns of type ClassLabel: set label-column to one of: c0, c1, "),
+        (
+            {"label_column": "lable"},
+            "has no column 'lable' in its split 'train': did you mean 'label'? Set label-column",
+        ),
+        (
+            {"label_column": "label", "domain_column": "x"},
+            "has no column 'x' in its split 'train': set domain-column to",
+        ),
+        ({"label_column": "label", "text_column": "x"}, "has no column 'x' in its split 'train': set text-column to"),
+        ({"label_column": "label", "image_column": "x"}, "has no column 'x' in its split 'train': set image-column to"),
+        ({"label_column": "label", "ignore_columns": "x"}, "unknown column 'x': Known: c0, c1, "),
+        (
+            {"label_column": "label", "categorical_columns": "c"},
+            "unknown column 'c': did you mean 'c9'? Known: c0, c1, ",
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_what_the_header_shows_is_refused_before_the_rows_are_read(form, reading, said, tmp_path, monkeypatch, refusal):
+    columns = {**{f"c{n}": [1.0, 2.0] for n in range(10)}, "label": [0, 1]}
+    write = {"csv": Dataset.to_csv, "json": Dataset.to_json, "parquet": Dataset.to_parquet}[form]
+    write(Dataset.from_dict(columns), tmp_path / f"train.{form}")
+    read = []
+    monkeypatch.setattr("datasets.load.load_dataset", lambda *arguments, **keys: read.append(arguments))
+    assert said in refusal(DataError, load_client, dataset=str(tmp_path), **WIDE, **reading)
+    assert read == []
+    monkeypatch.undo()
+    monkeypatch.setattr(hub, "_columns", lambda *arguments: {})
+    assert said in refusal(
+        DataError, load_client, dataset=str(tmp_path), **WIDE, **reading
+    )  # the same when all is read
+
+
+def test_a_header_is_read_as_the_rows_are(tmp_path, refusal):
+    """What the library that reads a csv file makes of its head: a mark of the byte order, empty lines, empty names."""
+    (tmp_path / "train.csv").write_bytes(b"\xef\xbb\xbf\n,age,label\n1,2,0\n3,4,1\n")
+    said = refusal(DataError, load_client, dataset=str(tmp_path), **WIDE)
+    assert said.endswith("set label-column to one of: Unnamed: 0, age, label")
 
 
 @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/adult")

@@ -1,5 +1,6 @@
 """Deployment by TLS with registered nodes: keys, who is refused, the rehearsal, what guide and units name."""
 
+import ast
 import json
 import os
 import re
@@ -500,3 +501,23 @@ def test_the_example_of_a_nodes_settings_is_one_that_a_node_takes() -> None:
     config = for_node(RunConfig(), example)
     assert (config.dataset, config.partition, config.models) == ("/srv/photos", "all", "mlp")
     assert config.state_dir.startswith("/var/lib/hetfl/node-0/")
+
+
+def lines_of(code: ast.AST) -> Iterator[str]:
+    """Give the texts that a module may say, with 0 for each number and for each value that is filled in."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else 0 for part in node.values)
+            yield re.sub(r"\d+", "0", "".join(map(str, parts)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.sub(r"\d+", "0", node.value)
+
+
+def test_each_refusal_that_the_guide_quotes_from_a_runs_log_is_one_of_the_code() -> None:
+    guide = (DEPLOYMENT / "README.md").read_text()
+    [table] = re.findall(r"^\| in the run's log, .*\n\| --- .*\n((?:\|.*\n)+)", guide, re.MULTILINE)
+    quoted = re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)
+    assert len(quoted) == len(table.splitlines()) >= 5
+    modules = [path for package in ("hetfl_flwr", "simulations") for path in (ROOT / package).rglob("*.py")]
+    said = [line for path in modules for line in lines_of(ast.parse(path.read_text()))]
+    assert [line for line in quoted if not any(re.sub(r"\d+", "0", line) in one for one in said)] == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from fixtures.faults import Scripted, on_its_clock
 from flwr.app import Context, RecordDict
+from typer.testing import CliRunner
 
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.config import RunConfig, Value
@@ -25,6 +28,7 @@ from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.rounds import SyncRounds
 from hetfl_flwr.wire.messages import ROUND
 from simulations import cli
+from simulations.benchmarks import kills
 from simulations.engine.grid import LocalGrid
 
 NORMED = "simulations.testing.lab:normed"
@@ -419,3 +423,32 @@ def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, r
     file.unlink()
     run_federation(after, run_id=run_id)
     assert entries(tmp_path / "after")[1]["failures"] == []
+
+
+@pytest.mark.parametrize(("verdict", "exit_status"), [("same bits", 0), ("DIFFERS in rounds", 1), ("REFUSED: no", 1)])
+def test_the_harness_of_random_kills_fails_where_a_run_ends_otherwise(tmp_path, monkeypatch, verdict, exit_status):
+    runs = iter([kills.Killed(["first", "second"]), kills.Killed([]), kills.Killed(["third"], verdict)])
+    monkeypatch.setattr(kills, "whole", lambda *arguments: {})
+    monkeypatch.setattr(kills, "killed", lambda *arguments: next(runs))
+    monkeypatch.setattr(kills.torch, "set_num_threads", lambda count: None)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    app = typer.Typer()
+    app.command()(kills.main)
+    assert CliRunner().invoke(app, ["--out", str(tmp_path), "--kills", "3"]).exit_code == exit_status
+    lines = (tmp_path / "kills.log").read_text().splitlines()
+    assert [line.rpartition(", ")[2] for line in lines[:-1]] == [
+        "first: same bits",
+        "second: same bits",
+        "not killed: it ended before: same bits",
+        f"third: {verdict}",
+    ]
+    assert lines[-1] == f"3 kills, {exit_status} runs that did not end with the same bits"
+
+
+@pytest.mark.slow
+def test_the_harness_of_random_kills_sees_a_difference(tmp_path):
+    expected = kills.whole("fedavg", tmp_path / "whole")
+    run = kills.killed("fedavg", 1, tmp_path / "run", {**expected, "client states": {}}, random.Random(3))
+    assert run.verdict == "DIFFERS in client states"
+    assert run.kills
+    assert kills.killed("fedavg", 1, tmp_path / "run", expected, random.Random(3)).verdict == "same bits"

@@ -194,6 +194,21 @@ def test_many_damaged_lines_are_named_in_one(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+def test_where_damage_leaves_nothing_to_draw_it_is_named_in_the_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, other = make(tmp_path / "run", [LINES[0], line(1, [])]), make(tmp_path / "other")
+    (folder / "rounds.jsonl").write_text("{}\n" + json.dumps(line(1, [])) + "\n")
+    monkeypatch.setattr("sys.argv", ["hetfl", "compare", str(folder), str(other), "--out", str(tmp_path / "c.png")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"hetfl: {folder / 'rounds.jsonl'}, line 1 is damaged and left out: round: Field required; "
+        "no other round was evaluated: nothing to draw\n"
+    )
+
+
 @pytest.mark.parametrize("command", ["report", "compare"])
 @pytest.mark.parametrize(
     ("key", "number"),

@@ -125,7 +125,7 @@ def _is_mostly_other(folder: Path) -> bool:
     return len(first) == MANY and data < MANY / 4
 
 
-def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
+def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, Sequence[str]]:
     """Refuse csv, parquet and json files in which a column stands twice, or that have different columns.
 
     The library that reads them would rename the one, so that a second label column were an input, and fill up the
@@ -139,13 +139,20 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
     ignored : container of str
         Columns that some may lack.
 
+    Returns
+    -------
+    dict
+        The names of the columns of each such file.
+
     Raises
     ------
     DataError
         Names file and column.
     """
     first: tuple[Path, set[str]] | None = None
-    for path, header in ((path, _header(path)) for path in files if path.suffix.lower() in _HEADED):
+    headers: dict[Path, Sequence[str]] = {}
+    for path in (path for path in files if path.suffix.lower() in _HEADED):
+        header = headers[path] = _header(path)
         names = {name for name in header if " ".join(name.split()) not in ignored}
         for name, count in Counter(" ".join(name.split()) for name in header).items():
             if count > 1:
@@ -160,6 +167,7 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> None:
                     f"'{private(one)}' has no column {private(repr(min(lacking)))}, which '{private(other)}' has: add "
                     "it, or name it in ignore-columns"
                 )
+    return headers
 
 
 DEEPEST = 100

@@ -1,14 +1,15 @@
 """Data sets in the hub's layout, opened: from a local folder or from the hub itself. Nothing is decoded here."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetfl_flwr.data.columns import Columns, Kind, roles
 from hetfl_flwr.data.folders import (
     EXPECTED,
     check_files,
@@ -19,19 +20,18 @@ from hetfl_flwr.data.folders import (
     own_folder,
 )
 from hetfl_flwr.data.reading import Reading
-from hetfl_flwr.errors import ConfigError, DataError, private
+from hetfl_flwr.errors import DataError, HetflError, private
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets.arrow_dataset import Dataset
+    from datasets.builder import DatasetBuilder
     from datasets.features import Features
 
     from hetfl_flwr.data.catalogue import DatasetEntry
 
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
 _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
-
-Kind = Literal["image", "text", "table"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,16 +99,13 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     if not sys.stderr.isatty():
         disable_progress_bars()
     place, found = _found(dataset, reading, entry)
+    label, kind, inputs = roles(place, {name: features_of(data) for name, data in found.items()}, reading)
     splits: dict[str, Dataset] = {name: _plain(found[name]) for name in ("train", "test") if name in found}
-    if "train" not in splits:
-        raise DataError(f"{place} has no split 'train', only: {', '.join(found)}")
-    label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
     if entry and entry.without:
         splits = {name: _without(data, label, entry.without) for name, data in splits.items()}
     for name, data in splits.items():
         if not len(data):
             raise DataError(f"split '{name}' of {place} is empty: take it away, or put rows into it")
-    kind, inputs = _inputs(place, splits, reading, label)
     if kind == "image":
         splits = {name: _as_images(place, data, inputs[0]) for name, data in splits.items()}
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
@@ -165,10 +162,13 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
             data: Any = load_from_disk(str(folder))
         else:
             if not images:
-                files: dict[str, list[str]] = dict(load_dataset_builder(str(folder)).config.data_files or {})
-                check_headers([Path(file) for split in files.values() for file in split], reading.ignored)
+                builder = load_dataset_builder(str(folder))
+                files = {str(split): [*map(Path, names)] for split, names in (builder.config.data_files or {}).items()}
+                headers = check_headers([file for split in files.values() for file in split], reading.ignored)
+                if columns := _columns(builder, files, headers):
+                    roles(called, columns, reading)
             data = load_dataset("imagefolder", data_dir=str(folder)) if images else load_dataset(str(folder))
-    except DataError:
+    except HetflError:
         raise
     except Exception as error:
         raise DataError(f"cannot read the data set in {called}: {private(reason(error))}") from error
@@ -176,6 +176,30 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     return called, splits
+
+
+def _columns(
+    builder: "DatasetBuilder", files: Mapping[str, Sequence[Path]], headers: Mapping[Path, Sequence[str]]
+) -> dict[str, Columns]:
+    """Return the columns of each split, as far as the heads of its files tell them; nothing if one does not."""
+    if builder.info.features is not None:
+        return dict.fromkeys(files, builder.info.features)
+    found = {split: _head(builder.config, paths[0], headers) for split, paths in files.items()}
+    return {split: columns for split, columns in found.items() if columns} if all(found.values()) else {}
+
+
+def _head(config: Any, path: Path, headers: Mapping[Path, Sequence[str]]) -> Columns | None:
+    """Return the columns of one file, under the names by which it is going to be read."""
+    if hasattr(config, "pd_read_csv_kwargs"):
+        from pandas import read_csv
+
+        return dict.fromkeys(read_csv(path, **{**config.pd_read_csv_kwargs, "nrows": 0, "chunksize": None}).columns)
+    if path.suffix.lower() == ".parquet" and not config.columns:
+        from datasets.features import Features
+        from pyarrow.parquet import read_schema
+
+        return Features.from_arrow_schema(read_schema(path))
+    return dict.fromkeys(headers[path]) if path in headers and path.suffix.lower() != ".parquet" else None
 
 
 def _from_hub(hub_id: str, called: str) -> dict[str, "Dataset"]:
@@ -203,51 +227,6 @@ def reason(error: BaseException) -> str:
         error = error.__cause__
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-def _column(place: str, splits: dict[str, "Dataset"], wanted: str, kind: str, key: str) -> str:
-    """Return the wanted column, or else the only one of a kind of feature."""
-    features = features_of(splits["train"])
-    of_kind = [name for name, feature in features.items() if type(feature).__name__ == kind]
-    if not wanted and len(of_kind) != 1:
-        raise DataError(
-            f"{place} has {len(of_kind)} columns of type {kind}: set {key} to one of: {private(', '.join(features))}"
-        )
-    column = wanted or of_kind[0]
-    for split, data in splits.items():
-        there = features_of(data)
-        if column not in there:
-            near = get_close_matches(column, there, n=1)
-            hint = f"did you mean '{private(near[0])}'? Set" if near else "set"
-            raise DataError(
-                f"{place} has no column '{column}' in its split '{split}': "
-                f"{hint} {key} to one of: {private(', '.join(there))}"
-            )
-    return column
-
-
-def _inputs(place: str, splits: dict[str, "Dataset"], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
-    """Return what an input is, and the columns that it is made of."""
-    from datasets.features import Image
-
-    features = features_of(splits["train"])
-    aside = [
-        _column(place, splits, column, "", key)
-        for column, key in ((reading.domain_column, "domain-column"), (reading.id_column, "natural:COLUMN"))
-        if column
-    ]
-    if reading.text_column:
-        if reading.image_column:
-            raise ConfigError(f"image-column and text-column are both set for {place}: choose one of them")
-        return "text", (_column(place, splits, reading.text_column, "", "text-column"),)
-    if reading.image_column or any(isinstance(feature, Image) for feature in features.values()):
-        return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
-    columns = tuple(name for name in features if name not in (label, *aside))
-    for column in columns:
-        in_all = all(column in features_of(data) for data in splits.values())
-        if not in_all and " ".join(column.split()) not in reading.ignored:
-            raise DataError(f"{place} has no column '{private(column)}' in its split 'test': name it in ignore-columns")
-    return "table", columns
 
 
 def _as_images(place: str, data: "Dataset", column: str) -> "Dataset":

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from hetfl_flwr.data.columns import learnt_columns
 from hetfl_flwr.data.labels import read_labels
 from hetfl_flwr.data.samples import Arrays, DataSpec
-from hetfl_flwr.errors import ConfigError, DataError, private, unknown
+from hetfl_flwr.errors import ConfigError, DataError, private
 from hetfl_flwr.seeding import generator
 
 if TYPE_CHECKING:
@@ -46,14 +47,9 @@ def read_table(source: "Source") -> Arrays:
         If a key names no column of the table, or none is left; if a column has too many different texts, or neither
         numbers nor texts nor truth values; if a number is infinite; or the labels are not as they should be.
     """
-    ignored = {*_named(source, "ignore-columns")}
-    columns = [name for name in source.inputs if name not in ignored]
-    if not columns:
-        raise DataError(
-            f"{source.place} has no column to learn from besides '{source.label}' and those of ignore-columns"
-        )
+    columns, categorical = learnt_columns(source.place, source.label, source.inputs, source.reading)
     classes, labels = read_labels(source)
-    table, categories = _whole(source, columns), {*_named(source, "categorical-columns"), *_class_labels(source)}
+    table, categories = _whole(source, columns), categorical | {*_class_labels(source)}
     encoded = [_encoded(source, name, table[name], name in categories) for name in columns]
     groups = tuple(values.shape[1] for values, _, _ in encoded)
     return Arrays(
@@ -211,19 +207,6 @@ def scaled_like(table: Arrays, other: Arrays) -> Arrays:
 def groups_of(table: Arrays) -> tuple[int, ...]:
     """Return how many inputs each column of a table became."""
     return table.groups or (1,) * len(table.centre)
-
-
-def _named(source: "Source", key: str) -> list[str]:
-    """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
-    columns = (*source.inputs, source.reading.domain_column, source.reading.id_column)
-    by_name = {" ".join(name.split()): name for name in columns if name}
-    wanted: str = getattr(source.reading, key.replace("-", "_"))
-    names = [" ".join(name.split()) for name in wanted.split(",") if name.strip()]
-    for name in names:
-        if name not in by_name:
-            known = unknown("column", name, by_name).removeprefix(f"unknown column '{name}':")
-            raise DataError(f"{key} of {source.place}: unknown column '{private(name)}':{private(known)}")
-    return [by_name[name] for name in names]
 
 
 def _class_labels(source: "Source") -> list[str]:

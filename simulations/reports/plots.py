@@ -297,6 +297,8 @@ def _literal(figure: Figure) -> Figure:
 
 def _require_points(run: Run) -> None:
     if not curve(run).rounds.size:
+        if run.damage:
+            raise RunFolderError(f"{run.damage}; no other round was evaluated: nothing to draw")
         raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let it run on")
 
 

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.notices import warn
 from hetfl_flwr.runs.schema import (
     CONFIG_FILE,
     ROUNDS_FILE,
@@ -80,6 +81,8 @@ class Run:
         None while the run is going on, or where it was killed: see `figures`.
     clients : list of ClientRecord
         By partition; from the rounds, and so without models and samples, where ``clients.json`` is missing.
+    damage : str
+        Which lines of ``rounds.jsonl`` are damaged and left out, and why; empty: none.
     """
 
     folder: Path
@@ -88,6 +91,7 @@ class Run:
     rounds: list[Round]
     summary: Summary | None
     clients: list[ClientRecord]
+    damage: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,15 +115,17 @@ class Group:
         return [figure(figures(run)) for run in self.runs]
 
 
-def load_run(folder: Path) -> Run:
+def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
     """Read a run folder, of a run that has ended, is still going on, or was killed.
 
     Parameters
     ----------
     folder : Path
         A folder with ``config.toml`` and, as far as the run got, ``rounds.jsonl``, ``clients.json`` and
-        ``summary.json``. A damaged line of ``rounds.jsonl`` is left out, with a warning on standard error; a last one
-        that a kill cut short, without.
+        ``summary.json``. A damaged line of ``rounds.jsonl`` is left out, and `tell` is told; a last one that a kill cut
+        short, without a word.
+    tell : callable
+        What is given the line about damage, once all else has been read; by default it goes to standard error.
 
     Raises
     ------
@@ -127,13 +133,16 @@ def load_run(folder: Path) -> Run:
         One line, for a folder that is missing or holds no run, or for a broken file.
     """
     config = _load_config(folder)
-    rounds = _load_rounds(folder)
+    damage = list[str]()
+    rounds = _load_rounds(folder, damage.append)
     clients = read_clients(folder)
     summary = read_summary(folder)
     if clients is None:
         clients = _clients_seen(rounds)
     ordered = sorted(clients, key=lambda client: client["partition"])
-    return Run(folder, folder.resolve().name, config, rounds, summary, ordered)
+    for line in damage:
+        tell(line)
+    return Run(folder, folder.resolve().name, config, rounds, summary, ordered, "".join(damage))
 
 
 def _load_config(folder: Path) -> dict[str, Value]:
@@ -154,8 +163,8 @@ def _load_config(folder: Path) -> dict[str, Value]:
     return config
 
 
-def _load_rounds(folder: Path) -> list[Round]:
-    found = list(read_rounds(folder))
+def _load_rounds(folder: Path, tell: Callable[[str], object]) -> list[Round]:
+    found = list(read_rounds(folder, tell))
     for (_, _, before), (number, _, entry) in pairwise(found):
         if entry.round <= before.round:
             place = f"{folder / ROUNDS_FILE}, line {number}"

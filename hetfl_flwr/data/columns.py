@@ -1,0 +1,112 @@
+"""Which column of a data set is what: told from names and features alone, before a row is read and after."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.errors import ConfigError, DataError, private, unknown
+
+Kind = Literal["image", "text", "table"]
+
+Columns = Mapping[str, Any]
+"""The columns of a split, in their order, each with its feature; None where the cells alone tell."""
+
+
+def roles(place: str, splits: Mapping[str, Columns], reading: Reading) -> tuple[str, Kind, tuple[str, ...]]:
+    """Return the label column, what an input is, and the columns that it is made of.
+
+    Parameters
+    ----------
+    place : str
+        What messages call the data set.
+    splits : mapping
+        "train", and "test" where it has one.
+    reading : Reading
+        Which columns count; the only image and the only class-label column need no name.
+
+    Raises
+    ------
+    ConfigError
+        If an image column and a text column are named.
+    DataError
+        If there is no training split, or the columns are not there; in a table, also if a key names no column, or none
+        is left to learn from.
+    """
+    if "train" not in splits:
+        raise DataError(f"{place} has no split 'train', only: {', '.join(splits)}")
+    splits = {name: columns for name, columns in splits.items() if name in ("train", "test")}
+    label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
+    kind, inputs = _inputs(place, splits, reading, label)
+    if kind == "table":
+        learnt_columns(place, label, inputs, reading)
+    return label, kind, inputs
+
+
+def learnt_columns(place: str, label: str, inputs: Sequence[str], reading: Reading) -> tuple[list[str], set[str]]:
+    """Return the columns of a table that are learnt from, and those that ``categorical-columns`` names.
+
+    Raises
+    ------
+    DataError
+        If a key names a column that is not there, or none is left.
+    """
+    ignored = _named(place, inputs, reading, "ignore-columns")
+    columns = [name for name in inputs if name not in ignored]
+    if not columns:
+        raise DataError(f"{place} has no column to learn from besides '{label}' and those of ignore-columns")
+    return columns, _named(place, inputs, reading, "categorical-columns")
+
+
+def _named(place: str, inputs: Sequence[str], reading: Reading, key: str) -> set[str]:
+    """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
+    columns = (*inputs, reading.domain_column, reading.id_column)
+    by_name = {" ".join(name.split()): name for name in columns if name}
+    wanted: str = getattr(reading, key.replace("-", "_"))
+    names = [" ".join(name.split()) for name in wanted.split(",") if name.strip()]
+    for name in names:
+        if name not in by_name:
+            known = unknown("column", name, by_name).removeprefix(f"unknown column '{name}':")
+            raise DataError(f"{key} of {place}: unknown column '{private(name)}':{private(known)}")
+    return {by_name[name] for name in names}
+
+
+def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, key: str) -> str:
+    """Return the wanted column, or else the only one of a kind of feature."""
+    columns = splits["train"]
+    of_kind = [name for name, feature in columns.items() if type(feature).__name__ == kind]
+    if not wanted and len(of_kind) != 1:
+        raise DataError(
+            f"{place} has {len(of_kind)} columns of type {kind}: set {key} to one of: {private(', '.join(columns))}"
+        )
+    column = wanted or of_kind[0]
+    for split, there in splits.items():
+        if column not in there:
+            near = get_close_matches(column, there, n=1)
+            hint = f"did you mean '{private(near[0])}'? Set" if near else "set"
+            raise DataError(
+                f"{place} has no column '{column}' in its split '{split}': "
+                f"{hint} {key} to one of: {private(', '.join(there))}"
+            )
+    return column
+
+
+def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
+    """Return what an input is, and the columns that it is made of."""
+    aside = [
+        _column(place, splits, column, "", key)
+        for column, key in ((reading.domain_column, "domain-column"), (reading.id_column, "natural:COLUMN"))
+        if column
+    ]
+    if reading.text_column:
+        if reading.image_column:
+            raise ConfigError(f"image-column and text-column are both set for {place}: choose one of them")
+        return "text", (_column(place, splits, reading.text_column, "", "text-column"),)
+    if reading.image_column or any(type(feature).__name__ == "Image" for feature in splits["train"].values()):
+        return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
+    columns = tuple(name for name in splits["train"] if name not in (label, *aside))
+    for column in columns:
+        in_all = all(column in there for there in splits.values())
+        if not in_all and " ".join(column.split()) not in reading.ignored:
+            raise DataError(f"{place} has no column '{private(column)}' in its split 'test': name it in ignore-columns")
+    return "table", columns
