@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.training import EVALUATION_BATCH as EVALUATION_BATCH
     from hetfl_flwr.learning.training import Terms as Terms
     from hetfl_flwr.learning.training import evaluate as evaluate
+    from hetfl_flwr.learning.training import most_drawn as most_drawn
     from hetfl_flwr.learning.training import train as train
     from hetfl_flwr.models import SplitModel as SplitModel
     from hetfl_flwr.models import split as split
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
     from hetfl_flwr.runs.trained import load_client as load_client
     from hetfl_flwr.seeding import generator as generator
+    from hetfl_flwr.server.messaging.exchange import Most as Most
     from hetfl_flwr.server.messaging.roster import Member as Member
     from hetfl_flwr.server.messaging.roster import Roster as Roster
     from hetfl_flwr.server.messaging.roster import Sharing as Sharing
@@ -84,10 +86,11 @@ _NAMES = {
     ),
     "hetfl_flwr.wire.weights": ("weights", "model_arrays", "load_model_arrays"),
     "hetfl_flwr.wire.messages": ("EXAMPLES", "SEEN"),
+    "hetfl_flwr.server.messaging.exchange": ("Most",),
     "hetfl_flwr.server.messaging.roster": ("Member", "Roster", "Sharing"),
     "hetfl_flwr.node.node": ("Node",),
     "hetfl_flwr.learning.client": ("Metrics",),
-    "hetfl_flwr.learning.training": ("Terms", "train", "evaluate", "EVALUATION_BATCH"),
+    "hetfl_flwr.learning.training": ("Terms", "train", "evaluate", "EVALUATION_BATCH", "most_drawn"),
     "hetfl_flwr.models": ("SplitModel", "split"),
     "hetfl_flwr.data": ("DataSpec",),
     "hetfl_flwr.config": ("RunConfig",),

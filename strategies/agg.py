@@ -5,9 +5,11 @@ A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical 
 
 from collections.abc import Sequence
 
+from hetfl_flwr.learning.training import most_drawn
+from hetfl_flwr.server.messaging.exchange import Most
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
-from strategies.base import KnowledgeStrategy, Upload
+from strategies.base import KnowledgeStrategy, Upload, others_rows
 
 
 class AGG(KnowledgeStrategy):
@@ -42,6 +44,10 @@ class AGG(KnowledgeStrategy):
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect nothing."""
         return EMPTY
+
+    def most_samples(self, member: Member) -> Most:
+        """Return the client's training samples, and these and all others' public samples in a round's batches."""
+        return Most(member.train, most_drawn(self.config, member.train + others_rows(self.roster, member)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Learn nothing."""

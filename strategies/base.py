@@ -4,8 +4,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.hooks import FlowerHooks
-from hetfl_flwr.server.messaging.exchange import MOST_SAMPLES
+from hetfl_flwr.server.messaging.exchange import Most
 from hetfl_flwr.server.messaging.exchange import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
@@ -94,9 +95,12 @@ class KnowledgeStrategy(FlowerHooks):
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Return what a client is to send."""
 
-    def most_samples(self, member: Member) -> int:
-        """Return the largest ``num-examples`` that a client may say: by default any, as nothing is weighted by it."""
-        return MOST_SAMPLES
+    def most_samples(self, member: Member) -> Most:
+        """Return the largest numbers of samples that a client may say when it has trained.
+
+        By default those of its training samples, and of these in the batches of a round, as the run config has it.
+        """
+        return Most(member.train, most_drawn(self.config, member.train))
 
     @abstractmethod
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
@@ -105,3 +109,9 @@ class KnowledgeStrategy(FlowerHooks):
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
         """Return what a client is sent along when it is asked to measure its model: by default nothing."""
         return {}
+
+
+def others_rows(roster: Roster, member: Member) -> int:
+    """Return how many public samples of all others a client may have been brought."""
+    shared = (block["inputs"] for client_id, block in roster.public_samples.items() if client_id != member.client_id)
+    return sum(map(len, shared))

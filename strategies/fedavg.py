@@ -3,6 +3,10 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
 
+from typing import Annotated
+
+from pydantic import Field
+
 from strategies.weights import WeightStrategy
 
 
@@ -21,6 +25,8 @@ class FedAvg(WeightStrategy):
         al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), as in `hetfl_flwr.learning.aggregation.parse_robust`,
         each client with the same weight, whatever its number of samples. "none": the mean by numbers of training
         samples.
+    exchange_every : int
+        As in `clients.weights.GlobalModelClient`: what a client may say that it has trained on is held against it.
 
     Raises
     ------
@@ -28,5 +34,5 @@ class FedAvg(WeightStrategy):
         ``robust`` is none of these.
     """
 
-    def __init__(self, *, robust: str = "none") -> None:
-        super().__init__("fedavg", robust)
+    def __init__(self, *, robust: str = "none", exchange_every: Annotated[int, Field(ge=1)] = 1) -> None:
+        super().__init__("fedavg", robust, exchange_every=exchange_every)

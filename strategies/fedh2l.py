@@ -11,10 +11,12 @@ import numpy as np
 from pydantic import Field
 
 from hetfl_flwr.flower import log
+from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.messaging.exchange import Most
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, fractions, probabilities, row_numbers
-from strategies.base import KnowledgeStrategy, Upload
+from strategies.base import KnowledgeStrategy, Upload, others_rows
 
 
 def teaching_signal(rows: int, public: int, classes: int) -> PayloadSpec:
@@ -77,10 +79,19 @@ class FedH2L(KnowledgeStrategy):
         variant, Table 7), 0 or more. 0, or at least as many as there are: all.
     public_labels : bool
         Whether public samples travel with their labels. False: clients learn from the posteriors alone ("unlabelled").
+    exchange_every : int
+        As in `clients.fedh2l.FedH2LClient`: what a client may say that it has trained on is held against it.
     """
 
-    def __init__(self, *, teachers: Annotated[int, Field(ge=0)] = 0, public_labels: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        teachers: Annotated[int, Field(ge=0)] = 0,
+        public_labels: bool = True,
+        exchange_every: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
         self.teachers = teachers
+        self.exchange_every = exchange_every
         self.public_labels = public_labels
         self.sharing = Sharing(labelled=public_labels, to_clients=True)
 
@@ -102,6 +113,11 @@ class FedH2L(KnowledgeStrategy):
         """Expect posteriors on a batch of the client's public samples, which these are, and the accuracy on them."""
         public = self.roster.shared_rows(member)
         return teaching_signal(min(self.config.batch_size, public), public, member.classes)
+
+    def most_samples(self, member: Member) -> Most:
+        """Return the client's training samples, and these and all others' public samples in a round's local steps."""
+        config = self.config.model_copy(update={"local_batches": self.exchange_every})
+        return Most(member.train, most_drawn(config, member.train + others_rows(self.roster, member)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Keep the signals of this round; those of the one before are done with."""

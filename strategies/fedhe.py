@@ -18,12 +18,14 @@ from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec, learnt, sample_
 from strategies.base import KnowledgeStrategy, Upload
 
 
-def class_logits(classes: int, *, weighted: bool = False) -> PayloadSpec:
+def class_logits(classes: int, *, weighted: bool = False, most: int | None = None) -> PayloadSpec:
     """Declare what goes up: average logits of each class, (C, C), and the number of samples behind them, (C,).
 
-    Only where the mean is weighted by them does it matter how many samples honest clients may count.
+    Only where the mean is weighted by them does it matter how many samples honest clients may count. They count at most
+    as many in all as they have trained on, or each class once: so noise may say of counts that are hidden.
     """
-    counts = sample_counts("counts", (classes,), usual=1.0 if weighted else inf)
+    total = None if most is None else max(most, classes)
+    counts = sample_counts("counts", (classes,), usual=1.0 if weighted else inf, total=total)
     return PayloadSpec((learnt("logits", (classes, classes)), counts))
 
 
@@ -122,7 +124,8 @@ class FedHe(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
-        return class_logits(member.classes, weighted=self.weighting == "samples")
+        most = self.most_samples(member).seen
+        return class_logits(member.classes, weighted=self.weighting == "samples", most=most)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""

@@ -25,7 +25,7 @@ class FedProx(WeightStrategy):
     ----------
     mu : float
         Weight of the proximal term, 0 or more; the authors try 0.001 to 1. 0 is FedAvg.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust, exchange_every
         As in `strategies.fedavg.FedAvg`.
 
     Raises
@@ -39,9 +39,10 @@ class FedProx(WeightStrategy):
         *,
         mu: Annotated[float, Field(ge=0)] = 0.01,
         robust: str = "none",
+        exchange_every: Annotated[int, Field(ge=1)] = 1,
     ) -> None:
         self.mu = mu
         # Flower warns of a mu of 0 at construction, and a strategy is constructed more than once a run.
         asking = FlowerFedProx(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, proximal_mu=1.0)
         asking.proximal_mu = mu
-        super().__init__("fedprox", robust, asking=asking)
+        super().__init__("fedprox", robust, asking=asking, exchange_every=exchange_every)

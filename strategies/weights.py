@@ -12,8 +12,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
+from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.global_model import global_model
-from hetfl_flwr.server.messaging.exchange import Reply, averageable, with_arrays
+from hetfl_flwr.server.messaging.exchange import Most, Reply, averageable, with_arrays
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import to_record
@@ -40,6 +41,8 @@ class WeightStrategy(Strategy, FederatedStrategy):
         Whether only the weights of bodies are exchanged.
     asking : flwr.serverapp.strategy.FedAvg, optional
         The strategy of Flower's that writes the messages to clients. Default: the one that averages.
+    exchange_every : int
+        How many times the local work of the run config lies between two exchanges.
 
     Raises
     ------
@@ -79,8 +82,10 @@ class WeightStrategy(Strategy, FederatedStrategy):
         *,
         bodies: bool = False,
         asking: FedAvg | None = None,
+        exchange_every: int = 1,
     ) -> None:
         self.robust = parse_robust(robust)
+        self.exchange_every = exchange_every
         self._algorithm, self._bodies = algorithm, bodies
         self._averaging = _flower_s(self.robust)
         self._asking = asking or self._averaging
@@ -121,9 +126,9 @@ class WeightStrategy(Strategy, FederatedStrategy):
         """Expect weights like the global model's, or like its body's."""
         return self._uploads
 
-    def most_samples(self, member: Member) -> int:
-        """Return the training samples that a client is registered with: its weights are weighted by them."""
-        return member.train
+    def most_samples(self, member: Member) -> Most:
+        """Return the client's training samples, by which its weights are weighted, and these in a round's batches."""
+        return Most(member.train, most_drawn(self.config, member.train, times=self.exchange_every))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fixtures.grids import Tampering
 from fixtures.peers import CASES, ODD, npy, raw
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -20,6 +20,7 @@ from torch import nn
 from hetfl_flwr.algorithms import build_strategy, find, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.learning.training import draw_batches, most_drawn
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import LONGEST_REASON, Exchange, Sent
 from hetfl_flwr.server.rounds import expected_of
@@ -131,31 +132,110 @@ def test_a_good_upload_is_taken(name):
     assert len(federation.judged(federation.answer(federation.honest[1].content)).replies) == 3
 
 
+WORK: dict[str, list[dict[str, Any]]] = {
+    "fedavg": [{"fedavg.exchange-every": 4}],
+    "fedprox": [{"fedprox.exchange-every": 3, "fedprox.mu": 0.1}],
+    "fedrep": [{"fedrep.head-epochs": 3}],
+    "fedh2l": [{"fedh2l.exchange-every": 4}, {"fedh2l.public-labels": False}],
+    "fedhe": [{"fedhe.weighting": "samples"}, {"fedhe.mode": "async"}, {"augment": "flip"}],
+    "fedmd": [{"fedmd.private": "without-public", "public-fraction": 0.5}],
+    "fedhenn": [{"fedhenn.mode": "homogeneous", "models": "mlp"}],
+    "chfl": [{"chfl.mode": "avgkd"}],
+}
+"""Options of algorithms that change what is trained on, or by whom it is weighed."""
+
+LENGTHS: list[dict[str, Any]] = [
+    {},
+    {"local-batches": 3, "batch-size": 50},
+    {"local-batches": 7, "batch-size": 200},
+    {"local-batches": 5, "batch-size": 418},
+    {"local-batches": 4, "batch-size": 1},
+    {"local-batches": 0, "local-epochs": 2, "batch-size": 64},
+]
+"""Rounds of batches and of epochs. Of 419 rows, 418 leave one over, which joins the batch before it."""
+
+
+def claiming(federation: Trained, **claims: int) -> Message:
+    """Return client 1's honest answer with other numbers."""
+    content = federation.honest[1].content
+    said = {name.replace("_", "-"): number for name, number in claims.items()}
+    return federation.answer(
+        RecordDict({**content, METRICS: MetricRecord({**content.metric_records[METRICS], **said})})
+    )
+
+
 @pytest.mark.parametrize(
-    ("name", "keys"),
-    [
-        ("fedavg", {}),
-        ("fedavg", {"fedavg.exchange-every": 4}),
-        ("fedprox", {"local-batches": 0, "local-epochs": 2}),
-        ("fedrep", {"fedrep.head-epochs": 3}),
-        ("fedhenn", {"fedhenn.mode": "homogeneous", "models": "mlp"}),
-    ],
+    ("name", "keys"), [(name, keys) for name in ALGORITHMS for keys in [*LENGTHS, *WORK.get(name, [])]]
 )
-def test_a_client_weighs_no_more_than_its_registered_rows(name, keys):
-    """One sample more than it has registered is refused; honest clients say that number, whatever their local work."""
-    federation = Trained(name, **keys)
-    member = federation.federation.roster.of(federation.sent[1].node)
-    most = federation.strategy.most_samples(member)
-    said = federation.honest[1].content.metric_records[METRICS]["num-examples"]
-    assert said == most == member.train
-    for claimed, taken in ((most, 3), (most + 1, 2), (2**53, 2)):
-        metrics = MetricRecord({**federation.honest[1].content.metric_records[METRICS], "num-examples": claimed})
-        answer = federation.answer(RecordDict({**federation.honest[1].content, METRICS: metrics}))
-        result = federation.judged(answer)
+def test_a_client_says_no_more_samples_than_its_rows_and_the_run_allow(name, keys):
+    """One more than that is refused; honest clients stay within it, whatever their local work."""
+    if keys.get("batch-size") == 1:  # batch norm cannot train on one sample
+        keys = {**keys, "models": "mlp", **({"fml.meme": "mlp"} if name == "fml" else {})}
+    federation = Trained(name, **keys, **{"outlier-factor": 0.0})
+    assert len(federation.honest) == 3
+    for sent, reply in zip(federation.sent, federation.honest, strict=True):
+        member = federation.federation.roster.of(sent.node)
+        most, said = federation.strategy.most_samples(member), reply.content.metric_records[METRICS]
+        assert said["num-examples"] == most.samples == member.train
+        assert 0 < said["samples-seen"] <= most.seen
+        assert most.seen <= 1.6 * said["samples-seen"]
+    metrics = federation.honest[1].content.metric_records[METRICS]
+    for number, largest in (("num-examples", most.samples), ("samples-seen", most.seen)):
+        for claimed, taken in ((metrics[number], 3), (largest, 3), (largest + 1, 2), (2**53, 2)):
+            result = federation.judged(claiming(federation, **{number: claimed}))
+            assert len(result.replies) == taken
+            reasons = [failure.reason for failure in result.failures]
+            assert all(f"metric '{number}' is {claimed}, expected at most {largest}, " in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 7, 8, 9, 10, 16, 17, 100])
+@pytest.mark.parametrize("size", [1, 2, 8, 16])
+def test_no_round_draws_more_than_the_bound_of_as_many_samples_or_more(samples, size):
+    rng = np.random.default_rng(0)
+    for epochs, batches in [(1, 0), (3, 0), (1, 1), (1, 2), (5, 3), (1, 13)]:
+        config = RunConfig(batch_size=size, local_epochs=epochs, local_batches=batches)
+        drawn = sum(map(len, draw_batches(rng, samples, size, epochs=epochs, batches=batches)))
+        assert drawn <= most_drawn(config, samples) <= most_drawn(config, samples + 1)
+        assert drawn == most_drawn(config, samples) or batches
+        twice = sum(map(len, draw_batches(rng, samples, size, epochs=2 * epochs, batches=2 * batches)))
+        assert twice <= most_drawn(config, samples, times=2)
+
+
+@pytest.mark.parametrize("weighting", ["uploads", "samples"])
+def test_the_counts_of_classes_add_up_to_no_more_than_a_round_draws(weighting):
+    """A round is one batch of 8 or 9; ten classes may be counted once each, as where noise makes up for them."""
+    federation = Trained("fedhe", **{"fedhe.weighting": weighting})
+    content = federation.honest[1].content
+    honest = from_record(content.array_records[ARRAYS])
+    assert honest["counts"].sum() == 8
+    for counts, taken in (([9, 1] + [0] * 8, 3), ([1] * 10, 3), ([9, 2] + [0] * 8, 2), ([2**62] * 10, 2)):
+        forged = {"logits": honest["logits"], "counts": np.array(counts)}
+        record = ArrayRecord({name: Array(array) for name, array in forged.items()})
+        result = federation.judged(federation.answer(RecordDict({**content, ARRAYS: record})))
         assert len(result.replies) == taken
-        assert all(
-            f"expected at most {most}, the samples it is registered with" in one.reason for one in result.failures
-        )
+        for failure in result.failures:
+            assert failure.reason.startswith("client 1 (")
+            assert f"array 'counts' adds up to {sum(counts):.15g}, expected at most 10" in failure.reason
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_evaluation_counts_no_more_than_the_registered_test_samples(name, tmp_path, run_federation):
+    """Honest clients say that number; one more, which its other rows would allow, is refused in round 2."""
+    heard = []
+
+    def claims(reply: Message) -> None:
+        metrics = reply.content.metric_records[METRICS]
+        heard.append(metrics["num-examples"])
+        reply.content[METRICS] = MetricRecord({**metrics, "num-examples": heard[-1] + (len(heard) == 3)})
+
+    keys = {"validation-fraction": 0.2, "keep-best": True, "rounds": 2, "output-dir": str(tmp_path)}
+    config = small(name, **keys)
+    rounds = entries(run_federation(config, Tampering(config, 1, each_round([claims] * 3), MessageType.EVALUATE)))
+    assert [entry["failures"] for entry in rounds[:2]] == [[], []]
+    [failure] = rounds[2]["failures"]
+    assert (failure["partition"], failure["stage"]) == (1, "evaluate")
+    said = f"metric 'num-examples' is {heard[2] + 1}, expected at most {heard[2]}, the test samples it is registered"
+    assert said in failure["reason"]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -14,6 +14,7 @@ from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.runs.callbacks import added, notifying, own_callbacks
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.schema import Round, Summary
+from hetfl_flwr.server.messaging.exchange import Most
 
 SMALL = {"models": "mlp", "clients": 2, "rounds": 3, "local_batches": 1, "progress": False}
 
@@ -135,7 +136,7 @@ def test_how_a_run_ended_is_told(make_config, run_federation, tmp_path):
         config = make_config(clients=2, checkpoint_every=1, callbacks="telling:Telling")
         run_federation(config)
         again = config.with_values({"resume": True, "rounds": 4})
-        patch.setattr("strategies.fedhe.FedHe.most_samples", lambda self, member: 0)
+        patch.setattr("strategies.fedhe.FedHe.most_samples", lambda self, member: Most(0, 0))
         with pytest.raises(TooFewClients):
             run_federation(again)
         assert sys.modules["telling"].TOLD == [0, 1, 2, "NoneType", "TooFewClients"]

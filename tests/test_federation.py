@@ -42,7 +42,7 @@ def member(client_id, node=None, **fields):
         "train": 5,
         "public": 1,
         "validation": 0,
-        "test": 2,
+        "test": 5,
         "round": -1,
         "holds": (),
         "dataset": "digits",

@@ -23,7 +23,7 @@ from hetfl_flwr.server.messaging.exchange import Expected
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import Guard, Size, measure
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ARRAYS, SHARE
+from hetfl_flwr.wire.messages import ARRAYS, SEEN, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
@@ -76,16 +76,13 @@ def test_one_array_that_is_far_is_enough():
 
 
 def test_a_client_that_has_trained_on_more_may_change_more_up_to_a_limit():
-    """Three times the work: its change may be three times as large as the factor allows the others.
-
-    It says itself how much that is, so beyond four times the bound does not move.
-    """
+    """Three times the work: its change may be three times as large as the factor allows the others; four at most."""
     came = {client: {"weight": Size(1.0, work=7)} for client in range(5)}
     guard = Guard(5.0)
     assert guard.set_aside({**came, 5: {"weight": Size(14.0, work=7)}}).keys() == {5}
     assert guard.set_aside({**came, 5: {"weight": Size(14.0, work=21)}}) == {}
-    assert guard.set_aside({**came, 5: {"weight": Size(19.0, work=7e6)}}) == {}
-    assert guard.set_aside({**came, 5: {"weight": Size(21.0, work=7e6)}}).keys() == {5}
+    assert guard.set_aside({**came, 5: {"weight": Size(19.0, work=70)}}) == {}
+    assert guard.set_aside({**came, 5: {"weight": Size(21.0, work=70)}}).keys() == {5}
 
 
 def test_a_client_that_has_uploaded_more_may_be_ahead():
@@ -203,6 +200,56 @@ def test_once_training_has_settled_no_slight_change_is_far():
 
     assert set_aside(0.0017) == set_aside(0.0049) == {}
     assert list(set_aside(0.0051)) == [3]
+
+
+def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_round():
+    """It changes as much as the others for 60 rounds, and then 8 times as much: beyond the factor, as in round 1."""
+    spec, sent = PayloadSpec((ArraySpec("weight", (4,), "float32", update=True),)), {"weight": np.zeros(4, np.float32)}
+    guard = Guard(5.0)
+    for change, far in [(1.0, set())] * 60 + [(8.0, {3})]:
+        said = [(1.0, 150), (1.0, 150), (1.0, 150), (change, 0)]
+        sizes = {
+            client: measure({"weight": np.full(4, size, np.float32)}, spec, sent, samples)
+            for client, (size, samples) in enumerate(said)
+        }
+        assert guard.set_aside(sizes).keys() == far
+
+
+@pytest.mark.parametrize("said", [None, 0, 9, 2**53])
+def test_no_word_of_its_training_lets_a_client_change_ten_times_as_much(said, tmp_path, run_federation):
+    """One batch of 8 a round. What it says is within a round's draw, or refused; saying nothing gains nothing."""
+    small = {"algorithm": "fedavg", "models": "mlp", "clients": 4, "local-batches": 1, "batch-size": 8, "rounds": 3}
+    config = RunConfig.from_flat({**small, "output-dir": str(tmp_path)})
+
+    class Greedy(Tampering):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            self.down = next(
+                (
+                    from_record(one.content.array_records[ARRAYS])
+                    for one in pushed
+                    if one.metadata.message_type == MessageType.TRAIN
+                ),
+                None,
+            )
+            return super().push_messages(pushed)
+
+    def greedy(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        tenfold = {name: Array(grid.down[name] + 10 * (array - grid.down[name])) for name, array in arrays.items()}
+        metrics = {name: value for name, value in reply.content["metrics"].items() if name != SEEN}
+        reply.content[ARRAYS] = ArrayRecord(tenfold)
+        reply.content["metrics"] = MetricRecord(metrics if said is None else {**metrics, SEEN: said})
+        return reply
+
+    grid = Greedy(config, 1, greedy)
+    folder = run_federation(config, grid)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    refused = f"client 1 (mlp): metric 'samples-seen' is {said}, expected at most 9, what a round draws of its samples"
+    for entry in rounds[1:]:
+        [failure] = entry["failures"]
+        assert failure["partition"] == 1
+        assert failure["reason"] == refused if said == 2**53 else "times the clients' median" in failure["reason"]
 
 
 # --- whole runs ----------------------------------------------------------------------------------

@@ -98,6 +98,30 @@ def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: i
     return chain.from_iterable(draw_epochs(rng, samples, size, epochs=epochs, batches=batches))
 
 
+def most_drawn(config: RunConfig, samples: int, *, times: int = 1) -> int:
+    """Return the most samples that a round's mini-batches hold together, repeats included.
+
+    Parameters
+    ----------
+    config : RunConfig
+        ``batch-size``, ``local-epochs`` and ``local-batches``.
+    samples : int
+        They are drawn from so many samples, or from fewer.
+    times : int
+        How many times the local work that the run config names.
+
+    Examples
+    --------
+    >>> most_drawn(RunConfig(local_batches=3, batch_size=50), 1000)  # the last batch of a pass may have one more
+    153
+    >>> most_drawn(RunConfig(local_batches=0, local_epochs=2, batch_size=50), 1000)
+    2000
+    """
+    size = config.batch_size
+    batch = min(samples, size + 1 if size > 1 else size)
+    return times * (config.local_batches * batch if config.local_batches else config.local_epochs * samples)
+
+
 def train(
     samples: Batches,
     batches: Iterable[Tensor],

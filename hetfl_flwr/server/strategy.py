@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.server.messaging.exchange import Reply
+from hetfl_flwr.server.messaging.exchange import Most, Reply
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import PayloadSpec
 
@@ -46,8 +46,8 @@ class FederatedStrategy(Protocol):
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Return what a client is to send."""
 
-    def most_samples(self, member: Member) -> int:
-        """Return the largest ``num-examples`` that a client may say."""
+    def most_samples(self, member: Member) -> Most:
+        """Return the largest ``num-examples`` and ``samples-seen`` that a client may say."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

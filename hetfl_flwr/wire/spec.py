@@ -85,6 +85,8 @@ class ArraySpec:
         Size that honest clients may reach when others are far below it, because their models or their progress differ:
         up to there `hetfl_flwr.server.messaging.guard.Guard` lets any pass. Of an update it is a twentieth of what was
         sent.
+    total : int, optional
+        The largest sum of all values, where none is below 0. None: any.
     """
 
     name: str
@@ -97,6 +99,7 @@ class ArraySpec:
     sensitive: bool = False
     update: bool = field(default=False, compare=False, repr=False)
     usual: float = field(default=1.0, compare=False, repr=False)
+    total: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_amount(self) -> bool:
@@ -154,6 +157,8 @@ class ArraySpec:
             furthest = float(np.abs(array.sum(-1, dtype=np.float64) - 1).max())
             if furthest > SIMPLEX_TOLERANCE:
                 raise PayloadError(f"{named} has rows that do not sum to 1 (off by {furthest:.2g})")
+        if self.total is not None and (total := float(array.sum(dtype=np.float64))) > self.total:
+            raise PayloadError(f"{named} adds up to {total:.15g}, expected at most {self.total}")
         if self.nonzero and not array.any():
             raise PayloadError(f"{named} is all zero")
 
@@ -254,8 +259,10 @@ def learnt(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> Ar
     return ArraySpec(name, shape, "float32", minimum=-LEARNT_LIMIT, maximum=LEARNT_LIMIT, usual=usual)
 
 
-def sample_counts(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> ArraySpec:
-    """Declare numbers of private samples: int64, 0 or more, and `ArraySpec.sensitive`.
+def sample_counts(
+    name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0, total: int | None = None
+) -> ArraySpec:
+    """Declare numbers of private samples: int64, 0 or more, `ArraySpec.sensitive`, and of a largest sum, if any.
 
     Examples
     --------
@@ -264,7 +271,7 @@ def sample_counts(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0
         ...
     hetfl_flwr.errors.PayloadError: client 3: array 'counts' has values below 0
     """
-    return ArraySpec(name, shape, "int64", minimum=0, sensitive=True, usual=usual)
+    return ArraySpec(name, shape, "int64", minimum=0, sensitive=True, usual=usual, total=total)
 
 
 def probabilities(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:

@@ -6,10 +6,13 @@ the last round, each on its own test set. One client sends, in place of what it 
 
 - *at the limit*: one of five, once, in round 25, the largest number that each array may hold, everywhere;
 - *scaled by 10*, *by 1e6*: one of ten, in each round, its arrays times that;
+- *change x10*: one of ten, in each round, of weights their change times 10: what it has learnt, ten times as fast.
+  *change x10, boasting*: the same, and it says that it has trained on 2^53 samples;
 - *sign-flipped*: one of ten, in each round, its arrays times -1; of weights, which are sent both ways, their change.
 
 Scaled are amounts: floating-point arrays that are no probabilities. Where all is probabilities, as in FedH2L, what is
-scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Beside each attack stands the
+scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Of what is no weights the change
+is the upload itself, so these cells have a dash. Beside each attack stands the
 same federation without it: with the algorithm's default, which is the guard alone, or with ``robust = "median"``. A
 run whose record is in ``DIR/attacks.jsonl`` is not run again.
 """
@@ -17,6 +20,7 @@ run whose record is in ``DIR/attacks.jsonl`` is not run again.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
@@ -24,14 +28,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.resolution import resolved
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ARRAYS
+from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEN
 from hetfl_flwr.wire.spec import LEARNT_LIMIT
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
@@ -54,6 +58,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
 }
 """The rows: config keys of each."""
 
+WEIGHTS = {"fedhenn, homogeneous", "fml", "fedavg", "fedprox", "fedrep"}
+"""Rows whose clients send back what became of the weights that they were sent."""
+
 Values = NDArray[Any]
 Attack = Callable[[Values, Values | None], Values]
 """From an array that a client has learnt, and the one of its name and shape that it was sent, to what it sends."""
@@ -62,6 +69,11 @@ Attack = Callable[[Values, Values | None], Values]
 def scaled(factor: float) -> Attack:
     """Multiply."""
     return lambda array, sent: np.clip(array * np.float32(factor), -LEARNT_LIMIT, LEARNT_LIMIT).astype(array.dtype)
+
+
+def changed(array: Values, sent: Values | None) -> Values:
+    """Send ten times the change."""
+    return scaled(10.0)(array, None) if sent is None else sent + scaled(10.0)(array - sent, None)
 
 
 def at_the_limit(array: Values, sent: Values | None) -> Values:
@@ -88,12 +100,22 @@ class Column:
         The algorithm's ``robust``, where it has it.
     once : bool
         Whether it does so in the middle round alone.
+    seen : int
+        How many samples it says that it has trained on. 0: as many as it has.
+    weights : bool
+        Whether there is such an attack on weights alone.
     """
 
     clients: int
     attack: Attack | None = None
     robust: str = "none"
     once: bool = False
+    seen: int = 0
+    weights: bool = False
+
+    def stands_for(self, row: str) -> bool:
+        """Say whether it has a run of a row."""
+        return (row in WEIGHTS or not self.weights) and (row != "fedh2l" or self.robust == "none")
 
 
 COLUMNS: Mapping[str, Column] = {
@@ -102,6 +124,8 @@ COLUMNS: Mapping[str, Column] = {
     "10 clients": Column(10),
     "scaled by 10": Column(10, scaled(10.0)),
     "scaled by 1e6": Column(10, scaled(1e6)),
+    "change x10": Column(10, changed, weights=True),
+    "change x10, boasting": Column(10, changed, seen=2**53, weights=True),
     "sign-flipped": Column(10, flipped),
     "10 clients, robust": Column(10, robust="median"),
     "sign-flipped, robust": Column(10, flipped, robust="median"),
@@ -137,6 +161,9 @@ class HostileGrid(LocalGrid):
                 self._replied += 1
                 if self._column.attack and (not self._column.once or self._replied == ROUNDS // 2):
                     self._forge(reply, sent, self._column.attack)
+                    if self._column.seen:
+                        metrics = reply.content.metric_records[METRICS]
+                        reply.content[METRICS] = MetricRecord({**metrics, SEEN: self._column.seen})
         return replies
 
     @staticmethod
@@ -182,7 +209,8 @@ def measured(keys: Mapping[str, Value], column: Column, seed: int, **more: Value
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder of the records and the table.")],
-    only: Annotated[str, typer.Option(help="Comma list of rows; all of them by default.")] = "",
+    only: Annotated[list[str] | None, typer.Option(help="A row, once for each; all of them by default.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="A column, once for each; all by default.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.")] = SEEDS,
 ) -> None:
     """Run what has not been run yet, and write the table."""
@@ -191,17 +219,22 @@ def main(
     if records.exists():
         done = {(one["row"], one["column"], one["seed"]): one for one in map(json.loads, records.open())}
     for seed in range(seeds):
-        for row in only.split(",") if only else ALGORITHMS:
-            for name, column in COLUMNS.items():
-                if (row, name, seed) in done or (column.robust != "none" and row == "fedh2l"):
-                    continue
-                found = {"row": row, "column": name, "seed": seed, **measured(ALGORITHMS[row], column, seed)}
+        for row, name in product(_known(only, ALGORITHMS, "only"), _known(column, COLUMNS, "column")):
+            if (row, name, seed) not in done and COLUMNS[name].stands_for(row):
+                found = {"row": row, "column": name, "seed": seed, **measured(ALGORITHMS[row], COLUMNS[name], seed)}
                 done[row, name, seed] = found
                 with records.open("a") as file:
                     file.write(json.dumps(found, allow_nan=False) + "\n")
     text = "\n".join(table(done.values()))
     (out / "attacks.md").write_text(text + "\n")
     print(text)
+
+
+def _known(chosen: list[str] | None, known: Mapping[str, object], option: str) -> list[str]:
+    for name in chosen or ():
+        if name not in known:
+            raise typer.BadParameter(f"'{name}', expected one of: {'; '.join(known)}", param_hint=f"--{option}")
+    return chosen or list(known)
 
 
 def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -211,12 +244,11 @@ def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     yield "| --- " * (len(COLUMNS) + 1) + "|"
     for row in ALGORITHMS:
         cells = []
-        for name in COLUMNS:
+        for name, column in COLUMNS.items():
             found = [one for one in known if (one["row"], one["column"]) == (row, name)]
             shown = [100 * one["accuracy"] for one in found]
-            cells.append(
-                f"{fmean(shown):.1f} ± {stdev(shown):.1f}" if len(shown) > 1 else "".join(map("{:.1f}".format, shown))
-            )
+            spread = f" ± {stdev(shown):.1f}" if len(shown) > 1 else ""
+            cells.append(f"{fmean(shown):.1f}{spread}" if shown else "" if column.stands_for(row) else "-")
         yield f"| `{row}` | " + " | ".join(cells) + " |"
     honest = sum(one["honest_set_aside"] for one in known)
     yield ""

@@ -120,6 +120,21 @@ class Reply:
         return Upload(self.client_id, self.arrays, self.samples)
 
 
+class Most(NamedTuple):
+    """The largest numbers of samples that a client may say when it has trained.
+
+    Parameters
+    ----------
+    samples : int
+        Of ``num-examples``.
+    seen : int
+        Of ``samples-seen``.
+    """
+
+    samples: int = MOST_SAMPLES
+    seen: int = MOST_SAMPLES
+
+
 class Expected(NamedTuple):
     """What replies are held against.
 
@@ -128,14 +143,20 @@ class Expected(NamedTuple):
     uploads : callable, optional
         What each client is to upload. None: no arrays are looked at.
     samples : callable, optional
-        The largest ``num-examples`` that each client may say, by its registered rows. None: any.
+        The largest numbers of samples that each client may say, by its registered rows and the run config. None: any.
     messages : bool
         Whether replies keep their messages in place of their arrays: one of both is enough to hold in memory.
     """
 
     uploads: Callable[[Member], PayloadSpec] | None = None
-    samples: Callable[[Member], int] | None = None
+    samples: Callable[[Member], Most] | None = None
     messages: bool = False
+
+    def most(self, sent: "Sent", member: Member) -> Most:
+        """Return what an answer is held against: of an evaluation the test samples that the client has registered."""
+        if sent.is_evaluation:
+            return Most(member.test)
+        return self.samples(member) if self.samples else Most()
 
 
 METRICS_ALONE = Expected()
@@ -239,7 +260,7 @@ def cost(reply: Message, member: Member) -> Traffic:
         raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
 
 
-def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, most: int, *, half: bool) -> Reply:
+def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, most: Most, *, half: bool) -> Reply:
     """Decode and check a reply.
 
     Parameters
@@ -252,8 +273,8 @@ def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, m
         Who was asked.
     spec : PayloadSpec, optional
         What is to be uploaded. None: no arrays are looked at.
-    most : int
-        The largest ``num-examples``.
+    most : Most
+        The largest numbers of samples.
     half : bool
         Whether arrays must have come in half precision. They have their declared dtypes all the same.
 
@@ -276,7 +297,8 @@ def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, m
         raise PayloadError(f"{member}: config records {', '.join(content.config_records)}, expected none")
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
-    _check_metrics(dict(content.metric_records[METRICS]), member, most)
+    of = "test samples" if sent.is_evaluation else "samples"
+    _check_metrics(dict(content.metric_records[METRICS]), member, most, f"the {of} it is registered with")
     if spec is None:
         return Reply(member.client_id, _numbers(reply), message=reply)
     if list(content.array_records) != [ARRAYS]:
@@ -351,7 +373,7 @@ def _check_bounds(content: RecordDict, member: Member) -> None:
         raise PayloadError(f"{member}: {entries} entries, expected at most {MOST_ENTRIES}")
 
 
-def _check_metrics(metrics: Mapping[str, object], member: Member, most: int) -> None:
+def _check_metrics(metrics: Mapping[str, object], member: Member, most: Most, rows: str) -> None:
     for name, value in metrics.items():
         if len(name) > LONGEST_NAME or not METRIC_NAME.fullmatch(name):
             raise PayloadError(
@@ -362,16 +384,13 @@ def _check_metrics(metrics: Mapping[str, object], member: Member, most: int) -> 
             raise PayloadError(f"{member}: metric '{name}' is {brief(value)}, expected a finite number")
         if name in FRACTIONS and not 0 <= value <= 1:
             raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a fraction from 0 to 1")
-    _check_samples(SEEN, metrics.get(SEEN, 0), member)
-    examples = _check_samples(EXAMPLES, metrics.get(EXAMPLES), member)
-    if examples > most:
-        raise PayloadError(
-            f"{member}: metric '{EXAMPLES}' is {examples}, expected at most {most}, the samples it is registered with"
-        )
+    _check_samples(EXAMPLES, metrics.get(EXAMPLES), member, most.samples, rows)
+    _check_samples(SEEN, metrics.get(SEEN, 0), member, most.seen, "what a round draws of its samples")
 
 
-def _check_samples(name: str, number: object, member: Member) -> int:
-    """Return a number of samples that a client says."""
+def _check_samples(name: str, number: object, member: Member, most: int, why: str) -> None:
+    """Refuse a number of samples that a client cannot have."""
     if not isinstance(number, int) or not 0 <= number <= MOST_SAMPLES:
         raise PayloadError(f"{member}: metric '{name}' is {brief(number)}, expected a number of samples")
-    return number
+    if number > most:
+        raise PayloadError(f"{member}: metric '{name}' is {number}, expected at most {most}, {why}")

@@ -73,9 +73,9 @@ class Guard:
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
     2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
-    most, for a client says itself how many samples it has. So fewer than
-    half of the clients do not move the others' bound beyond the sizes of honest ones. Small sizes are never far: they
-    move no mean.
+    most: what a client says of its training is held against the run config and its registered rows, and the rows are
+    its own word. So fewer than half of the clients do not move the others' bound beyond the sizes of honest ones. Small
+    sizes are never far: they move no mean.
 
     Parameters
     ----------
@@ -251,7 +251,8 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         if one.update and one.name in sent:
             before = sent[one.name].astype(np.float64)
             slight = SLIGHT * _root_mean_square(before)
-            sizes[one.name] = Size(_root_mean_square(values - before), sqrt(samples), slight)
+            work = sqrt(max(samples, 1))  # 0 would be that of an upload whose client's uploads are counted instead
+            sizes[one.name] = Size(_root_mean_square(values - before), work, slight)
         else:
             sizes[one.name] = Size(_root_mean_square(values), usual=0.0 if one.update else one.usual)
     return sizes

@@ -12,7 +12,6 @@ from hetfl_flwr.flower import ErrorCode
 from hetfl_flwr.server.messaging.exchange import (
     LONGEST_REASON,
     METRICS_ALONE,
-    MOST_SAMPLES,
     Exchange,
     Expected,
     Reply,
@@ -171,11 +170,11 @@ class Messenger:
 
     def _taken(self, message: Message, sent: Sent, member: Member, result: Exchange, expected: Expected) -> Reply:
         """Decode and check a reply, and measure what it uploads."""
-        most = expected.samples(member) if expected.samples else MOST_SAMPLES
+        most = expected.most(sent, member)
         spec, half = expected.uploads(member) if expected.uploads else None, self.config.half
-        reply = read(message, sent, member, spec, member.rows if sent.is_evaluation else most, half=half)
+        reply = read(message, sent, member, spec, most, half=half)
         if sent.is_training and spec is not None:
-            result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, reply.seen)
+            result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, min(reply.seen, most.seen))
         return kept(reply, expected, half=half)
 
     def push(self, messages: Sequence[Message]) -> None:
