@@ -1,10 +1,12 @@
 """Whatever is typed, written into a recipe or lying in a folder: a run that starts, or one line and exit status 2.
 
-Runs stop where they would begin to train. ``HETFL_FUZZ=20`` makes 20 times as many cases as by default.
+Runs stop where they would begin to train. ``HETFL_FUZZ=20`` makes 20 times as many cases as by default, and so do the
+exhaustive tests of what lies in folders.
 """
 
 import io
 import os
+import re
 import shutil
 import sys
 import time
@@ -15,8 +17,11 @@ from typing import NamedTuple
 
 import pytest
 import tomli_w
+from datasets import Dataset
+from fixtures.tiers import exhaustive
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from hetfl_flwr import models, server_app
 from hetfl_flwr.algorithms import find, names
@@ -26,6 +31,7 @@ from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.models import registry
 from hetfl_flwr.text import printable
 from simulations import cli
+from simulations.engine.run import run_locally
 from simulations.studies import sweeps
 from simulations.studies.reproduce import command
 
@@ -98,8 +104,17 @@ def text(spec):
 
 
 @pytest.fixture(scope="module")
-def hetfl(here: Path) -> Iterator[Call]:
-    """Call the command in this process, up to where it would train."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run that has ended, with two checkpoints, beside a log of uploads."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    keys = {"algorithm": "fedhe", "models": "mlp", "clients": 2, "rounds": 2, "local-batches": 1, "batch-size": 8}
+    noise = {"noise-multiplier": 1.0, "clipping-norm": 1.0, "noise-source": "system"}
+    return run_locally({**keys, **noise, "output-dir": str(folder)}, verbose=False, progress=False)
+
+
+@pytest.fixture(scope="module")
+def hetfl(here: Path, finished: Path) -> Iterator[Call]:
+    """Call the command in this process, up to where it would train; what is finished was run before."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.setenv("HOME", str(here / "home"))
@@ -512,3 +527,131 @@ def test_any_flat_config_is_taken_and_written_or_refused(tmp_path_factory, flat)
     path = tmp_path_factory.getbasetemp() / "round-trip.toml"
     path.write_text(to_toml(config.to_flat()), encoding="utf-8")
     assert RunConfig.from_flat(read_toml(path)) == config
+
+
+NONSENSE = (
+    *(
+        b"",
+        b"\0",
+        b"\xff\xfe",
+        b"1e400",
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b'{"a":',
+        b"\n\n",
+        b"-1",
+        b'"x"',
+        b"NaN",
+        b"Infinity",
+    ),
+    *(b"9" * 5000, b"[" * DEEP, bytes(range(256)), b"nonsense\n", b"PAR1", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"),
+)
+WAYS = ("cut", "flipped", "line removed", "line twice", "put in", "replaced", "number replaced", "removed", "a folder")
+damages = st.tuples(st.sampled_from(WAYS), st.floats(0, 1, exclude_max=True), st.sampled_from(NONSENSE))
+
+
+def damage(path: Path, way: str, where: float, nonsense: bytes) -> None:
+    """Change a file in some way, at a place that is a fraction of it."""
+    content = path.read_bytes()
+    at, lines = int(where * len(content)), content.splitlines(keepends=True)
+    line, numbers = int(where * len(lines)), [*re.finditer(rb"-?\d+(?:\.\d+)?", content)]
+    if way == "cut":
+        content = content[:at]
+    elif way == "flipped" and content:
+        content = content[:at] + bytes([content[at] ^ 1 << len(nonsense) % 8]) + content[at + 1 :]
+    elif way == "line removed":
+        content = b"".join(lines[:line] + lines[line + 1 :])
+    elif way == "line twice":
+        content = b"".join(lines[: line + 1] + lines[line:])
+    elif way == "put in":
+        content = content[:at] + nonsense + content[at:]
+    elif way == "number replaced" and numbers:
+        number = numbers[int(where * len(numbers))]
+        content = content[: number.start()] + nonsense + content[number.end() :]
+    elif way == "replaced":
+        content = nonsense
+    if way in ("removed", "a folder"):
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    if way == "a folder":
+        path.mkdir()
+
+
+def copied(here: Path, source: Path) -> Path:
+    """Return a fresh copy of a folder in the working directory."""
+    shutil.rmtree(here / "copy", ignore_errors=True)
+    shutil.copytree(source, here / "copy")
+    return here / "copy"
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+READERS = (
+    ("report", "copy"),
+    ("compare", "copy"),
+    ("compare", "copy", "whole"),
+    ("run", "fedhe", "--resume", "--out", "copy"),
+    ("run", "fedhe", "--resume", "--rounds", "4", "--out", "copy"),
+    ("run", "fedhe", "--resume", "--rounds", "4", "--accept-loss", "--out", "copy"),
+    ("export", "copy", "--client", "0", "--out", "x.onnx"),
+)
+
+
+def read_a_damaged_run(hetfl: Call, here: Path, finished: Path, command: tuple[str, ...], place: float, how) -> None:
+    if not (here / "whole").exists():
+        shutil.copytree(finished, here / "whole")
+    folder, files = copied(here, finished), files_of(finished)
+    damage(folder / files[int(place * len(files))], *how)
+    hetfl(*command)
+
+
+def read_damaged_data(hetfl: Call, here: Path, form: str, place: float, how) -> None:
+    folder = here / "own"
+    if not folder.exists():
+        write_own_data(folder)
+    data = copied(here, folder / form)
+    files = files_of(data)
+    damage(data / files[int(place * len(files))], *how)
+    label = [] if form == "images" else ["--set", "label-column=label"]
+    hetfl("partition", *SMALL, "--dataset", "./copy", *label)
+
+
+def write_own_data(folder: Path) -> None:
+    """Write the same few rows as files of each form, and a few images."""
+    rows = {"age": list(range(40)), "kind": [f"k{n % 3}" for n in range(40)], "label": [n % 2 for n in range(40)]}
+    for form, write in (("csv", Dataset.to_csv), ("json", Dataset.to_json), ("parquet", Dataset.to_parquet)):
+        (folder / form).mkdir(parents=True)
+        for split in ("train", "test"):
+            write(Dataset.from_dict(rows), folder / form / f"{split}.{form}")
+    for number in range(20):
+        path = folder / "images" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(path)
+
+
+parts = st.floats(0, 1, exclude_max=True)
+
+
+@pytest.mark.parametrize("times", [1, exhaustive(20)])
+def test_a_damaged_run_is_read_or_refused(hetfl, here, finished, times):
+    @fuzz(25 * times)
+    @given(st.sampled_from(READERS), parts, damages)
+    def each(command, place, how):
+        read_a_damaged_run(hetfl, here, finished, command, place, how)
+
+    each()
+
+
+@pytest.mark.parametrize("times", [1, exhaustive(20)])
+def test_damaged_data_are_read_or_refused(hetfl, here, times):
+    @fuzz(15 * times)
+    @given(st.sampled_from(["csv", "json", "parquet", "images"]), parts, damages)
+    def each(form, place, how):
+        read_damaged_data(hetfl, here, form, place, how)
+
+    each()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
-from hetfl_flwr.data.folders import is_folder, local_folder
 from hetfl_flwr.data.columns import Kind
+from hetfl_flwr.data.folders import is_folder, local_folder
 from hetfl_flwr.data.hub import Source, open_source
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, class_names, declared, read_codes
