@@ -447,8 +447,8 @@ def test_the_harness_of_random_kills_fails_where_a_run_ends_otherwise(tmp_path, 
 
 @pytest.mark.slow
 def test_the_harness_of_random_kills_sees_a_difference(tmp_path):
-    expected = kills.whole("fedavg", tmp_path / "whole")
-    run = kills.killed("fedavg", 1, tmp_path / "run", {**expected, "client states": {}}, random.Random(3))
+    expected = kills.whole("fedhe", tmp_path / "whole")
+    run = kills.killed("fedhe", 1, tmp_path / "run", {**expected, "client states": {}}, random.Random(3))
     assert run.verdict == "DIFFERS in client states"
     assert run.kills
-    assert kills.killed("fedavg", 1, tmp_path / "run", expected, random.Random(3)).verdict == "same bits"
+    assert kills.killed("fedhe", 1, tmp_path / "run", expected, random.Random(3)).verdict == "same bits"
