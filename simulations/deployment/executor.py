@@ -98,7 +98,7 @@ class ResidentExecutor:
         try:
             if not self._process:
                 self._start(spec.fab_hash or "")
-            os.write(self._specs, json.dumps(asdict(spec)).encode() + b"\n")
+            os.write(self._specs, json.dumps(asdict(spec), allow_nan=False).encode() + b"\n")
         except OSError as error:
             self.close()
             return LaunchResult.failed(f"no process for the ClientApp: {error.strerror}")
@@ -156,7 +156,7 @@ def _answer_once(spec: ExecutionSpec, says: int) -> NoReturn:
     finally:
         os.set_blocking(says, False)
         with suppress(OSError):
-            os.write(says, json.dumps(_installed(before)).encode()[:MOST_LEARNT])
+            os.write(says, json.dumps(_installed(before), allow_nan=False).encode()[:MOST_LEARNT])
         _leave(status)
 
 

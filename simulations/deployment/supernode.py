@@ -85,7 +85,7 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
 
     def keep_warm() -> None:
         while True:
-            process = start_executor(json.dumps(told), environment)
+            process = start_executor(json.dumps(told, allow_nan=False), environment)
             status = process.wait()
             log(WARNING, "the executor has ended (status %d) and is started again", status)
             time.sleep(RESTART)

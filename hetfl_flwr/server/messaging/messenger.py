@@ -42,6 +42,8 @@ LOST = "its node has left or restarted before it answered"
 class Messenger:
     """Sends messages to clients and takes in their replies. A node is sent one message at a time.
 
+    Who it is, it is asked besides, as soon as it has restarted: its answer says what has become of the message before.
+
     A client that has missed two messages of a kind in a row, or every other one, is still asked, but waited for no
     longer than twice the time that the others take. Once it has answered some within ``round-timeout``, too late or
     not, it is waited for again; see `Punctuality`.
