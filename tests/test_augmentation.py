@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from fixtures.tiers import exhaustive
 
 from clients.local import LocalClient
 from hetfl_flwr.data import Augmented, DataSpec, Samples, Split, load_client_data
@@ -74,7 +75,7 @@ def test_tables_cannot_be_augmented(make_config, make_node, refusal):
     assert refusal(ConfigError, make_node, config, 0) == "augment = crop is for images, and client 0 has a table"
 
 
-@pytest.mark.parametrize("algorithm", ["fedhe", "fedavg"])
+@pytest.mark.parametrize("algorithm", ["fedhe", exhaustive("fedavg")])
 def test_a_run_is_the_same_for_any_number_of_workers_and_unlike_one_without(
     algorithm, make_config, run_federation, tmp_path
 ):

@@ -637,9 +637,9 @@ def write_own_data(folder: Path) -> None:
 parts = st.floats(0, 1, exclude_max=True)
 
 
-@pytest.mark.parametrize("times", [1, exhaustive(20)])
+@pytest.mark.parametrize("times", [1, exhaustive(10)])
 def test_a_damaged_run_is_read_or_refused(hetfl, here, finished, times):
-    @fuzz(25 * times)
+    @fuzz(10 * times)
     @given(st.sampled_from(READERS), parts, damages)
     def each(command, place, how):
         read_a_damaged_run(hetfl, here, finished, command, place, how)
@@ -647,9 +647,9 @@ def test_a_damaged_run_is_read_or_refused(hetfl, here, finished, times):
     each()
 
 
-@pytest.mark.parametrize("times", [1, exhaustive(20)])
+@pytest.mark.parametrize("times", [1, exhaustive(10)])
 def test_damaged_data_are_read_or_refused(hetfl, here, times):
-    @fuzz(15 * times)
+    @fuzz(6 * times)
     @given(st.sampled_from(["csv", "json", "parquet", "images"]), parts, damages)
     def each(form, place, how):
         read_damaged_data(hetfl, here, form, place, how)

@@ -292,7 +292,7 @@ def test_what_has_not_been_run_is_named_in_the_file_of_all_tables(run_recipe, tm
     assert text.splitlines()[2:5] == ["## Not run", "", f"- Small table (`{tmp_path / 'small.toml'}`)"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, recipe, tmp_path):
     """Their folders can go: on another machine the table goes on with the seeds that are left."""
     results = tmp_path / "all.md"

@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [exhaustive("fedh2l"), "fedhe"])
+@pytest.mark.parametrize("algorithm", [exhaustive("fedh2l"), exhaustive("fedhe")])
 def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
     config_for, run_federation, small_grid, monkeypatch, algorithm
 ):
