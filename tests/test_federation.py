@@ -620,15 +620,24 @@ def test_a_slow_node_is_sent_nothing_more_until_its_late_reply_is_in():
     assert sorted(back.traffic) == [0, 1]
 
 
-def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_answered_in_time(monkeypatch):
-    """It is asked all the same, one message at a time, and waited for as long again as the others take, a second."""
+def by_its_looks(monkeypatch):
+    """Return a federation of two, and a clock that goes on by a second each time that it looks for replies."""
     federation, clock = federation_of(member(0), member(1), round_timeout=100.0), [0.0]
     monkeypatch.setattr(messenger, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
-    grid, pull = federation.grid, federation.grid.pull_messages
+    pull = federation.grid.pull_messages
 
     def pulled(numbers):
         clock[0] += 1
         return pull(numbers)
+
+    monkeypatch.setattr(federation.grid, "pull_messages", pulled)
+    return federation, clock
+
+
+def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_answered_in_time(monkeypatch):
+    """It is asked all the same, one message at a time, and waited for as long again as the others take, a second."""
+    federation, clock = by_its_looks(monkeypatch)
+    grid = federation.grid
 
     def answer_late(seconds):
         clock[0] += seconds
@@ -640,7 +649,6 @@ def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_a
         failures = exchange(federation, {1: answer} if answer else {}, kind=kind).failures
         return clock[0] - began, [failure.reason.removeprefix("client 1 (mlp): ") for failure in failures]
 
-    monkeypatch.setattr(grid, "pull_messages", pulled)
     late = "no reply within 100 s"
     for _ in range(2):
         assert takes(never) == (101, [late])
@@ -664,15 +672,9 @@ def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_a
 
 def test_a_node_that_misses_every_other_message_is_hardly_waited_for_either(monkeypatch):
     """It costs the others three full waits in all, however long it goes on."""
-    federation, clock = federation_of(member(0), member(1), round_timeout=100.0), [0.0]
-    monkeypatch.setattr(messenger, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
-    grid, pull = federation.grid, federation.grid.pull_messages
+    federation, clock = by_its_looks(monkeypatch)
+    grid = federation.grid
 
-    def pulled(numbers):
-        clock[0] += 1
-        return pull(numbers)
-
-    monkeypatch.setattr(grid, "pull_messages", pulled)
     seconds = []
     for number in range(20):
         began = clock[0]
@@ -689,15 +691,7 @@ def test_a_node_that_misses_every_other_message_is_hardly_waited_for_either(monk
 @pytest.mark.parametrize("came", [False, True])
 def test_a_node_that_has_said_again_who_it_is_has_lost_what_it_was_sent_before(monkeypatch, came):
     """It answers one message after the other: the late reply is there by then, or never."""
-    federation, clock = federation_of(member(0), member(1), round_timeout=100.0), [0.0]
-    monkeypatch.setattr(messenger, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
-    pull = federation.grid.pull_messages
-
-    def pulled(numbers):
-        clock[0] += 1
-        return pull(numbers)
-
-    monkeypatch.setattr(federation.grid, "pull_messages", pulled)
+    federation, _ = by_its_looks(monkeypatch)
     [failure] = exchange(federation, {1: never}).failures
     assert failure.reason.endswith("no reply within 100 s")
     [failure] = exchange(federation, {}).failures

@@ -1,11 +1,15 @@
+import os
+
 import pytest
 import torch
+from flwr.app import Context
 
 from hetfl_flwr.errors import ConfigError, HetflError, StateError, plain
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.node.stores import ContextStore, FileStore
+from simulations.deployment import executor
 from simulations.engine.resident import ResidentContext
 
 
@@ -128,6 +132,42 @@ def test_clients_that_live_on_in_a_process_take_turns_with_one_model_and_find_th
         node.model.body.zero_grad()
         node.model.eval()
     assert models[0] is models[1] is models[2]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_process_that_stays_keeps_data_and_model_and_takes_the_weights_from_the_state(
+    make_config, make_context, monkeypatch, tmp_path, stays, on_disk
+):
+    """Each message brings a Context of its own, with the records of the one before; a state may lie on disk instead."""
+    keep_until_told_otherwise(monkeypatch, stays=stays)
+    config = make_config(models="lenet5", **({"state_dir": str(tmp_path)} if on_disk else {}))
+    context = make_context(config, 0)
+    first = Node.from_context(context)
+    trained = {name: tensor + 1 for name, tensor in weights_of(first).items() if tensor.is_floating_point()}
+    first.write_state(ClientState({**weights_of(first), **trained}))
+    second = Node.from_context(Context(**vars(context)))
+    second.write_state(ClientState({**weights_of(first), **trained}))
+    third = Node.from_context(Context(**vars(context)))
+    assert (first.data is second.data, second.restored, second.model is third.model) == (stays,) * 3
+    assert second.public_samples is not first.public_samples
+    if stays:
+        assert all(torch.equal(weights_of(third)[name], tensor) for name, tensor in trained.items())
+    other = Node.from_context(make_context(config.with_values({"seed": 1}), 0))
+    assert other.data is not second.data
+
+
+def keep_until_told_otherwise(monkeypatch, *, stays):
+    """Let this process be one that an executor keeps for all messages of an app, or for one."""
+    environment = {}
+    monkeypatch.setattr(executor.os, "environ", environment)
+    if stays:
+        monkeypatch.setattr(executor, "_forget_own", lambda: None)
+        monkeypatch.setattr(executor, "end_with", lambda parent: None)
+        monkeypatch.setattr(executor, "_leave", lambda status: None)
+        read, write = os.pipe()
+        os.close(write)
+        executor._answer_all(read)
 
 
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):

@@ -93,8 +93,8 @@ def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_
     assert not remains.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [exhaustive("fedh2l"), exhaustive("fedhe")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("algorithm", ["fedh2l", "fedhe"])
 def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
     config_for, run_federation, small_grid, monkeypatch, algorithm
 ):

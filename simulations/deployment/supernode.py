@@ -24,7 +24,6 @@ SHORTEST, LONGEST = 0.01, 60.0
 RESTART = 1.0
 """Seconds until an executor that has ended is started again."""
 
-
 KEEP = ("fork", "resident")
 """What of a ClientApp stays between two messages: what it has imported; or its models and data, too."""
 
