@@ -762,7 +762,7 @@ def test_a_wait_is_for_those_who_are_drawn(clock, keys):
     [drawn] = federation.draw(1)
     pull, done = post.pull_messages, []
     post.pull_messages = lambda wanted: pull(wanted) if done else []
-    train(federation)
+    federation.exchange([Message(RecordDict(), drawn.node, "train")])
     began = clock.now
     clock.events[began + 30] = lambda: done.append(True)
     federation.welcome(1)
