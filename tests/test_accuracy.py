@@ -77,6 +77,7 @@ def test_every_tenth_image(tmp_path):
     assert greys == {"train": [0, 100, 200], "test": [0, 100]}
 
 
+@pytest.mark.slow
 def test_quick(tmp_path, monkeypatch, capsys):
     methods = {name: accuracy.METHODS[name] for name in ("local", "chfl", "chfl-mean")}
     monkeypatch.setattr(accuracy, "METHODS", methods)

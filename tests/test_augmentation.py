@@ -75,6 +75,7 @@ def test_tables_cannot_be_augmented(make_config, make_node, refusal):
     assert refusal(ConfigError, make_node, config, 0) == "augment = crop is for images, and client 0 has a table"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedhe", exhaustive("fedavg")])
 def test_a_run_is_the_same_for_any_number_of_workers_and_unlike_one_without(
     algorithm, make_config, run_federation, tmp_path

@@ -109,6 +109,7 @@ def wrong(federation: Trained, answer: Message, said: str) -> str | None:
 # --- one reply -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_bad_upload_is_refused_by_name_and_the_others_are_kept(name):
     federation = trained(name)

@@ -539,6 +539,7 @@ def test_all_clients_can_begin_with_one_head(make_config, make_node):
 # Whole runs
 
 
+@pytest.mark.slow
 def test_a_shared_head_is_drawn_once(make_config, make_node, run_federation, tmp_path):
     """Clients that an engine builds anew for each message, in one process or two, end as those that live on."""
     keys = {"models": f"{NORMED},mlp", "clients": 2, "rounds": 3, "partition": "classes:4", "width": 64}
@@ -566,6 +567,7 @@ def equal(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bo
     )
 
 
+@pytest.mark.slow
 def test_alpha_0_and_solo_are_local_training_bit_for_bit(make_config, run_federation, tmp_path):
     """Models, batch norm and moments of unlike clients, losses and accuracies, after three rounds; not so with kd."""
     local = trained(make_config, run_federation, tmp_path / "local", algorithm="local")
@@ -585,6 +587,7 @@ def test_avgkd_without_alpha_is_avg_and_unlike_local_training(make_config, run_f
     assert not equal(avg[1], local[1])
 
 
+@pytest.mark.slow
 def test_one_client_that_averages_is_local_training_and_its_sum_is_its_mean(make_config, run_federation, tmp_path):
     keys = {"clients": 1, "models": "fedhe:6"}
     local = trained(make_config, run_federation, tmp_path / "local", algorithm="local", **keys)
@@ -637,6 +640,7 @@ def test_two_workers_change_no_bit(make_config, run_federation, tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_clients_with_columns_of_their_own_learn_together(make_config, run_federation):
     config = make_config(
         algorithm="chfl",

@@ -155,6 +155,7 @@ UNUSABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", UNUSABLE)
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(case, hetfl, here):
     algorithm, arguments, said = UNUSABLE[case]

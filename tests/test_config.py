@@ -310,6 +310,7 @@ def test_a_setting_without_key_or_sign_is_refused(refusal, text):
     assert f"'{text}'" in refusal(ConfigError, parse_setting, text)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_no_text_makes_the_reader_of_settings_stumble(text):
     assert isinstance(parse_setting(f"key={text}")[1], bool | int | float | str)

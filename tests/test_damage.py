@@ -721,6 +721,7 @@ def test_data_that_have_moved_are_the_same_ones(own, tmp_path, refusal):
     assert "was run with dataset = " in refusal(ConfigError, go_on, folder, dataset="digits", rounds=6)
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_client_s_data_does_not_depend_on_the_workers(own):
     folder = own()
     assert _run({"output-dir": str(folder), "rounds": 5}, resume=True, workers=2, verbose=True) == folder

@@ -337,6 +337,7 @@ class TestColumns:
         assert read(columns, ignore_columns="Iron (mcg)") == ([[3], [4]], (1,))
         assert read(columns, categorical_columns="big size", ignore_columns="Iron (mcg)") == ([[0], [1]], (1,))
 
+    @pytest.mark.slow
     @given(
         st.lists(st.sampled_from([None, "", "a", "B", "é", "zz", "NA", "10"]), min_size=2, max_size=12),
         st.lists(st.sampled_from([None, "a", "new", "zz"]), max_size=4),

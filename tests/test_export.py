@@ -59,6 +59,7 @@ def read(path):
     return program, json.loads(extra[EXTRA])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [

@@ -211,6 +211,7 @@ def check_rounds(grid: Schedule, rounds: list[dict[str, Any]]) -> None:
         assert not busy & grid.free[entry["round"]], "left out as busy, and has nothing to do"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     mostly_exhaustive(range(200), lambda seed: seed < 50),

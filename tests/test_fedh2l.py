@@ -603,6 +603,7 @@ def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, s
         assert torch.equal(one.model.state_dict()[key], tensor), key
 
 
+@pytest.mark.slow
 def test_what_the_peers_say_changes_what_is_learnt(make_config, run_federation, tmp_path):
     """The limits above are not met by chance: with peers, each option gives other models."""
     heads = []

@@ -355,6 +355,7 @@ def models(folder: Path) -> list[dict[str, torch.Tensor]]:
     return [load_file(path) for path in sorted(folder.glob("client-*.safetensors"))]
 
 
+@pytest.mark.slow
 def test_alpha_0_is_local_training(make_config, run_federation, tmp_path):
     """Models, batch norm and moments of unlike clients are the same bits after three rounds; alpha 1 gives others."""
     trained = {}

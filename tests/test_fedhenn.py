@@ -677,6 +677,7 @@ def test_clients_that_are_drawn_anew_each_round_align_with_those_of_the_last(run
         assert all(0 < entry["clients"][client]["cka"] <= 1 for client in clients)
 
 
+@pytest.mark.slow
 def test_the_pull_makes_kernels_more_alike(run):
     """After six rounds, CKA with the mean kernel is higher with the term than with one next to none."""
     cka = {}

@@ -443,6 +443,7 @@ def models(folder: Path) -> list[dict[str, torch.Tensor]]:
 ALONE = {"fedmd.pretrain-epochs": 0, "fedmd.pretrain-private-epochs": 0, "fedmd.digest-epochs": 0}
 
 
+@pytest.mark.slow
 def test_without_pre_training_and_digesting_it_is_local_training(make_config, run_federation, tmp_path):
     """State, moments and batch norm of unlike clients are the same bits after three rounds; one digest makes others."""
     trained = {}
@@ -462,6 +463,7 @@ def test_without_pre_training_and_digesting_it_is_local_training(make_config, ru
         assert not torch.equal(alone["model.head.weight"], digesting["model.head.weight"])
 
 
+@pytest.mark.slow
 def test_softmax_scores_travel_in_half_precision_and_the_number_of_workers_changes_no_bit(
     make_config, run_federation, tmp_path
 ):

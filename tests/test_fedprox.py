@@ -107,6 +107,7 @@ def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[s
     return floats(model), samples, loss / samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "moments"), [(1, "reset"), (2, "reset"), (1, "kept")])
 def test_mu_0_is_fedavg(every, moments, make_config, run_federation, tmp_path):
     """Bit for bit, with batch norm, dropout and an optimizer with momentum; and a mu above 0 is not."""

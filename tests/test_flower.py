@@ -76,6 +76,7 @@ def test_imports_are_seen_wherever_they_stand():
     assert beyond(program) == {("flwr.proto.a", ""), ("flwr.common", "log"), ("flwr.app", "x")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_only_two_modules_take_what_flower_does_not_export(package):
     own = {Path(module.__file__) for module in TAKEN}

@@ -381,6 +381,7 @@ def test_beta_1_is_federated_averaging_of_memes(make_config, run_federation, tmp
     assert not torch.equal(found["beta 0.5"][0]["head.weight"], weights["head.weight"])
 
 
+@pytest.mark.slow
 def test_alpha_1_is_local_training(make_config, run_federation, tmp_path):
     """Models, batch norm and moments of unlike clients, one with dropout, are the same bits; alpha 0.5 gives others."""
     trained = {}

@@ -67,6 +67,7 @@ def test_no_file_lists_algorithms():
     assert {str(path): more for path in GROUND + COMMANDS if (more := said(path.read_text()) - {DEFAULT})} == {}
 
 
+@pytest.mark.slow
 def test_the_ground_floor_names_the_default_in_one_place():
     assert [path.name for path in GROUND if DEFAULT in said(path.read_text())] == ["run_config.py"]
 
@@ -77,6 +78,7 @@ def test_a_client_side_imports_of_strategies_its_own_server_side_alone(path):
     assert {".".join(name.split(".")[:2]) for name in imports(path, "strategies")} <= {f"strategies.{own}"}
 
 
+@pytest.mark.slow
 def test_no_other_arrow_goes_up():
     """Save that of ``hetfl_flwr`` itself, from which others import."""
     below = [path for path in GROUND if path != ROOT / "hetfl_flwr" / "__init__.py"]

@@ -81,6 +81,7 @@ def report(folders: list[Path], path: Path) -> Page:
     return Page(write_report(folders, path / "report.html"))
 
 
+@pytest.mark.slow
 def test_one_run(tmp_path: Path) -> None:
     """Clients at 0 and 20 %, then 40 and 60 %, then 70 and 90 %; 300 bytes each way in three rounds, and ten times that
     on the wire; client 1 fails in rounds 1 and 2 for one reason."""
@@ -110,6 +111,7 @@ def test_one_run(tmp_path: Path) -> None:
     assert {"algorithm", "partition"} <= set(page.column("Settings as by default", "key"))
 
 
+@pytest.mark.slow
 def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
     """A run without a summary says nothing of them."""
     new = finish(make(tmp_path / "new"), versions={"hetfl": "0.1.0", "torch": "2.9.1"})
@@ -117,6 +119,7 @@ def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
     assert "Made with" not in report([make(tmp_path / "killed")], tmp_path).words
 
 
+@pytest.mark.slow
 def test_points_lie_where_their_numbers_are(tmp_path: Path) -> None:
     """Rounds 0 to 2 right above their ticks, accuracies as far from one another as ticks that differ as much."""
     lines = [line(0, [0.1]), line(1, [0.5]), line(2, [0.8])]
@@ -131,6 +134,7 @@ def test_points_lie_where_their_numbers_are(tmp_path: Path) -> None:
     assert low - 0.1 * (high - low) / 0.5 - first == pytest.approx(3.8, abs=0.5)  # half a letter's height
 
 
+@pytest.mark.slow
 def test_several_runs(tmp_path: Path) -> None:
     """Two seeds of fedhe are one line with a band, and local, which sends nothing, a level over the bytes."""
     shifted = [line(0, [0.1, 0.3], sent=0), line(1, [0.6, 0.8]), line(2, []), line(3, [0.9, 0.9])]
@@ -161,6 +165,7 @@ def test_several_runs(tmp_path: Path) -> None:
     assert len([one for one in page.of("details") if one.get("class") == "run"]) == 3
 
 
+@pytest.mark.slow
 def test_nothing_from_a_run_folder_is_markup(tmp_path: Path) -> None:
     """Reason, model, folder, config value and config key, in a page of one run and in one of two."""
     failure = {"partition": 0, "stage": EVIL, "reason": EVIL, "node": 1}
@@ -174,6 +179,7 @@ def test_nothing_from_a_run_folder_is_markup(tmp_path: Path) -> None:
         assert any(EVIL.split()[0] in text for text, _ in page.labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $", "bell\x07\x1b[31m", "\u4e2d\u6587", "x" * 5000])
 @pytest.mark.filterwarnings("error")
 def test_any_name_is_drawn_as_it_is(tmp_path: Path, name: str) -> None:
@@ -200,6 +206,7 @@ def test_the_global_model_is_a_line_of_its_own(tmp_path: Path) -> None:
     assert "global model" in {text for text, _ in page.labels}
 
 
+@pytest.mark.slow
 def test_of_very_many_clients_none_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make(tmp_path / "run")
     for most, pictures in ((2, 4), (1, 2)):

@@ -437,6 +437,7 @@ def may_write(here: Path, key: str, value: str) -> bool:
     return key not in ("output-dir", "state-dir") or inside(here, value.strip())
 
 
+@pytest.mark.slow
 @fuzz(150)
 @given(st.sampled_from(names()), st.lists(st.tuples(keys, values), min_size=1, max_size=3))
 def test_any_setting_is_taken_or_refused(hetfl, here, algorithm, chosen):
@@ -637,6 +638,7 @@ def write_own_data(folder: Path) -> None:
 parts = st.floats(0, 1, exclude_max=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, exhaustive(10)])
 def test_a_damaged_run_is_read_or_refused(hetfl, here, finished, times):
     @fuzz(10 * times)

@@ -177,6 +177,7 @@ def test_a_client_killed_before_any_change_of_its_files_comes_back_with_its_stat
     assert number > 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 4000])
 def test_a_client_killed_while_it_writes_its_state_comes_back_with_the_older_one(undisturbed, tmp_path, size):
     client = Killed(undisturbed, tmp_path)

@@ -110,6 +110,7 @@ def test_who_leaves_for_good_is_noticed_once_and_the_others_go_on(name, config_f
     assert [reasons(entry) for entry in (*rounds[:3], rounds[4])] == [[]] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_comes_back_under_another_node_id_keeps_partition_and_state(name, config_for, played, tmp_path):
     """A new process with the same state folder goes on as the old one would have, had only its network been down."""

@@ -95,6 +95,7 @@ learners = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.lists(learners, min_size=2, max_size=5),
@@ -204,6 +205,7 @@ def test_which_models_step_together(name, batched, clients, expected):
     assert stackable(build_model(name, DataSpec(SHAPE, 10), seed=0), batched, clients) is expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "batched", "called"), [(5, True, 2 * 3), (20, "auto", 2 * 3), (5, "auto", 0), (20, False, 0)]
 )
@@ -219,6 +221,7 @@ def test_the_local_engine_calls_models_together(make_config, run_federation, mon
     assert calls == [clients] * called
 
 
+@pytest.mark.slow
 def test_models_that_only_their_names_tell_apart_are_not_called_as_one(make_config, run_federation, tmp_path):
     def server_state(batched):
         keys = {"models": "fixtures.models:once,fixtures.models:thrice", "clients": 4, "rounds": 2, "local_batches": 2}
@@ -262,6 +265,7 @@ def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_pat
         np.testing.assert_allclose(beside[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_models_of_mixed_precision_are_mixed_in_step_too(make_config, run_federation, tmp_path):
     """The same losses as one by one, up to bfloat16's 3 digits, and other ones than in float32."""
     losses = {}

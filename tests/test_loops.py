@@ -8,6 +8,7 @@ from hetfl_flwr.algorithms import resolve
 from simulations.benchmarks.loops import fedh2l, fedhe, fml
 
 
+@pytest.mark.slow
 def test_fedh2l(make_config, make_node, run_federation):
     keys = {"algorithm": "fedh2l", "dataset": "rotated-digits", "models": "lenet5", "clients": 4, "rounds": 5}
     config = resolve(make_config(**keys, batch_size=32, optimizer="amsgrad"))
@@ -19,6 +20,7 @@ def test_fedh2l(make_config, make_node, run_federation):
         assert server_state[f"accuracy.{client:06d}"] == accuracy
 
 
+@pytest.mark.slow
 def test_fedhe(make_config, make_node, run_federation):
     """Of the paper's networks the first and the sixth: with dropout, and rounds after the first that are taught."""
     models = "fedhe:0,fedhe:5"

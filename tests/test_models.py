@@ -43,6 +43,7 @@ def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 class TestZoo:
+    @pytest.mark.slow
     @pytest.mark.parametrize("spec", [DIGITS, MNIST, CIFAR], ids=["8x8", "28x28", "32x32"])
     @pytest.mark.parametrize("name", NAMES)
     def test_trains_splits_and_survives_a_state(self, name: str, spec: DataSpec) -> None:
@@ -228,6 +229,7 @@ class TestZoo:
             build_model("fedhe:3", TABLE, seed=0)
         one_line(error)
 
+    @pytest.mark.slow
     def test_catalogue(self) -> None:
         before = torch.get_rng_state()
         rows = catalogue_rows(MNIST)

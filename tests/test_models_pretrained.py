@@ -64,6 +64,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository / "snapshots" / "abc"
 
 
+@pytest.mark.slow
 def test_a_network_with_all_its_weights_is_torchvision_s(folder, own):
     model = build_model(NAME, IMAGENET, seed=0, pretrained=folder).eval()
     torch.testing.assert_close(model(samples(IMAGENET)), own(samples(IMAGENET)))  # their layouts in memory differ
@@ -79,6 +80,7 @@ def test_with_other_classes_the_head_alone_is_random(folder, own):
     assert not torch.equal(model.body.features[0][0].weight, random.body.features[0][0].weight)
 
 
+@pytest.mark.slow
 def test_gray_images_give_what_three_equal_colours_give(folder):
     gray, colour = (build_model(NAME, spec, seed=0, pretrained=folder) for spec in (GRAY, COLOUR))
     image = samples(GRAY)
@@ -156,6 +158,7 @@ def test_small_images_are_told_to_be_larger(refusal, folder):
     assert said.endswith("pretrained weights need images of 64x64 or more, not 63x80: set image-size=64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "said"),
     [

@@ -29,6 +29,7 @@ def layers(module: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
     return [layer for layer in module.modules() if isinstance(layer, kind)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_trains_splits_and_survives_a_state(name):
     assert_is_a_model_of_the_zoo(name, DIGITS)
@@ -45,12 +46,14 @@ def test_trains_on_images_of_any_size(name, shape):
     assert_trains(build_model(name, spec, seed=0), spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_from_64_pixels_on_they_have_as_many_weights_as_torchvision_publishes(name):
     published = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"].meta["num_params"]
     assert weights(name, DataSpec(shape=(3, 224, 224), classes=1000)) == published
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_from_64_pixels_on_they_are_torchvision_s_own_layer_by_layer(name):
     """But for the head, which is beside the body, and for how fast running statistics go."""
@@ -124,6 +127,7 @@ def test_a_table_is_refused(refusal):
     assert "needs images (channels, height, width); for a table use mlp" in said
 
 
+@pytest.mark.slow
 def test_torchvision_is_imported_by_those_who_use_it_alone():
     code = "import sys, hetfl_flwr.models; print('torch' in sys.modules, 'torchvision' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -72,6 +72,7 @@ def test_everyone_holds_the_same_pool_of_what_clients_have_made_public(shared):
         ]
 
 
+@pytest.mark.slow
 @given(sizes=st.dictionaries(st.integers(0, 99), st.integers(0, 5), max_size=6), data=st.data())
 def test_numbers_and_places_are_those_of_a_list_of_all_rows(sizes, data):
     index = PublicIndex(dict(sorted(sizes.items())))

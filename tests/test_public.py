@@ -81,6 +81,7 @@ def test_a_package_that_hides_one_of_this_project_s_is_named_with_both_places(tm
     assert f"({ROOT / 'strategies'}) is hidden by {tmp_path / 'strategies'}: rename that" in last
 
 
+@pytest.mark.slow
 def test_without_pytest_all_but_the_tests_kit_is_there_and_help_shows_it(tmp_path):
     hide = "import sys; sys.modules['pytest'] = None\n"
     done = python(tmp_path, hide + "import hetfl_flwr, pydoc; print(pydoc.render_doc(hetfl_flwr))")

@@ -437,6 +437,7 @@ def test_a_run_that_died_in_mid_round_goes_on_from_the_last_checkpoint(
     assert reached(run_federation(resumed(config))) == reached(whole)
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_made_longer(tmp_path, make_config, run_federation):
     long = run_federation(make_config(rounds=3, output_dir=str(tmp_path / "long")))
     run_federation(make_config(rounds=2))
@@ -451,6 +452,7 @@ def test_a_line_cut_by_a_crash_and_rounds_after_the_checkpoint_are_dropped(finis
     assert (finished / "rounds.jsonl").read_text() == kept
 
 
+@pytest.mark.slow
 def test_the_last_two_checkpoints_are_kept_and_the_newest_is_found_by_number(make_config, run_federation):
     """What is named otherwise is somebody else's: it is neither read nor removed."""
     config = make_config(rounds=11, checkpoint_every=1, evaluate_every=99)

@@ -77,6 +77,7 @@ def summary(folder: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 def test_a_client_that_is_20_times_slower_holds_nobody_up(make_config, run_federation, tmp_path):
     """Ten rounds of three clients are 30 uploads. In step with the slow client they take 10 x 20 simulated seconds; at
     two uploads a second they take 15, so the slow client is still busy with its first when the others are done with
@@ -97,6 +98,7 @@ def test_a_client_that_is_20_times_slower_holds_nobody_up(make_config, run_feder
     assert clocks["async"][-1] == pytest.approx(20, rel=0.11)
 
 
+@pytest.mark.slow
 def test_each_answer_holds_what_the_server_knew_by_then(make_config, run_federation):
     """Client 0 takes 1 second, client 1 takes 3 (give or take a tenth): 0 uploads at about 1 and 2, then 1 at about 3.
     So client 0's second and third messages hold averages of its own uploads alone, one and two; client 1's second
@@ -129,6 +131,7 @@ def test_each_answer_holds_what_the_server_knew_by_then(make_config, run_federat
                 np.testing.assert_allclose(got["logits"][label], np.mean(seen, axis=0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_client_never_has_two_messages_at_a_time(make_config, run_federation):
     config = make_config(**ASYNC, clients=4, rounds=6, client_seconds="1,2,5,7")
     grid = Recording(config)
@@ -329,6 +332,7 @@ def test_an_asynchronous_run_that_died_ends_with_the_bits_of_one_that_did_not(
         assert reached(folder) == reached(whole)
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(
     make_config, run_federation, tmp_path
 ):
@@ -351,6 +355,7 @@ def test_an_asynchronous_run_that_was_stopped_ends_with_the_bits_of_one_that_was
     assert reached(_run(again, resume=True, workers=1, verbose=True)) == reached(whole)
 
 
+@pytest.mark.slow
 def test_how_often_checkpoints_are_written_changes_no_bit_of_an_asynchronous_run(make_config, run_federation, tmp_path):
     outcomes = [
         reached(run_federation(make_config(**UNEVEN | {"checkpoint_every": every}, output_dir=str(tmp_path / name))))
@@ -392,6 +397,7 @@ class Elsewhere(GridView):
         return super().push_messages(pushed)
 
 
+@pytest.mark.slow
 def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, run_federation, tmp_path):
     """The server dies beyond its checkpoint; clients have trained by later messages than that knows of."""
     config = make_config(**UNEVEN | {"checkpoint_every": 4}, state_dir=str(tmp_path / "state"))

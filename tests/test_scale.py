@@ -134,6 +134,7 @@ def train(federation: Federation, client_ids: tuple[int, ...]) -> None:
     assert len(federation.exchange(messages, expected_of(strategy)).replies) == len(client_ids)
 
 
+@pytest.mark.slow
 def test_a_client_that_cannot_be_put_to_rest_ends_the_run(refusal, config_for, run_federation, small_grid, monkeypatch):
     monkeypatch.setattr(stores, "_replace_scratch", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     config = config_for("fedhe", "run")

@@ -941,6 +941,7 @@ def test_numbers_that_no_client_has_are_refused_by_name_at_the_start_and_later(c
     assert clock.now == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [1, 3])
 def test_who_joins_must_fit_those_with_whom_the_run_began_also_when_none_of_them_is_here(clock, clients):
     """Another node that does not fit is no federation of its own, and those with whom it began are welcome again."""

@@ -108,6 +108,7 @@ def test_messages_to_client_apps_are_all_that_it_answers(kind):
     assert kind().get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
 
 
+@pytest.mark.slow
 def test_an_executor_ends_with_its_node_and_takes_its_secret_from_a_pipe():
     """The node is gone before the executor has begun; nobody has seen the secret."""
     told = {"node": os.getpid() + 1, "address": "127.0.0.1:1", "secret": "00" * 32, "keep": "fork"}

@@ -47,6 +47,7 @@ def recorded(make_config, run_federation):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
@@ -120,6 +121,7 @@ def test_in_the_limit_of_fedavg_moments_are_those_of_fedavg(
     assert 20 * near < far
 
 
+@pytest.mark.slow
 def test_heterogeneous_fedhenn_resets_moments_on_demand(make_config, run_federation, tmp_path):
     """Without alignment: as local training by default; SGD without momentum has none to reset, Adam has."""
 
