@@ -139,7 +139,8 @@ def find(name: str) -> Algorithm:
     Raises
     ------
     ConfigError
-        Unknown name (with the nearest valid one), or a module without the class that the convention asks for.
+        Unknown name (with the nearest valid one), a module without the class that the convention asks for, or a
+        class with an option that is not keyword-only.
     """
     if name in names():
         own_package("clients")
@@ -151,7 +152,21 @@ def find(name: str) -> Algorithm:
     last, servers = name.rpartition(".")[2], _module(strategy)
     server_side = _class_named(servers, last)
     clients = _module(client)
-    return Algorithm(name, server_side, _class_named(clients, f"{last}client"), _modes(name, servers, clients))
+    algorithm = Algorithm(name, server_side, _class_named(clients, f"{last}client"), _modes(name, servers, clients))
+    for side in algorithm.sides:
+        _check_keywords(side)
+    return algorithm
+
+
+def _check_keywords(side: type[Any]) -> None:
+    """Refuse a constructor with an option that is not keyword-only: it would be no key of the run config."""
+    for name, parameter in inspect.signature(side).parameters.items():
+        positional = parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        if positional and parameter.default is not inspect.Parameter.empty:
+            raise ConfigError(
+                f"{side.__module__}.{side.__qualname__}: '{name}' of its constructor is not keyword-only, so it cannot "
+                f"be set: write '*, {name}'"
+            )
 
 
 def chosen(config: RunConfig) -> Algorithm:

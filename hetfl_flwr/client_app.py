@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.errors import HetflError
+from hetfl_flwr.errors import HetflError, ends_process, place, plain
 from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.allocation import keep_freed_memory
@@ -60,6 +60,8 @@ def _surfaced(handler: Handler) -> Handler:
         try:
             return handler(message, context)
         except (Exception, SystemExit) as error:
+            if ends_process(error):
+                raise
             where = _where(message, context)
             log(ERROR, where + _reason(error), exc_info=None if isinstance(error, HetflError) else error)
             line = where + (_reason(error) if simulated() else _outward(error))
@@ -212,4 +214,4 @@ def _outward(error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     line = " ".join(str(error).split())
-    return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line}"
+    return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line} ({plain(place(error))})"

@@ -3,13 +3,17 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from traceback import extract_tb
+from pathlib import Path
+from traceback import extract_tb, walk_tb
 
 from hetfl_flwr.text import printable
 
 _OPEN, _CLOSE = "\x02", "\x03"  # around what stays on its node
 _PRIVATE = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}?")
 _PATH = re.compile(r"(?P<url>https?://[\w./-]+(?![\w./:@-]))|(?<![\w/.>])(~[\w-]*|\.{0,2})/\S.*", re.DOTALL)
+
+EXIT_OF_FLOWER = "flwr.supercore.exit"
+"""Where Flower ends a process, as after SIGTERM."""
 
 WITHHELD = "(not shown)"
 """What stands in `HetflError.outward` in place of what stays on its node."""
@@ -98,9 +102,28 @@ class RunFolderError(HetflError):
 
 
 def place(error: BaseException) -> str:
-    """Return the file and the line that an error comes from; empty where it has no trace."""
+    """Return the file and the line that an error comes from, not inside of torch or NumPy; empty where it has no trace.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> try:
+    ...     numpy.ones(3).reshape(2, 2)
+    ... except ValueError as error:
+    ...     print(plain(place(error)))
+    <doctest hetfl_flwr.errors.place[1]>, line 2
+    """
     frames = extract_tb(error.__traceback__)
-    return f"{private(frames[-1].filename)}, line {frames[-1].lineno}" if frames else ""
+    own = [frame for frame in frames if not {"torch", "numpy"} & set(Path(frame.filename).parts)] or frames
+    return f"{private(own[-1].filename)}, line {own[-1].lineno}" if own else ""
+
+
+def ends_process(error: BaseException) -> bool:
+    """Say whether an exit is Flower's own, and not one of somebody's model or callback."""
+    frames = walk_tb(error.__traceback__)
+    return isinstance(error, SystemExit) and any(
+        str(frame.f_globals.get("__name__")).startswith(EXIT_OF_FLOWER) for frame, _ in frames
+    )
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:

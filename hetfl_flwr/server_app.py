@@ -85,8 +85,10 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
 def _too_few(number: int, played: Played, config: RunConfig) -> TooFewClients:
     good, wanted = len(played.trained.replies), config.min_clients
     few = f"only {played.able} clients could be asked to train"
-    reasons = "; ".join(failure.reason for failure in played.trained.failures[:3]) or few
-    return TooFewClients(f"round {number}: {good} valid replies, fewer than min-clients = {wanted}: {reasons}")
+    reasons = [failure.reason for failure in played.trained.failures]
+    causes = {reason.partition(": ")[2] for reason in reasons}
+    why = f"{len(reasons)} clients: {causes.pop()}" if len(reasons) > 1 == len(causes) else "; ".join(reasons[:3])
+    return TooFewClients(f"round {number}: {good} valid replies, fewer than min-clients = {wanted}: {why or few}")
 
 
 def _log_outcome(results: Results) -> None:

@@ -238,3 +238,23 @@ def test_modes_that_are_no_classes_by_name_are_one_line(modes, tmp_path, monkeyp
         del sys.modules[name]
     said = refusal(ConfigError, find, "broken_modes")
     assert said == "algorithm module 'broken_modes.strategy': MODES is not a mapping from names to classes"
+
+
+def test_an_option_that_is_not_keyword_only_is_refused(tmp_path, monkeypatch, refusal):
+    """It would be no key, and a value for it would be refused as unknown."""
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "positional"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "strategy.py").write_text(
+        "from hetfl_flwr import KnowledgeStrategy\n"
+        "class Positional(KnowledgeStrategy):\n"
+        "    def __init__(self, momentum: float = 0.9) -> None: ...\n"
+    )
+    (package / "client.py").write_text(
+        "from hetfl_flwr import KnowledgeClient\nclass PositionalClient(KnowledgeClient): ...\n"
+    )
+    assert refusal(ConfigError, find, "positional") == (
+        "positional.strategy.Positional: 'momentum' of its constructor is not keyword-only, so it cannot be set: "
+        "write '*, momentum'"
+    )

@@ -288,10 +288,8 @@ def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, mon
     done = hetfl("run", "fedhe", *SMALL, "--out", "run")
     assert done.status == 1
     assert "Traceback" not in done.err
-    assert done.err.splitlines()[-1] == (
-        "hetfl: round 2: 0 valid replies, fewer than min-clients = 1: "
-        "client 0, train, round 2: OSError: no space; client 1, train, round 2: OSError: no space"
-    )
+    said = "hetfl: round 2: 0 valid replies, fewer than min-clients = 1: 2 clients: OSError: no space ("
+    assert done.err.splitlines()[-1].startswith(said + str(Path(__file__)) + ", line ")
     assert [len(entry["failures"]) for entry in entries(here / "run")] == [0, 0, 2]
     assert json.loads((here / "run" / "summary.json").read_text())["accuracy"] is not None
 

@@ -95,6 +95,18 @@ def test_a_client_that_has_uploaded_more_may_be_ahead():
     assert guard.set_aside({3: {"logits": Size(19.0)}}) == {}
 
 
+def test_the_size_of_few_numbers_is_inexact():
+    """Of n normal numbers the root mean square varies by 1 / sqrt(2 n) of itself: three of that are allowed for."""
+    draw = np.random.default_rng(0)
+    for numbers in (8, 128):
+        deviation = np.log(np.sqrt(np.square(draw.normal(size=(20_000, numbers))).mean(1))).std()
+        assert Size(1.0, numbers=numbers).error == pytest.approx(deviation, rel=0.1)
+    for numbers, allowed in ((2, 5 * 4.0), (10, 5 * np.exp(3 / np.sqrt(20))), (200, 5 * np.exp(0.15)), (0, 5.0)):
+        for value, far in ((0.99 * allowed, []), (1.01 * allowed, [4])):
+            came = {**uploads(1.0, 1.0, 1.0, 1.0), 4: {"logits": Size(value, numbers=numbers)}}
+            assert list(Guard(5.0).set_aside(came)) == far
+
+
 def test_up_to_what_is_usual_nothing_is_far():
     came = {**uploads(0.1, 0.1, 0.1), 3: {"logits": Size(9.0, usual=10.0)}, 4: {"logits": Size(11.0, usual=10.0)}}
     assert list(Guard(5.0).set_aside(came)) == [4]
@@ -112,7 +124,7 @@ def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
 def test_what_it_knows_survives_a_checkpoint():
     """Sizes go through JSON, whose keys are texts, and come back as the same bits."""
     guard, other = Guard(5.0), Guard(5.0)
-    guard.set_aside({client: {"w": Size(0.1 + client / 3, 7, 1.5), "c": Size(1.0, 7, inf)} for client in range(3)})
+    guard.set_aside({client: {"w": Size(0.1 + client / 3, 7, 1.5, 6), "c": Size(1.0, 7, inf)} for client in range(3)})
     counts = json.loads(json.dumps(guard.counts(), allow_nan=False))
     other.go_on({int(client): sizes for client, sizes in counts.items()})
     assert other.newest == guard.newest
@@ -173,7 +185,7 @@ def test_sizes_are_root_mean_squares_over_what_is_not_zero():
         "counts": np.int64([0, 6]),
     }
     sizes = measure(arrays, spec, {}, samples=50)
-    assert sizes == {"logits": Size(np.sqrt(12.5), usual=10.0), "counts": Size(6.0, usual=1.0)}
+    assert sizes == {"logits": Size(np.sqrt(12.5), usual=10.0, numbers=2), "counts": Size(6.0, usual=1.0, numbers=1)}
 
 
 def test_of_an_update_the_change_is_measured():

@@ -167,7 +167,7 @@ def test_forged_bytes_are_refused_and_never_unpickled(refusal, array, said):
 def test_what_is_larger_than_declared_is_not_decoded(refusal, monkeypatch):
     monkeypatch.setattr(Array, "numpy", lambda self: pytest.fail("decoded"))
     line = refusal(PayloadError, decode, SPEC, record(raw(npy(np.zeros((100, 100))))), "client 3")
-    assert line == "client 3: array 'logits' takes 80128 bytes, expected 24"
+    assert line == "client 3: array 'logits' has dtype float64, expected float32"
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda tail: npy(LOGITS)[:80] + tail))

@@ -218,6 +218,7 @@ def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_
             raise RuntimeError("the disk is full")
         return learn(self, download, round)
 
+    line = broken.__code__.co_firstlineno + 2
     monkeypatch.setattr(FedHeClient, "learn", broken)
     config = make_config(**ASYNC, clients=3, rounds=3)
     grid = Recording(config)
@@ -225,7 +226,7 @@ def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_
     for entry in rounds[1:]:
         [failure] = entry["failures"]
         assert failure["reason"].startswith("client 1, train, round ")
-        assert failure["reason"].endswith("RuntimeError: the disk is full")
+        assert failure["reason"].endswith(f"RuntimeError: the disk is full ({__file__}, line {line})")
     assert grid.trained().count(1) == 3
     assert sum(entry["bytes_up"] for entry in rounds) == 9 * 480
 
@@ -276,7 +277,7 @@ def test_too_few_good_uploads_end_the_run(make_config, run_federation, monkeypat
 
     monkeypatch.setattr(FedHeClient, "learn", broken)
     said = refusal(TooFewClients, run_federation, make_config(**ASYNC, rounds=3))
-    assert said.startswith("round 1: 0 valid replies, fewer than min-clients = 1: client ")
+    assert said.startswith("round 1: 0 valid replies, fewer than min-clients = 1: ")
 
 
 # --- a run that goes on --------------------------------------------------------------------------

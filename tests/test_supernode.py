@@ -1,11 +1,13 @@
 """The warm SuperNode: its command, and the executor that answers messages with a fork or in a process that stays."""
 
+import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +18,13 @@ from simulations.cli import main
 from simulations.deployment import executor, supernode
 from simulations.deployment.executor import ResidentExecutor, WarmExecutor
 from simulations.deployment.flower_node import ExecutionSpec, TaskType
+from simulations.deployment.loaded import Loaded
 
 
-def spec(number: int, app: str = "one") -> ExecutionSpec:
+def spec(number: int, app: str = "one", address: str = "127.0.0.1:1") -> ExecutionSpec:
     """Return what Flower's loop says of a message."""
     token = f"token-{number}"
-    return ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:1", token, True, None, False, 1, False, number, app)
+    return ExecutionSpec(TaskType.CLIENT_APP, address, token, True, None, False, 1, False, number, app)
 
 
 @pytest.fixture
@@ -34,6 +37,10 @@ def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
 
         with path.open("a") as file:
             file.write(f"{os.getpid()} {spec.token} {os.environ.get('HETFL_KEEP')} {colorsys.__name__}\n")
+        if (own := spec.runtime_api_address).startswith("import "):
+            module = importlib.import_module(own.removeprefix("import "))
+            with path.open("a") as file:
+                file.write(f"version {module.VERSION} - -\n")
         if "dies" in spec.runtime_api_address:
             os.kill(os.getpid(), signal.SIGKILL)
         if leave is None:
@@ -81,13 +88,70 @@ def test_one_process_answers_all_messages_of_an_app(written):
 def test_a_process_that_dies_is_replaced(written):
     """By the next message; the one that it was at is given up by Flower."""
     one = ResidentExecutor()
-    dying = spec(1)
-    object.__setattr__(dying, "runtime_api_address", "dies")
-    one.launch(dying)
+    one.launch(spec(1, address="dies"))
     until(lambda: not one.reconcile() and not one._process)
     assert one.launch(spec(2)).status == "accepted"
     until(lambda: len(written()) == 2)
     one.close()
+
+
+@pytest.mark.parametrize("kind", [WarmExecutor, ResidentExecutor])
+def test_a_module_that_has_changed_on_disk_is_imported_anew(kind, written, tmp_path, monkeypatch):
+    """Also an installed one, which the executor itself has learnt from the first message."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(executor, "_is_installed", lambda module: True)
+    one = kind()
+    for number, version in enumerate(["1", "1", "2"], 1):
+        (tmp_path / "altered.py").write_text(f"VERSION = {version}  #{'#' * number * (version == '2')}\n")
+        one.launch(spec(number, address="import altered"))
+        until(lambda number=number: len(written()) == 2 * number)
+        until(lambda: one.reconcile() or kind is ResidentExecutor or not one._running)
+    assert [row[1] for row in written()[1::2]] == ["1", "1", "2"]
+    one.close()
+    sys.modules.pop("altered", None)
+
+
+def test_a_compiled_package_that_has_changed_is_named_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "compiled.py").write_text("")
+    loaded = Loaded(ignored=(), kept={"compiled"})
+    module = importlib.import_module("compiled")
+    loaded.look()
+    (tmp_path / "compiled.py").write_text("VERSION = 2")
+    assert loaded.forget_changed() == (set(), {"compiled"})
+    assert loaded.forget_changed() == (set(), set())
+    assert sys.modules.pop("compiled") is module
+
+
+@pytest.mark.parametrize("kind", [WarmExecutor, ResidentExecutor])
+def test_a_process_that_is_killed_has_a_line_in_the_log(kind, written, caplog, monkeypatch):
+    said = list[str]()
+    monkeypatch.setattr(executor, "log", lambda level, line, *values: said.append(line % values))
+    one = kind()
+    one.launch(spec(1, address="dies"))
+    until(lambda: bool(one.reconcile() or said))
+    assert said == ["the process of the ClientApp was ended by SIGKILL; was there too little memory?"]
+
+
+def test_an_executor_that_cannot_be_started_is_tried_again(monkeypatch):
+    """As where there are too many open files, or no memory for a moment."""
+    tried, started = list[str](), threading.Event()
+
+    def start(told, environment):
+        tried.append(told)
+        if len(tried) == 1:
+            raise OSError(24, "Too many open files")
+        started.set()
+        time.sleep(60)
+
+    monkeypatch.setattr(supernode, "RESTART", 0.01)
+    monkeypatch.setattr(supernode, "start_executor", start)
+    monkeypatch.setattr(supernode._parts(), "flower_supernode", lambda: started.wait(20))
+    monkeypatch.setattr(supernode._parts(), "set_poll", lambda seconds: None)
+    monkeypatch.setattr(sys, "argv", ["hetfl"])
+    with pytest.raises(SystemExit):
+        supernode.run_supernode(["--insecure"], "fork", 0.5)
+    assert len(tried) == 2
 
 
 @pytest.mark.parametrize("kind", [WarmExecutor, ResidentExecutor])
@@ -138,10 +202,11 @@ def refused(monkeypatch, capfd) -> Callable[..., str]:
     [
         (["--poll", "0"], "hetfl: --poll = 0: expected 0.01 to 60 seconds"),
         (["--keep", "warm"], "hetfl: --keep = warm: expected fork or resident"),
+        (["--por", "1"], "unrecognized arguments: --por 1"),
     ],
 )
 def test_what_is_out_of_range_is_refused_in_one_line(refused, arguments, line):
-    assert refused(*arguments) == line
+    assert refused(*arguments).endswith(line)
 
 
 def test_a_port_that_is_taken_is_refused_in_one_line(refused):
@@ -185,3 +250,35 @@ def test_its_help_is_that_of_flowers_own_node_and_its_own():
     ).stdout
     for flag in ("--keep", "--poll", "--node-config", "--superlink", "--root-certificates"):
         assert flag in said
+
+
+def test_an_end_by_a_signal_is_no_fault_of_a_model_or_a_callback(tmp_path, monkeypatch):
+    """Flower's own handler of SIGTERM raises SystemExit wherever the process is; a model's exit is named as before."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "stopping.py").write_text(
+        "import os, signal, sys\n"
+        "def linear(spec): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "def leaving(spec): sys.exit(0)\n"
+    )
+    program = (
+        "from flwr.common import EventType\n"
+        "from flwr.supercore.exit import register_signal_handlers\n"
+        "from hetfl_flwr.data import DataSpec\n"
+        "from hetfl_flwr.models import build_model\n"
+        "register_signal_handlers(EventType.PING)\n"
+        "import sys\n"
+        "try: build_model(sys.argv[1], DataSpec((1, 8, 8), 10), seed=0)\n"
+        "except Exception as error: print(error)\n"
+    )
+    said = {
+        name: subprocess.run(
+            [sys.executable, "-c", program, f"stopping:{name}"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        ).stdout
+        for name in ("linear", "leaving")
+    }
+    assert said["linear"] == ""
+    assert "stopping:leaving" in said["leaving"]
+    assert "SystemExit" in said["leaving"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, ModelError, place, unknown
+from hetfl_flwr.errors import ConfigError, ModelError, ends_process, place, unknown
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.split_model import SplitModel, cause, channels_last, checked, parameter_count, projected
 from hetfl_flwr.models.text import bag, lstm
@@ -344,6 +344,8 @@ def _build(name: str, build: Callable[[DataSpec], SplitModel], spec: DataSpec) -
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an own model may do anything, such as sys.exit()
+        if ends_process(error):
+            raise
         data = f"data of shape {spec.shape} and {spec.classes} classes"
         raise ModelError(f"model '{name}' for {data}: {cause(error)}") from error
 
@@ -358,6 +360,8 @@ def _build_own(name: str, spec: DataSpec) -> SplitModel:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
+        if ends_process(error):
+            raise
         raise ModelError(f"cannot import module '{path}' ({cause(error)}), {place(error)}") from error
     if not hasattr(module, function):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == path]

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from hetfl_flwr.config import RunConfig, parse_callbacks
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, place, private, unknown
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, ends_process, place, private, unknown
 from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.text import printable
@@ -161,6 +161,8 @@ class Guarded(RoundCallback):
             except (KeyboardInterrupt, Interrupted):
                 raise
             except BaseException as error:  # SystemExit, too: a callback does not end the run
+                if ends_process(error):
+                    raise
                 del self.callbacks[name]
                 _warn(f"{name} has failed and is not called again in this run: {one_line(error)}")
 

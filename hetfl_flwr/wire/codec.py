@@ -76,6 +76,7 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     if array.stype != SType.NUMPY:
         raise PayloadError(f"{named} is serialised as '{array.stype}', expected '{SType.NUMPY}'")
     if len(array.data) > spec.nbytes + NPY_HEADER:
+        _check_header(array.data, spec, where)
         raise PayloadError(f"{named} takes {len(array.data)} bytes, expected {spec.nbytes}")
     try:
         return _array(array.data, spec, where)
@@ -87,15 +88,29 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
 
 def _array(data: bytes, spec: ArraySpec | None = None, where: str = "") -> NDArray[Any]:
     """Read a .npy file; refuse one of another dtype, shape or length than declared before memory is set aside."""
-    start = 10 + int.from_bytes(data[8:10], "little")
-    shape, by_columns, dtype = _header(data[:start])
+    beginning = _beginning(data)
+    shape, by_columns, dtype = _header(beginning)
     if spec is not None:
         spec.check_form(dtype, shape, where)
-    content, expected = len(data) - start, prod(shape) * dtype.itemsize
+    content, expected = len(data) - len(beginning), prod(shape) * dtype.itemsize
     if content != expected:
         raise ValueError(f"{content} bytes follow the header, expected {expected}")
-    values = np.frombuffer(data, dtype, offset=start).copy()
+    values = np.frombuffer(data, dtype, offset=len(beginning)).copy()
     return values.reshape(shape, order="F" if by_columns else "C")
+
+
+def _check_header(data: bytes, spec: ArraySpec, where: str) -> None:
+    """Refuse a .npy file whose header can be read and says another dtype or shape than declared."""
+    try:
+        shape, _, dtype = _header(_beginning(data))
+    except Exception:  # as in `_decode`
+        return
+    spec.check_form(dtype, shape, where)
+
+
+def _beginning(data: bytes) -> bytes:
+    """Return a .npy file up to the end of its header."""
+    return data[: 10 + int.from_bytes(data[8:10], "little")]
 
 
 @lru_cache(maxsize=1024)

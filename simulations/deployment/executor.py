@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from logging import WARNING
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -22,8 +23,10 @@ from simulations.deployment.flower_node import (
     TaskType,
     answer,
     forget_exit_handlers,
+    log,
     run_executor,
 )
+from simulations.deployment.loaded import Loaded
 
 OWN = ("clients", "hetfl_flwr", "simulations", "strategies")
 """Packages that a message brings with its app: a process that answers one takes no other copy of them."""
@@ -34,6 +37,9 @@ FIRST = ("torch", "flwr.clientapp", "numpy", "pydantic", "safetensors.torch")
 MOST_LEARNT = 2**16
 """Bytes of names of modules that are taken from a process which has answered a message."""
 
+COMPILED = frozenset(name.partition(".")[0] for name in FIRST)
+"""Packages that cannot be imported a second time: after a change of one the node is to be started again."""
+
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 
 
@@ -42,6 +48,7 @@ class WarmExecutor:
 
     def __init__(self) -> None:
         self._running: dict[int, int] = {}  # what a process has to say of its imports, by its id
+        self._loaded = Loaded(ignored=OWN, kept=COMPILED)
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -54,7 +61,9 @@ class WarmExecutor:
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Fork a process that answers a message."""
+        _forget_changed(self._loaded)
         said, says = os.pipe()
+        executor = os.getpid()
         try:
             process = fork()
         except OSError as error:
@@ -63,7 +72,7 @@ class WarmExecutor:
             return LaunchResult.failed(f"no process for the ClientApp: {error.strerror}")
         if not process:
             os.close(said)
-            _answer_once(spec, says)
+            _answer_once(spec, says, executor)
         os.close(says)
         self._running[process] = said
         return LaunchResult.accepted()
@@ -71,9 +80,10 @@ class WarmExecutor:
     def reconcile(self) -> None:
         """Take leave of processes that have ended, and import what they had to."""
         for process, said in list(self._running.items()):
-            if os.waitpid(process, os.WNOHANG) != (0, 0):
+            if _has_ended(process):
                 del self._running[process]
                 _learn(said)
+                self._loaded.look()
 
     def close(self) -> None:
         """End those that are answering."""
@@ -106,7 +116,7 @@ class ResidentExecutor:
 
     def reconcile(self) -> None:
         """Take note that the process has ended."""
-        if self._process and os.waitpid(self._process, os.WNOHANG) != (0, 0):
+        if self._process and _has_ended(self._process):
             os.close(self._specs)
             self._process = 0
 
@@ -121,12 +131,35 @@ class ResidentExecutor:
 
     def _start(self, app: str) -> None:
         specs, self._specs = os.pipe()
+        executor = os.getpid()
         self._process = fork()
         if not self._process:
             os.close(self._specs)
-            _answer_all(specs)
+            _answer_all(specs, executor)
         os.close(specs)
         self._app = app
+
+
+def _has_ended(process: int) -> bool:
+    """Say whether a process has ended; in the log, if it was not by itself."""
+    ended, status = os.waitpid(process, os.WNOHANG)
+    if not ended:
+        return False
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        why = "; was there too little memory?" if -code == signal.SIGKILL else ""
+        log(WARNING, "the process of the ClientApp was ended by %s%s", signal.Signals(-code).name, why)
+    elif code:
+        log(WARNING, "the process of the ClientApp has ended with status %d", code)
+    return True
+
+
+def _forget_changed(loaded: Loaded) -> set[str]:
+    """Forget what has changed on disk, and say in the log what cannot be."""
+    forgotten, kept = loaded.forget_changed()
+    if kept:
+        log(WARNING, "%s has changed on disk: start this node again to have it used", ", ".join(sorted(kept)))
+    return forgotten
 
 
 def fork() -> int:
@@ -145,9 +178,10 @@ def _reset_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _answer_once(spec: ExecutionSpec, says: int) -> NoReturn:
+def _answer_once(spec: ExecutionSpec, says: int, executor: int) -> NoReturn:
     """Answer a message in a process of its own, and say which modules it took."""
     status, before = 1, set(sys.modules)
+    end_with(executor)
     _forget_own()
     try:
         answer(spec, parent=spec.parent_pid)
@@ -160,19 +194,22 @@ def _answer_once(spec: ExecutionSpec, says: int) -> NoReturn:
         _leave(status)
 
 
-def _answer_all(specs: int) -> NoReturn:
+def _answer_all(specs: int, executor: int) -> NoReturn:
     """Answer messages one after the other, until one is not answered or there are no more."""
     os.environ["HETFL_KEEP"] = "resident"
     _forget_own()
-    end_with(os.getppid())
-    status = [0]
+    end_with(executor)
+    status, loaded = [0], Loaded(ignored=OWN, kept=COMPILED)
     with os.fdopen(specs) as lines:
         for line in lines:
             spec = ExecutionSpec(**json.loads(line))
+            if _forget_changed(loaded):
+                _forget_own()  # what it keeps was made of what has changed
             _reset_signals()  # each message sets its own
             answer(spec, parent=None, leave=lambda code: status.append(code))
             if status[-1]:
                 break
+            loaded.look()
     _leave(int(status[-1] != 0))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from flwr.common import log
 from flwr.supercore.constant import TaskType
 from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
 from flwr.supercore.superexec import run_superexec as superexec
@@ -24,6 +25,7 @@ __all__ = [
     "answer",
     "flower_supernode",  # the command `flower-supernode`
     "forget_exit_handlers",
+    "log",  # Flower's log; `hetfl_flwr` has it too, but the executor may import no copy of that
     "node_arguments",
     "run_executor",
     "set_poll",
@@ -32,7 +34,9 @@ __all__ = [
 
 def node_arguments(arguments: list[str]) -> Any:
     """Read the arguments of ``flower-supernode``; as that command, end with status 2 where they are wrong."""
-    return _parse_args_run_supernode().parse_args(arguments)
+    parser = _parse_args_run_supernode()
+    parser.allow_abbrev = False  # whole names alone are looked for
+    return parser.parse_args(arguments)
 
 
 def set_poll(seconds: float) -> None:

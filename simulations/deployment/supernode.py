@@ -84,9 +84,11 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
 
     def keep_warm() -> None:
         while True:
-            process = start_executor(json.dumps(told, allow_nan=False), environment)
-            status = process.wait()
-            log(WARNING, "the executor has ended (status %d) and is started again", status)
+            try:
+                status = start_executor(json.dumps(told, allow_nan=False), environment).wait()
+                log(WARNING, "the executor has ended (status %d) and is started again", status)
+            except OSError as error:  # too many files, no memory: it may be there again
+                log(WARNING, "the executor cannot be started (%s); it is tried again", error.strerror)
             time.sleep(RESTART)
 
     threading.Thread(target=keep_warm, daemon=True, name="executor").start()

@@ -30,7 +30,7 @@ WIDEST = 30.0
 """Times the median up to which the clients' own spread may widen the bound."""
 
 MOST_MORE = 4.0
-"""Times by which more training than the median client's may raise the bound."""
+"""Times by which more training than the median client's may raise the bound, and by which few numbers may."""
 
 DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
@@ -55,11 +55,19 @@ class Size(NamedTuple):
         else the client's uploads so far, this one among them. 0: not counted yet.
     usual : float
         Values up to this are never far: `ArraySpec.usual`; of a change, `SLIGHT` times the size of what was sent.
+    numbers : int
+        How many entries it is taken of. 0: of so many that it is exact.
     """
 
     value: float
     work: float = 0
     usual: float = 0.0
+    numbers: int = 0
+
+    @property
+    def error(self) -> float:
+        """Standard deviation of the logarithm of ``value``, as of that many normal numbers."""
+        return 1 / sqrt(2 * self.numbers) if self.numbers else 0.0
 
 
 Sizes = Mapping[str, Size]
@@ -71,7 +79,9 @@ class Guard:
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
-    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`.
+    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`. The bound is
+    raised by ``exp(3 / sqrt(2 n))``, four times at most, where the size is taken of n entries: few numbers vary, such
+    as the two of a bias.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most: what a client says of its training is held against the run config and its registered rows, and the rows are
     its own word. So fewer than half of the clients do not move the others' bound beyond the sizes of honest ones. Small
@@ -146,7 +156,10 @@ class Guard:
     def go_on(self, counts: Mapping[int, Mapping[str, Sequence[Any]]]) -> None:
         """Take up what `counts` has returned."""
         self.newest = {
-            client: {name: Size(float(value), work, float(usual)) for name, (value, work, usual) in sizes.items()}
+            client: {
+                name: Size(float(value), work, float(usual), *numbers)
+                for name, (value, work, usual, *numbers) in sizes.items()
+            }
             for client, sizes in counts.items()
         }
 
@@ -161,8 +174,9 @@ class Guard:
         usual = float(np.median([one.work for one in sizes]))
         more = min(max(1.0, size.work / usual), MOST_MORE) if usual else 1.0
         distance = log(size.value) - middle
-        bound = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
-        if size.value <= size.usual or distance <= bound + log(more):
+        spread = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
+        inexact = min(DEVIATIONS * size.error, log(MOST_MORE))
+        if size.value <= size.usual or distance <= spread + inexact + log(more):
             return None
         return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(middle):.3g}"
 
@@ -252,10 +266,14 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
             before = sent[one.name].astype(np.float64)
             slight = SLIGHT * _root_mean_square(before)
             work = sqrt(max(samples, 1))  # 0 would be that of an upload whose client's uploads are counted instead
-            sizes[one.name] = Size(_root_mean_square(values - before), work, slight)
+            sizes[one.name] = _size(values - before, work, slight)
         else:
-            sizes[one.name] = Size(_root_mean_square(values), usual=0.0 if one.update else one.usual)
+            sizes[one.name] = _size(values, usual=0.0 if one.update else one.usual)
     return sizes
+
+
+def _size(values: NDArray[np.float64], work: float = 0, usual: float = 0.0) -> Size:
+    return Size(_root_mean_square(values), work, usual, int(np.count_nonzero(values)))
 
 
 def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
