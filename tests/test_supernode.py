@@ -142,7 +142,7 @@ def test_an_executor_that_cannot_be_started_is_tried_again(monkeypatch):
         if len(tried) == 1:
             raise OSError(24, "Too many open files")
         started.set()
-        time.sleep(60)
+        threading.Event().wait()  # as long as the node
 
     monkeypatch.setattr(supernode, "RESTART", 0.01)
     monkeypatch.setattr(supernode, "start_executor", start)
