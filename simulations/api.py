@@ -255,7 +255,7 @@ class Result:
                 "accuracy before": client["accuracy_before"],
                 "accuracy": client["accuracy"],
             }
-            | {name.replace("_", " "): client[name] for name in QUALITIES if name in client}
+            | {name.replace("_", " "): value for name, value in client.items() if name in QUALITIES}
             for client in self._run.clients
         ]
         table: str = _frame(rows).to_html(index=False, max_rows=20, float_format="{:.3f}".format, na_rep="-")

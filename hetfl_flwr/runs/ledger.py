@@ -163,7 +163,7 @@ class Ledger:
             "epsilon": self.epsilon(self.uploads.most()),
             "noise_source": self.noise,
             "versions": installed(),
-            **mean_quality(last),
+            **mean_quality(last),  # type: ignore[typeddict-item]  # which has no lost_rounds
         }
         if self.lost:
             summary["lost_rounds"] = self.lost

@@ -37,14 +37,15 @@ def per_class(lists: Mapping[str, list[float | None]]) -> PerClass:
 
 def mean_quality(entry: Round | None) -> Quality:
     """Return the means over clients in a round; None where there is no round."""
-    return Quality(**{name: getattr(entry, name, None) for name in QUALITIES})  # type: ignore[typeddict-item]
+    found: Quality = {name: getattr(entry, name, None) for name in QUALITIES}  # type: ignore[assignment]
+    return found
 
 
 def client_quality(entry: Round | None, client: int) -> Quality:
     """Return what one client has measured in a round; None where it has not."""
     own = entry.clients.get(str(client), {}) if entry else {}
-    found = {name: own.get(name.replace("_", "-")) for name in QUALITIES}
-    return Quality(**found)  # type: ignore[typeddict-item]
+    found: Quality = {name: own.get(name.replace("_", "-")) for name in QUALITIES}  # type: ignore[assignment]
+    return found
 
 
 def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> NamedClasses:
@@ -88,7 +89,7 @@ def notes(clients: Iterable[ClientRecord]) -> list[str]:
         f"client {record['partition']}: {'; '.join(lines)}" for record in records if (lines := _notes(record, anybody))
     ]
     more = len(said) - MOST_NOTED
-    return [*said[:MOST_NOTED], *([f"and {more} more clients with such notes"] if more > 0 else [])]
+    return [*said[:MOST_NOTED], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _notes(record: ClientRecord, anybody: bool) -> list[str]:

@@ -248,7 +248,7 @@ def figures(run: Run) -> Summary:
         epsilon=None,
         noise_source=None,
         versions={},
-        **mean_quality(last),
+        **mean_quality(last),  # type: ignore[typeddict-item]  # which has no lost_rounds
     )
 
 

@@ -111,9 +111,8 @@ def best_of(runs: Sequence[Run]) -> tuple[str, Callable[[Run], float | None]]:
     The best round is chosen by validation samples where all runs have them, else by the test samples themselves, as the
     heading says.
     """
-    if any(selected_accuracy(run) is None and best_accuracy(run) is not None for run in runs):
-        return "best test %", best_accuracy
-    return "best by validation %", selected_accuracy
+    found = [selected_accuracy(run) for run in runs if best_accuracy(run) is not None]
+    return ("best test %", best_accuracy) if not found or None in found else ("best by validation %", selected_accuracy)
 
 
 def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:

@@ -305,7 +305,7 @@ def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, m
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
     of = "test samples" if sent.is_evaluation else "samples"
-    metrics = dict(content.metric_records[METRICS])
+    metrics: dict[str, object] = dict(content.metric_records[METRICS])
     if sent.is_evaluation:
         metrics = _without_lists(metrics, member)
     _check_metrics(metrics, member, most, f"the {of} it is registered with")
