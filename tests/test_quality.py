@@ -91,7 +91,7 @@ def test_a_model_is_measured_in_one_pass_in_evaluation_mode(monkeypatch):
 
 
 def test_saturated_scores_are_no_ties():
-    """The softmax of 20 and that of 30, beside zeros, are both 1.0 in float32; the order is that of double precision."""
+    """The softmax of 20 and that of 30, beside zeros, are both 1.0 in float32, and two in float64."""
     inputs, labels = [[20.0, 0.0, 0.0], [30.0, 0.0, 0.0], [0.0, 9.0, 0.0]], [1, 0, 1]
     node = linear_node(inputs, labels, IDENTITY)
     scores = torch.tensor(inputs, dtype=torch.float64).softmax(1).numpy()

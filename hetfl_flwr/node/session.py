@@ -126,7 +126,8 @@ class Session:
             return dict(before)
         model = {f"{BEST}{name}": tensor for name, tensor in node.model.state_dict().items()}
         numbers = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
-        self._write(node, ClientState({**self._saved.tensors, **model}, {**self._saved.numbers, **numbers}, round))
+        others = {name: n for name, n in self._saved.numbers.items() if not name.startswith(BEST)}
+        self._write(node, ClientState({**self._saved.tensors, **model}, {**others, **numbers}, round))
         return metrics
 
     def _write(self, node: Node, state: ClientState) -> None:
