@@ -183,7 +183,7 @@ class Round:
         return cls(round, seconds, **(rest | known))
 
 
-class ClientRecord(Quality):
+class ClientRecord(TypedDict):
     """One client of ``clients.json``; None where it is not known, or has no meaning.
 
     ``partition`` is the client id, under the name that Flower has for it. A client's accuracies are on its own test
@@ -206,12 +206,16 @@ class ClientRecord(Quality):
     versions: dict[str, str] | None
     uploads: Count | None
     epsilon: Epsilon | None
+    balanced_accuracy: NotRequired[Fraction | None]
+    macro_f1: NotRequired[Fraction | None]
+    auc: NotRequired[Fraction | None]
+    majority: NotRequired[Fraction | None]
     recall: NotRequired[dict[str, Fraction] | None]
     untested: NotRequired[list[str] | None]
     unpredicted: NotRequired[list[str] | None]
 
 
-class Summary(Quality):
+class Summary(TypedDict):
     """The contents of ``summary.json``; None where a figure has no meaning or is not known.
 
     Bytes, seconds and failures are summed over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are
@@ -240,6 +244,10 @@ class Summary(Quality):
     epsilon: Epsilon | None
     noise_source: str | None
     versions: dict[str, str]
+    balanced_accuracy: NotRequired[Fraction | None]
+    macro_f1: NotRequired[Fraction | None]
+    auc: NotRequired[Fraction | None]
+    majority: NotRequired[Fraction | None]
     lost_rounds: NotRequired[list[Count]]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hetfl_flwr.runs.schema import ClientRecord
 from hetfl_flwr.runs.tables import NOTHING, percent
+from simulations.reports import svg
 from simulations.reports.sheets import Cell, Sheet
 
 HEADINGS = {"balanced": "balanced_accuracy", "F1": "macro_f1", "AUC": "auc", "majority": "majority"}
@@ -18,7 +19,7 @@ LOWEST = 5
 def quality(key: str, client: ClientRecord) -> str:
     """Return one of the figures of a client."""
     value = client.get(key)
-    return percent(value if isinstance(value, float) else None)
+    return svg.percent(value if isinstance(value, float) else None)
 
 
 def recalls(clients: Sequence[ClientRecord]) -> Sheet | None:
@@ -27,7 +28,7 @@ def recalls(clients: Sequence[ClientRecord]) -> Sheet | None:
     if not known:
         return None
     classes = _classes(known)
-    caption = "Recall of each class"
+    caption = "Recall of each class, in %"
     marks = (
         "The part of a client's test samples of a class that its model finds, after the last round. never: the client "
         "predicts the class for no test sample. "
