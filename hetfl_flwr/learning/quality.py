@@ -20,7 +20,7 @@ from hetfl_flwr.wire.messages import EXAMPLES
 IntArray = npt.NDArray[np.integer[Any]]
 FloatArray = npt.NDArray[np.floating[Any]]
 
-MOST_SCORES = 2**26
+MOST_SCORES = 2**24
 """Scores, of all samples and classes, up to which they are kept in memory for the area under the curve."""
 
 
@@ -152,7 +152,7 @@ def baseline(data: ClientData) -> Metrics:
     """
     if not len(data.test):
         return {}
-    trained, tested = (one.class_counts(data.spec.classes).cpu().numpy() for one in (data.train, data.test))
+    trained, tested = data.class_counts
     metrics: Metrics = {"majority": float(tested[trained.argmax()] / tested.sum())}
     if data.spec.classes <= MOST_CLASSES:
         untested = np.flatnonzero((trained > 0) & (tested == 0)).tolist()
