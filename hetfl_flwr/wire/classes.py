@@ -39,7 +39,7 @@ def listed(metrics: Mapping[str, Scalar], classes: int) -> dict[str, Scalar | li
     Examples
     --------
     >>> listed({"auc": 0.5, "recall.0": 1.0, "recall.2": 0.25, "unpredicted.1": 1}, 3)
-    {'auc': 0.5, 'recall': [1.0, nan, 0.25], 'unpredicted': [1]}
+    {'recall': [1.0, nan, 0.25], 'unpredicted': [1], 'auc': 0.5}
     """
     whole: dict[str, Scalar | list[float] | list[int]] = {}
     found: dict[str, dict[int, float]] = {}
