@@ -4,7 +4,6 @@ A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical 
 """
 
 from torch import Tensor
-from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.data import Joined
@@ -35,7 +34,7 @@ class AGGClient(KnowledgeClient):
         everything = Joined((self.node.data.train, *self.node.pool.others))
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return functional.cross_entropy(self.node.model(inputs), labels)
+            return self.node.data_loss(self.node.model(inputs), labels)
 
         batches = self.batches(round, samples=len(everything))
         samples, mean_loss = train(self.node.training(everything), batches, self.optimizer(), loss)

@@ -11,11 +11,12 @@ from torch import nn
 
 from hetfl_flwr.flower import NumPyClient
 from hetfl_flwr.learning.client import Metrics as Metrics
-from hetfl_flwr.learning.training import Loss, draw_epochs, evaluate, make_optimizer, train
+from hetfl_flwr.learning.quality import measure
+from hetfl_flwr.learning.training import Loss, draw_epochs, make_optimizer, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.messages import EXAMPLES, ROUND
+from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 
 Moments = Literal["reset", "kept"]
@@ -97,8 +98,7 @@ class KnowledgeClient(NumPyClient, ABC):
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure this client: by default its own model on its own test set."""
-        measured = evaluate(self.node.model, self.node.data.test)
-        return {"accuracy": measured.accuracy, "loss": measured.loss, EXAMPLES: measured.samples}
+        return measure(self.node.model, self.node.data.test)
 
     def assess_spec(self) -> PayloadSpec:
         """Return what the server sends along when it asks to `assess`: by default nothing."""

@@ -138,14 +138,14 @@ class CHFLClient(KnowledgeClient):
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
             if teacher is None:
-                return functional.cross_entropy(self.node.model(inputs), labels)
+                return self.node.data_loss(self.node.model(inputs), labels)
             target, temperature = lessons.popleft()
             if target is None:
                 features = self.node.model.body(inputs)
                 logits, target = self.node.model.head(features), functional.linear(features.detach(), *teacher)
             else:
                 logits = self.node.model(inputs)
-            private = functional.cross_entropy(logits, labels)
+            private = self.node.data_loss(logits, labels)
             on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
             distances.append((on_target + among_rest).detach() * len(labels))
             right.append((target.argmax(1) == labels).sum())

@@ -4,7 +4,6 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 """
 
 from torch import Tensor
-from torch.nn import functional
 
 from clients.weights import GlobalModelClient
 from hetfl_flwr.learning.training import Loss
@@ -27,6 +26,6 @@ class FedAvgClient(GlobalModelClient):
         """Return the cross-entropy."""
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return functional.cross_entropy(self.node.model(inputs), labels)
+            return self.node.data_loss(self.node.model(inputs), labels)
 
         return loss

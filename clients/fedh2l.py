@@ -188,7 +188,7 @@ class FedH2LClient(KnowledgeClient):
         total = self._local.get_buffer("gradient").zero_()
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return functional.cross_entropy(node.model(inputs), labels)
+            return node.data_loss(node.model(inputs), labels)
 
         def add_up() -> None:
             total.add_(flat_gradient(node.model.parameters()))

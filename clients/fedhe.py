@@ -120,7 +120,7 @@ class FedHeClient(KnowledgeClient):
             logits = self.node.model(inputs)
             sums.index_add_(0, labels, logits.detach())
             counts.add_(torch.bincount(labels, minlength=len(counts)))
-            private = functional.cross_entropy(logits, labels)
+            private = self.node.data_loss(logits, labels)
             covered = known[labels]
             if alpha == 0 or not covered.any():
                 return private

@@ -99,25 +99,28 @@ class FedMDClient(KnowledgeClient):
             self.numbers["pretrained"] = 1
         digest_loss = self._digest(download, round)
         batches = self.batches(round, samples=len(self.own))
-        samples, mean_loss = train(self.node.training(self.own), batches, optimizer, self._cross_entropy)
+        samples, mean_loss = train(self.node.training(self.own), batches, optimizer, self._own_loss)
         asked = torch.from_numpy(download["asked"]).long()
         answers = self._answer(asked)
         right = answers.argmax(1) == self.node.pool.samples.labels[asked.to(answers.device)]
         metrics: Metrics = {"digest-loss": digest_loss, "public-accuracy": float(right.double().mean())}
         return {self.consensus: to_numpy(answers)}, {SEEN: samples, "train-loss": mean_loss, **metrics}
 
-    def _cross_entropy(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _own_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        return self.node.data_loss(self.node.model(inputs), labels)
+
+    def _public_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(self.node.model(inputs), labels)
 
     def _pretrain(self, optimizer: Optimizer, round: int) -> None:
         config, public = self.node.config, self.node.pool.samples
-        for samples, epochs, purpose in (
-            (public, self.pretrain_epochs, "pretrain"),
-            (self.own, self.pretrain_private_epochs, "pretrain-private"),
+        for samples, epochs, purpose, loss in (
+            (public, self.pretrain_epochs, "pretrain", self._public_loss),
+            (self.own, self.pretrain_private_epochs, "pretrain-private", self._own_loss),
         ):
             order = generator(config.seed, self.node.client_id, round, purpose)
             batches = draw_batches(order, len(samples), config.batch_size, epochs=epochs, batches=0)
-            train(self.node.training(samples), batches, optimizer, self._cross_entropy)
+            train(self.node.training(samples), batches, optimizer, loss)
 
     def _digest(self, download: Arrays, round: int) -> float:
         """Approach the consensus, and return the mean distance to it before each step; 0 where there is none yet."""

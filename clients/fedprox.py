@@ -7,7 +7,6 @@ from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
 from clients.base import Moments
@@ -55,6 +54,6 @@ class FedProxClient(GlobalModelClient):
 
         def loss(inputs: Tensor, labels: Tensor) -> Terms:
             way = parameters_to_vector(model.parameters()) - start
-            return Terms(functional.cross_entropy(model(inputs), labels), self.mu / 2 * way.square().sum())
+            return Terms(self.node.data_loss(model(inputs), labels), self.mu / 2 * way.square().sum())
 
         return loss

@@ -9,7 +9,6 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.learning.training import draw_batches, train
@@ -77,10 +76,10 @@ class FedRepClient(KnowledgeClient):
         def head_loss(inputs: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
                 features = body(inputs)
-            return functional.cross_entropy(head(features), labels)
+            return self.node.data_loss(head(features), labels)
 
         def body_loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return functional.cross_entropy(head(body(inputs)), labels)
+            return self.node.data_loss(head(body(inputs)), labels)
 
         config, samples = self.node.config, self.node.training(self.node.data.train)
         rng = generator(config.seed, self.node.client_id, round, "head")

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.config import AUTO, one_model
@@ -148,7 +147,7 @@ class FMLClient(KnowledgeClient):
         """Return the loss of one of the two models: Eq. (5)."""
         whole = 1.0 if self.scale == "halved" else max(part, 1 - part)
         truth, distillation = part / whole, (1 - part) / whole
-        return Terms(truth * functional.cross_entropy(student, labels), distillation * kl_divergence(teacher, student))
+        return Terms(truth * self.node.data_loss(student, labels), distillation * kl_divergence(teacher, student))
 
 
 def _built(meme: str, node: Node) -> SplitModel:

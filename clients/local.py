@@ -1,7 +1,6 @@
 """Local training, client side: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
 
 from torch import Tensor
-from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.wire.messages import SEEN
@@ -27,7 +26,7 @@ class LocalClient(KnowledgeClient):
         """Train for one round."""
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return functional.cross_entropy(self.node.model(inputs), labels)
+            return self.node.data_loss(self.node.model(inputs), labels)
 
         samples, mean_loss = self.train(self.batches(round), loss)
         return {}, {SEEN: samples, "train-loss": mean_loss}

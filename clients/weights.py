@@ -8,9 +8,9 @@ from pydantic import Field
 from torch import nn
 
 from clients.base import KnowledgeClient, Metrics, Moments
-from hetfl_flwr.learning.training import Loss, evaluate
+from hetfl_flwr.learning.training import Loss
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import EXAMPLES, SEEN
+from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 
@@ -73,10 +73,5 @@ class GlobalModelClient(KnowledgeClient):
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model on the own test set."""
         load_model_arrays(self.node.model, download)
-        measured = evaluate(self.node.model, self.node.data.test)
-        return {
-            "accuracy": measured.accuracy,
-            "global-accuracy": measured.accuracy,
-            "loss": measured.loss,
-            EXAMPLES: measured.samples,
-        }
+        measured = super().assess(download)
+        return {**measured, "global-accuracy": measured["accuracy"]}

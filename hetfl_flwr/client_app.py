@@ -24,6 +24,7 @@ from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.node.threads import check_threads
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.versions import installed
+from hetfl_flwr.wire.classes import listed
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (
     ARRAYS,
@@ -161,7 +162,8 @@ def evaluate(message: Message, context: Context) -> Message:
     client = build_client(node.config, node)
     sent = _received(message, node, client.assess_spec())
     loss, examples, metrics = client.evaluate(list(sent.values()), dict(message.content.config_records[CONFIG]))
-    record = MetricRecord({**metrics, "loss": loss, EXAMPLES: examples})  # type: ignore[dict-item]  # as in `train`
+    measured = {**listed(metrics, node.data.spec.classes), "loss": loss, EXAMPLES: examples}
+    record = MetricRecord(measured)  # type: ignore[arg-type]  # as in `train`
     return Message(RecordDict({METRICS: record}), reply_to=message)
 
 

@@ -1,6 +1,6 @@
 """The ServerApp: run config in, strategy built, rounds run, results on disk. The same in every engine."""
 
-from logging import ERROR, INFO, LogRecord
+from logging import ERROR, INFO, WARNING, LogRecord
 from pathlib import Path
 from time import perf_counter
 
@@ -14,6 +14,7 @@ from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.resolution import resolved
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
 from hetfl_flwr.runs.progress import Watch
+from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.resuming import Checkpoints, choice_of, go_on, origin_of, take_up
 from hetfl_flwr.runs.tables import client_table, lines
@@ -95,6 +96,8 @@ def _log_outcome(results: Results) -> None:
     ledger, config = results.ledger, results.config
     for line in lines(client_table(results.folder.name, ledger.clients())):
         log(INFO, "%s", line)
+    for note in notes(ledger.clients()):
+        log(WARNING, "%s", note)
     if ledger.noise:
         said = UNKNOWN if ledger.uploads.lost else guarantee(config.noise_multiplier, ledger.uploads.most())
         log(INFO, "privacy: %s; %s", said, caveats(ledger.noise))

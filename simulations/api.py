@@ -18,6 +18,8 @@ from rich.filesize import decimal
 
 from hetfl_flwr.config import RunConfig, Value, flattened, renamed
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.runs.quality import notes
+from hetfl_flwr.runs.schema import QUALITIES
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import INCIDENTAL, figures, load_run
 
@@ -191,7 +193,7 @@ class Result:
     @property
     def rounds(self) -> pd.DataFrame:
         """One row a round, 0 being before any training: accuracies, bytes, seconds, how many failures."""
-        own = ("clients", "failures")
+        own = ("clients", "classes", "failures")
         rows = [
             {key: value for key, value in vars(record).items() if key not in own} | {"failures": len(record.failures)}
             for record in self._run.rounds
@@ -200,15 +202,21 @@ class Result:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row a client and round: its model, and what it reported, such as accuracy and training loss."""
+        """One row a client and round: its model, and what it reported, such as accuracy, recalls and training loss."""
         models = {client["partition"]: client["model"] for client in self._run.clients}
         rows = [
             {"round": record.round, "client": int(client), "model": models.get(int(client))}
             | {key.replace("-", "_"): value for key, value in scores.items()}
+            | {**record.classes.get(client, {})}
             for record in self._run.rounds
             for client, scores in record.clients.items()
         ]
         return _frame(rows)
+
+    @property
+    def notes(self) -> list[str]:
+        """What to mind when the figures are read: small test sets, classes that are never tested or predicted."""
+        return notes(self._run.clients)
 
     def node(self, client_id: int) -> Node:
         """Return a client with its trained model and its data; as `hetfl_flwr.runs.trained.load_client`."""
@@ -247,6 +255,7 @@ class Result:
                 "accuracy before": client["accuracy_before"],
                 "accuracy": client["accuracy"],
             }
+            | {name.replace("_", " "): value for name, value in client.items() if name in QUALITIES}
             for client in self._run.clients
         ]
         table: str = _frame(rows).to_html(index=False, max_rows=20, float_format="{:.3f}".format, na_rep="-")
@@ -283,7 +292,7 @@ def compare(results: Iterable[Result]) -> pd.DataFrame:
 
 
 FIGURES = (
-    *("accuracy", "global_accuracy", "acc", "bwt", "fwt"),
+    *("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority", "global_accuracy", "acc", "bwt", "fwt"),
     *("bytes_up", "bytes_down", "seconds", "failures", "epsilon"),
 )
 """What `compare` tells of a run."""

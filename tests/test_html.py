@@ -89,7 +89,7 @@ def test_one_run(tmp_path: Path) -> None:
     lines = [LINES[0], line(1, [0.4, 0.6], failures=[failure]), line(2, [], failures=[failure]), LINES[3]]
     page = report([make(tmp_path / "run", lines, rounds=9, partition="iid")], tmp_path)
     assert "unfinished: 3 of 9 rounds" in page.words
-    assert [page.column("Clients", name) for name in ("first", "best", "last", "failures")] == [
+    assert [page.column("Clients", name) for name in ("first", "best on test", "last", "failures")] == [
         ["0.0 %", "20.0 %"],
         ["70.0 %", "90.0 %"],
         ["70.0 %", "90.0 %"],

@@ -138,7 +138,6 @@ def test_client_table(tmp_path: Path) -> None:
         "a[b]",
         "55,210",
         "126",
-        "18",
         "36",
         "-",
         "93.0",

@@ -41,6 +41,10 @@ SUMMARY = [
     "epsilon",
     "noise_source",
     "versions",
+    "balanced_accuracy",
+    "macro_f1",
+    "auc",
+    "majority",
 ]
 ROUND = [
     "round",
@@ -61,7 +65,13 @@ ROUND = [
     "evaluation_wire",
     "clients",
     "failures",
+    "balanced_accuracy",
+    "macro_f1",
+    "auc",
+    "majority",
+    "classes",
 ]
+MEASURED = ["accuracy", "auc", "balanced-accuracy", "loss", "macro-f1", "majority", "validation-accuracy"]
 RUN = 7
 
 
@@ -162,14 +172,8 @@ def test_round_0_is_the_evaluation_before_any_training(finished):
     assert first["round"] == 0
     assert first["evaluation_wire"] > 0
     assert (first["bytes_up"], first["bytes_down"], first["wire_up"], first["wire_down"]) == (0, 0, 0, 0)
-    assert [sorted(values) for values in first["clients"].values()] == [["accuracy", "loss", "validation-accuracy"]] * 2
-    assert sorted(lines(finished)[1]["clients"]["0"]) == [
-        "accuracy",
-        "loss",
-        "samples-seen",
-        "train-loss",
-        "validation-accuracy",
-    ]
+    assert [sorted(values) for values in first["clients"].values()] == [MEASURED] * 2
+    assert sorted(lines(finished)[1]["clients"]["0"]) == sorted([*MEASURED, "samples-seen", "train-loss"])
 
 
 def test_each_client_has_its_line(finished):

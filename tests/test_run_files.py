@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+from dataclasses import fields
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import simulations
 import strategies
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.schema import (
+    QUALITIES,
     ClientRecord,
     Round,
     Summary,
@@ -39,6 +41,9 @@ SUMMARY: dict[str, Any] = dict.fromkeys(sorted(Summary.__required_keys__), 0)
 SUMMARY |= {"algorithm": "a", "dataset": "d", "engine": None, "accuracy_per_client": [None, 0.5], "noise_source": None}
 SUMMARY |= {"versions": {"hetfl": "1"}, "epsilon": 0.25}
 CLIENT: dict[str, Any] = dict.fromkeys(ClientRecord.__annotations__) | {"partition": 4, "model": "mlp", "epsilon": 0.5}
+
+LATER = {*QUALITIES, "classes", "recall", "untested", "unpredicted"}
+"""Keys that folders of earlier versions lack."""
 
 DEEP = {"lists": "[" * 100_000, "objects": '{"a":' * 100_000}
 HUGE = {"1e400": "1e400", "5000 digits": "9" * 5000, "4000 digits": "9" * 4000, "negative": "-1e400"}
@@ -119,7 +124,7 @@ def test_whatever_writes_json_writes_no_number_that_json_has_not():
 # --- damaged -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", json.loads(round_line(ROUND)))
+@pytest.mark.parametrize("key", [field.name for field in fields(Round) if field.name not in LATER])
 def test_a_line_that_lacks_a_key_is_left_out_and_the_key_is_named(tmp_path, capsys, key):
     lacking = {name: value for name, value in json.loads(round_line(ROUND)).items() if name != key}
     assert read(tmp_path, json.dumps(lacking), round_line(ROUND)) == [ROUND]
@@ -185,7 +190,8 @@ def test_a_last_line_that_was_cut_is_left_out_without_a_word(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("name", "whole", "key"),
-    [("summary.json", SUMMARY, key) for key in SUMMARY] + [("clients.json", CLIENT, key) for key in CLIENT],
+    [("summary.json", SUMMARY, key) for key in SUMMARY]
+    + [("clients.json", CLIENT, key) for key in sorted(ClientRecord.__required_keys__)],
 )
 def test_a_summary_or_client_that_lacks_a_key_is_refused_by_it(refusal, tmp_path, name, whole, key):
     lacking = {other: value for other, value in whole.items() if other != key}

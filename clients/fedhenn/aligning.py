@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
-from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, median_scaled
@@ -105,7 +104,7 @@ class AligningClient(KnowledgeClient):
         rng = generator(self.node.config.seed, self.node.client_id, round, "align")
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
-            private = functional.cross_entropy(self.node.model(inputs), labels)
+            private = self.node.data_loss(self.node.model(inputs), labels)
             if eta == 0 or target.numel() == 0:
                 return private
             rows: Tensor | slice = slice(None)

@@ -30,4 +30,11 @@ class TrainingKeys(Keys):
             "conflicts (FedH2L's Eq. 8); pcgrad, both without it."
         ),
     ] = "none"
+    class_weights: Annotated[
+        Literal["none", "balanced"],
+        Field(
+            description="What a sample weighs in the cross-entropy of a client's own labels: none, all the same; "
+            "balanced, by its class, so that all classes of the client's training samples weigh the same together."
+        ),
+    ] = "none"
     weight_decay: Annotated[float, Field(ge=0, description="Weight decay of the optimizer.")] = 0.0

@@ -8,6 +8,7 @@ from math import inf
 from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -429,6 +430,12 @@ class ClientData:
         if owners is None:
             return 0
         return len(set(owners[self.train.rows.cpu()].tolist()))
+
+    @cached_property
+    def class_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """How many training samples, and how many test samples, there are of each class: (C,) each."""
+        trained, tested = (one.class_counts(self.spec.classes).cpu().numpy() for one in (self.train, self.test))
+        return trained, tested
 
     @cached_property
     def digest(self) -> str:

@@ -205,8 +205,20 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, samples: Batches) -> Evaluation:
-    """Measure mean cross-entropy and accuracy in evaluation mode; the model's mode is put back."""
+def evaluate(
+    model: nn.Module, samples: Batches, *, take: Callable[[Tensor], object] = lambda logits: None
+) -> Evaluation:
+    """Measure mean cross-entropy and accuracy in evaluation mode; the model's mode is put back.
+
+    Parameters
+    ----------
+    model : Module
+        From inputs to logits (B, C).
+    samples : Batches
+        What it is measured on.
+    take : callable, optional
+        Called with the logits of each batch, in order.
+    """
     was_training = model.training
     model.eval()
     loss, correct = 0.0, 0
@@ -217,6 +229,7 @@ def evaluate(model: nn.Module, samples: Batches) -> Evaluation:
         logits = model(inputs)
         loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
         correct += int((logits.argmax(1) == labels).sum())
+        take(logits)
     model.train(was_training)
     count = max(len(samples), 1)
     return Evaluation(loss / count, correct / count, len(samples))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, Context
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from hetfl_flwr.algorithms import resolve_models
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
@@ -16,6 +17,7 @@ from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.errors import ConfigError, DamagedError, StateError, plain, private
 from hetfl_flwr.files import replace_file
 from hetfl_flwr.flower import log
+from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
@@ -86,6 +88,29 @@ class Node:
     def training(self, samples: Batches) -> Batches:
         """Return samples of this client as they are trained on: augmented where the run config says so."""
         return samples if self.config.augment == "none" else Augmented(samples, self.config.augment)
+
+    def data_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the client's own labels: a scalar, weighted as ``class-weights`` says.
+
+        The weights are those of the client's training samples, and the sum over a batch is divided by its samples, so
+        that over an epoch each class weighs what it should, however a batch is made up.
+
+        Parameters
+        ----------
+        logits, labels : Tensor
+            (B, C), and (B,) int64.
+        """
+        if self.class_weights is None:
+            return functional.cross_entropy(logits, labels)
+        weights = self.class_weights.to(logits.dtype)
+        return functional.cross_entropy(logits, labels, weights, reduction="sum") / len(labels)
+
+    @cached_property
+    def class_weights(self) -> Tensor | None:
+        """What a sample of each class weighs in `data_loss`, (C,) float32; None: all the same."""
+        if self.config.class_weights == "none":
+            return None
+        return balanced_weights(self.data.train.class_counts(self.data.spec.classes))
 
     @property
     def device(self) -> torch.device:

@@ -16,6 +16,7 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.client import FederatedClient, Metrics
 from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
+from hetfl_flwr.learning.quality import baseline
 from hetfl_flwr.learning.stepping import stepper
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.models import SplitModel
@@ -61,6 +62,7 @@ class Session:
         with seeded(node.config.seed, node.client_id, round, "train"), stepper.get().training(models):
             node.model.train()
             upload, metrics = client.learn(download, round)
+        self._check_weighted()
         checked = client.upload_spec().check_named(upload, str(node))
         self.save(client, round)
         return list(checked.values()), int(metrics.pop(EXAMPLES, len(node.data.train))), metrics
@@ -72,12 +74,20 @@ class Session:
         download = client.assess_spec().check(parameters, "server")
         self.restore(client)
         metrics = client.assess(download)
-        metrics = {**metrics, **_elsewhere(self._node, float(metrics["accuracy"]))}
+        metrics = {**metrics, **baseline(self._node.data), **_elsewhere(self._node, float(metrics["accuracy"]))}
         if self._node.config.keep_best:
             metrics = self._best(self._node, metrics, self._saved.round if round is None else int(round))
         if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
+
+    def _check_weighted(self) -> None:
+        """Refuse an algorithm that has trained without a look at the weights that the run config asks for."""
+        if self._node.config.class_weights != "none" and "class_weights" not in vars(self._node):
+            raise ConfigError(
+                f"class-weights = {self._node.config.class_weights}, but the algorithm '{self._node.config.algorithm}' "
+                "computes no node.data_loss, which weighs classes: set it to none"
+            )
 
     def load(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         """Give an optimizer the moments that it had after the last round, and save those of this one under its name."""
@@ -116,7 +126,8 @@ class Session:
             return dict(before)
         model = {f"{BEST}{name}": tensor for name, tensor in node.model.state_dict().items()}
         numbers = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
-        self._write(node, ClientState({**self._saved.tensors, **model}, {**self._saved.numbers, **numbers}, round))
+        others = {name: n for name, n in self._saved.numbers.items() if not name.startswith(BEST)}
+        self._write(node, ClientState({**self._saved.tensors, **model}, {**others, **numbers}, round))
         return metrics
 
     def _write(self, node: Node, state: ClientState) -> None:

@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.metrics import mean, weighted_mean
-from hetfl_flwr.runs.schema import ClientRecord, Round, Summary
+from hetfl_flwr.runs.quality import client_quality, mean_quality, named_classes, per_class
+from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Round, Summary
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Traffic
 from hetfl_flwr.server.messaging.grids import simulated_time
@@ -77,6 +78,7 @@ class Ledger:
         measured = {reply.client_id: dict(reply.metrics) for reply in evaluated.replies}
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         entry.clients = {str(client): dict(values) for client, values in measured.items()}
+        entry.classes = {str(reply.client_id): per_class(reply.classes) for reply in evaluated.replies if reply.classes}
         if measured:
             self._latest = {**self._latest, **measured} if played.carry else measured
             self._average(entry)
@@ -99,7 +101,7 @@ class Ledger:
 
     def _average(self, entry: Round) -> None:
         """Fill in the means over clients of what was measured last."""
-        for name in ("accuracy", "validation_accuracy", "acc", "fwt"):
+        for name in ("accuracy", "validation_accuracy", "acc", "fwt", *QUALITIES):
             setattr(entry, name, mean(self._measured(name).values()))
         if entry.fwt is not None:
             entry.bwt = entry.accuracy  # the accuracy on each client's own domain
@@ -161,6 +163,7 @@ class Ledger:
             "epsilon": self.epsilon(self.uploads.most()),
             "noise_source": self.noise,
             "versions": installed(),
+            **mean_quality(last),  # type: ignore[typeddict-item]  # which has no lost_rounds
         }
         if self.lost:
             summary["lost_rounds"] = self.lost
@@ -211,6 +214,8 @@ class Ledger:
                 "versions": member.versions,
                 "uploads": None if self.uploads.lost else self.uploads.counts.get(client, 0),
                 "epsilon": self.epsilon(self.uploads.counts.get(client, 0)),
+                **client_quality(self._last_evaluated, client),
+                **named_classes(self._last_evaluated, client, member.class_names),
             }
             for client, member in sorted(self._members.items())
         ]

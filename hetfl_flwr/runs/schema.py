@@ -7,7 +7,7 @@ fractions in [0, 1].
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedReader
 from math import inf
 from pathlib import Path
@@ -110,6 +110,34 @@ ClientKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 """A number of a client, or of a round, as a key of JSON."""
 
 
+class Quality(TypedDict, total=False):
+    """How well models tell classes apart beyond accuracy: of one client, or means over clients.
+
+    None: nobody has measured it. Runs of earlier versions lack the keys. ``majority`` is the accuracy of always
+    predicting the class that most of a client's training samples have.
+    """
+
+    balanced_accuracy: Fraction | None
+    macro_f1: Fraction | None
+    auc: Fraction | None
+    majority: Fraction | None
+
+
+QUALITIES = tuple(Quality.__annotations__)
+
+
+class PerClass(TypedDict, total=False):
+    """What a client has measured class by class: recalls, None for a class without test samples; numbers of classes.
+
+    ``untested`` are classes that it trains on and has no test sample of, ``unpredicted`` those that it has test samples
+    of and predicts for none.
+    """
+
+    recall: list[Fraction | None]
+    untested: list[Count]
+    unpredicted: list[Count]
+
+
 @dataclass
 class Round:
     """One line of ``rounds.jsonl``. Round 0 is the sharing of public samples, if any, and the first evaluation.
@@ -117,6 +145,7 @@ class Round:
     Accuracies are means over the clients: on their own test and validation samples; of the model all share
     (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
     (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where ``client-seconds`` is set.
+    As `Quality` says, means over the clients; ``classes`` is what those have measured class by class.
     """
 
     round: Count
@@ -137,6 +166,11 @@ class Round:
     evaluation_wire: Count
     clients: dict[ClientKey, dict[str, Number]]
     failures: list[Failure]
+    balanced_accuracy: Fraction | None = None
+    macro_f1: Fraction | None = None
+    auc: Fraction | None = None
+    majority: Fraction | None = None
+    classes: dict[ClientKey, PerClass] = field(default_factory=dict)
 
     @classmethod
     def blank(cls, round: int, seconds: float, **known: Any) -> Self:
@@ -153,7 +187,8 @@ class ClientRecord(TypedDict):
     """One client of ``clients.json``; None where it is not known, or has no meaning.
 
     ``partition`` is the client id, under the name that Flower has for it. A client's accuracies are on its own test
-    samples, at the first evaluation and at the last.
+    samples, at the first evaluation and at the last. ``recall`` is that of each class with test samples, by its name,
+    or by its number where the names stay on the node; ``untested`` and ``unpredicted`` are as in `PerClass`, by name.
     """
 
     partition: Client
@@ -171,6 +206,13 @@ class ClientRecord(TypedDict):
     versions: dict[str, str] | None
     uploads: Count | None
     epsilon: Epsilon | None
+    balanced_accuracy: NotRequired[Fraction | None]
+    macro_f1: NotRequired[Fraction | None]
+    auc: NotRequired[Fraction | None]
+    majority: NotRequired[Fraction | None]
+    recall: NotRequired[dict[str, Fraction] | None]
+    untested: NotRequired[list[str] | None]
+    unpredicted: NotRequired[list[str] | None]
 
 
 class Summary(TypedDict):
@@ -202,6 +244,10 @@ class Summary(TypedDict):
     epsilon: Epsilon | None
     noise_source: str | None
     versions: dict[str, str]
+    balanced_accuracy: NotRequired[Fraction | None]
+    macro_f1: NotRequired[Fraction | None]
+    auc: NotRequired[Fraction | None]
+    majority: NotRequired[Fraction | None]
     lost_rounds: NotRequired[list[Count]]
 
 

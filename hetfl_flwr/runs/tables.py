@@ -4,6 +4,7 @@ Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from io import StringIO
 from typing import TypeVar
 
@@ -18,26 +19,48 @@ from hetfl_flwr.runs.schema import ClientRecord
 T = TypeVar("T")
 NOTHING = "-"
 BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
+SHORT_HEADINGS = {"bal.": "balanced_accuracy", "F1": "macro_f1", "AUC": "auc", "maj.": "majority"}
+"""How the table of clients calls the figures of `hetfl_flwr.runs.schema.Quality`."""
 LOG_WIDTH = 160
 """Characters of a line of a table in the log."""
 
 
 def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
-    """Return one row a client: model, samples, accuracy on its own test set before and after, payload."""
+    """Return one row a client: model, samples, accuracy on its own test set before and after, other figures, payload.
+
+    It fits into 100 characters a line, as long as models have names of at most ten.
+    """
     columns: dict[str, Callable[[ClientRecord], str]] = {
         "client": lambda client: str(client["partition"]),
         "model": lambda client: client["model"] or NOTHING,
         "params": lambda client: thousands(client["parameters"]),
         "train": lambda client: thousands(client["train"]),
-        "val": lambda client: thousands(client["validation"]),
         "test": lambda client: thousands(client["test"]),
         "before": lambda client: percent(client["accuracy_before"]),
         "after": lambda client: percent(client["accuracy"]),
+        **{
+            heading: partial(_quality, key)
+            for heading, key in SHORT_HEADINGS.items()
+            if any(client.get(key) is not None for client in clients)
+        },
         "up": lambda client: byte_size(client["bytes_up"]),
         "down": lambda client: byte_size(client["bytes_down"]),
     }
-    note = f"Accuracy in % before and after training on the client's test set; payload up and down. {BYTES_NOTE}"
-    return table_of(f"Clients of {name}", columns, clients, words={"model"}, notes=[note])
+    meanings = {
+        "bal.": "bal. balanced accuracy",
+        "F1": "F1 macro F1",
+        "AUC": "AUC one class against the rest",
+        "maj.": "maj. accuracy of always predicting the most frequent class",
+    }
+    beside = "; ".join(meaning for heading, meaning in meanings.items() if heading in columns)
+    note = "Accuracy in % before and after training on the client's test set" + f"; {beside}" * bool(beside)
+    notes = [f"{note}. Payload up and down. {BYTES_NOTE}"]
+    return table_of(f"Clients of {name}", columns, clients, words={"model"}, notes=notes)
+
+
+def _quality(key: str, client: ClientRecord) -> str:
+    value = client.get(key)
+    return percent(value if isinstance(value, float) else None)
 
 
 def lines(table: Table) -> list[str]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from statistics import pstdev
@@ -21,12 +22,15 @@ from rich.table import Table
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
+from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import ClientRecord
 from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.page import PAGE, STYLE
-from simulations.reports.runs import Group, Run, best_accuracy, client_scores, figures, group_runs, load_run
+from simulations.reports.quality import HEADINGS, quality, recalls
+from simulations.reports.runs import Group, Run, client_scores, figures, group_runs, load_run
+from simulations.reports.sheets import Cell, Sheet
 from simulations.reports.svg import Picture, of_clients, over_payload, over_rounds, percent
-from simulations.reports.tables import compare_table, privacy, shared_terms, unequal_terms
+from simulations.reports.tables import best_of, compare_table, privacy, shared_terms, unequal_terms
 
 if TYPE_CHECKING:
     from simulations.reports.partition import Split
@@ -39,25 +43,6 @@ MOST_NAMES = 5
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A cell of a table, its shade in [0, 1], and what is to be said below it."""
-
-    text: str
-    shade: float = 0.0
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table: caption, columns (name, whether of numbers), rows, and what is to be said below it."""
-
-    caption: str
-    columns: list[tuple[str, bool]]
-    rows: list[list[Cell]]
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Part:
     """All that is told of one run."""
 
@@ -67,7 +52,9 @@ class Part:
     tiles: list[tuple[str, str, str]]
     facts: list[tuple[str, str]]
     traffic: Sheet
+    notes: list[str]
     clients: Sheet
+    recalls: Sheet | None
     small: list[Picture]
     failures: Sheet | None
     changed: Sheet
@@ -158,9 +145,14 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     """Return the figures to be seen first: name, figure, and what to say of it."""
     shown = figures(run)
     scores = [score for score in shown["accuracy_per_client"] if score is not None]
+    best, chosen = best_of([run])
     spread = f"± {percent(pstdev(scores))} over clients, " if scores else ""
     each = [
-        ("Accuracy", shown["accuracy"], f"{spread}best on test {percent(best_accuracy(run))}"),
+        ("Accuracy", shown["accuracy"], f"{spread}{best.removesuffix(' %')} {percent(chosen(run))}"),
+        ("Balanced accuracy", shown.get("balanced_accuracy"), "the mean recall of the classes"),
+        ("Macro F1", shown.get("macro_f1"), "the mean F1 of the classes"),
+        ("AUC", shown.get("auc"), "one class against the rest"),
+        ("Majority class", shown.get("majority"), "accuracy of always predicting it"),
         ("Global model", shown["global_accuracy"], "its accuracy"),
         ("ACC", shown["acc"], "accuracy over all domains"),
         ("BWT", shown["bwt"], "on the clients' own domains"),
@@ -185,7 +177,9 @@ def _part(run: Run, split: Split | str) -> Part:
         tiles=_tiles(run),
         facts=_facts(run),
         traffic=_traffic(run),
+        notes=notes(run.clients),
         clients=_clients(run, split),
+        recalls=recalls(run.clients),
         small=of_clients(run),
         failures=_failures(run),
         changed=changed,
@@ -256,8 +250,13 @@ def _clients(run: Run, split: Split | str) -> Sheet:
         ("test", True, lambda client: _count(client["test"])),
         ("classes", True, lambda client: classes.get(client["partition"], NOTHING)),
         ("first", True, lambda client: percent(next(iter(own[client["partition"]]), None))),
-        ("best", True, lambda client: percent(max(own[client["partition"]], default=None))),
+        ("best on test", True, lambda client: percent(max(own[client["partition"]], default=None))),
         ("last", True, lambda client: percent([client["accuracy"], *own[client["partition"]]][-1])),
+        *(
+            (name, True, partial(quality, key))
+            for name, key in HEADINGS.items()
+            if any(client.get(key) is not None for client in run.clients)
+        ),
         ("up", True, lambda client: _in_bytes(client["bytes_up"])),
         ("down", True, lambda client: _in_bytes(client["bytes_down"])),
         ("failures", True, lambda client: str(failed.count(client["partition"]))),
@@ -267,7 +266,9 @@ def _clients(run: Run, split: Split | str) -> Sheet:
         [(name, numeric) for name, numeric, _ in columns],
         [[Cell(text(client)) for _, _, text in columns] for client in run.clients],
         "Samples of training, validation and test; accuracy on the client's own test samples, the first time, at best "
-        "and the last time; payload up and down.",
+        "(chosen by these samples) and the last time; payload up and down. Balanced: the mean recall of the classes. "
+        "F1: the mean over classes. AUC: the mean of one class against the rest. Majority: the accuracy of always "
+        "predicting the class that most training samples have.",
     )
 
 

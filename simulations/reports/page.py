@@ -139,6 +139,16 @@ PAGE = """\
 {% endfor %}
 </dl>
 {{ table(part.clients) }}
+{% if part.notes %}
+<ul class="note">
+{% for note in part.notes %}
+<li>{{ note }}</li>
+{% endfor %}
+</ul>
+{% endif %}
+{% if part.recalls %}
+{{ table(part.recalls) }}
+{% endif %}
 {% if part.small %}
 <details>
 <summary>Each client's accuracy over the rounds</summary>

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.notices import warn
+from hetfl_flwr.runs.quality import client_quality, mean_quality, named_classes
 from hetfl_flwr.runs.schema import (
     CONFIG_FILE,
     ROUNDS_FILE,
@@ -190,6 +191,7 @@ def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
     scores = client_scores(rounds)
     before = {client_id: accuracy for number, client_id, accuracy in scores if number == 0}
     after = {client_id: accuracy for number, client_id, accuracy in scores if number}
+    last = next((record for record in reversed(rounds) if record.accuracy is not None), None)
     return [
         ClientRecord(
             partition=client_id,
@@ -207,6 +209,8 @@ def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
             versions=None,
             uploads=None,
             epsilon=None,
+            **client_quality(last, client_id),
+            **named_classes(last, client_id),
         )
         for client_id in {client_id for _, client_id, _ in scores}
     ]
@@ -244,6 +248,7 @@ def figures(run: Run) -> Summary:
         epsilon=None,
         noise_source=None,
         versions={},
+        **mean_quality(last),  # type: ignore[typeddict-item]  # which has no lost_rounds
     )
 
 
@@ -259,6 +264,19 @@ def curve(run: Run) -> Curve:
 def best_accuracy(run: Run) -> float | None:
     """Return the highest mean accuracy of any evaluated round, or None where there is no such round."""
     return max(curve(run).accuracy.tolist(), default=None)
+
+
+def selected_accuracy(run: Run) -> float | None:
+    """Return the mean accuracy of the round with the highest one on validation samples, of several the first.
+
+    None where no round has both. Unlike `best_accuracy`, it does not choose by the test samples that it is of.
+    """
+    validated = [
+        (record.validation_accuracy, record.accuracy)
+        for record in run.rounds
+        if record.validation_accuracy is not None and record.accuracy is not None
+    ]
+    return max(validated, key=lambda pair: pair[0])[1] if validated else None
 
 
 def bytes_to(run: Run, target: float) -> int | None:

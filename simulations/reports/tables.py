@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import Summary
 from hetfl_flwr.runs.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
 from simulations.reports.runs import (
@@ -21,6 +22,7 @@ from simulations.reports.runs import (
     clock_to,
     figures,
     group_runs,
+    selected_accuracy,
 )
 
 T = TypeVar("T")
@@ -60,7 +62,7 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
 
 def summary_table(run: Run) -> Table:
     """Return the figures of one run, one a row, with the reasons of the first failures."""
-    shown = figures(run)
+    shown, (best, chosen) = figures(run), best_of([run])
     rows = {
         "algorithm": shown["algorithm"],
         "dataset": shown["dataset"],
@@ -69,7 +71,9 @@ def summary_table(run: Run) -> Table:
         "seed": str(shown["seed"]),
         "engine": shown["engine"],
         "accuracy %": _accuracy([shown]),
-        "best test %": percent(best_accuracy(run)),
+        "balanced / F1 / AUC %": _quality(shown),
+        "majority class %": None if shown.get("majority") is None else percent(shown.get("majority")),
+        best: percent(chosen(run)),
         "ACC / BWT / FWT %": _domains(shown),
         "global accuracy %": None if shown["global_accuracy"] is None else percent(shown["global_accuracy"]),
         "payload up": byte_size(shown["bytes_up"]),
@@ -96,7 +100,19 @@ def summary_table(run: Run) -> Table:
         table.add_row("", Text(failure))
     if len(failures) > SHOWN_FAILURES:
         table.add_row("", f"and {len(failures) - SHOWN_FAILURES} more in rounds.jsonl")
+    for note in notes(run.clients):
+        table.add_row("note", Text(note))
     return table
+
+
+def best_of(runs: Sequence[Run]) -> tuple[str, Callable[[Run], float | None]]:
+    """Return the heading of a column of best accuracies, and what goes into it.
+
+    The best round is chosen by validation samples where all runs have them, else by the test samples themselves, as the
+    heading says.
+    """
+    found = [selected_accuracy(run) for run in runs if best_accuracy(run) is not None]
+    return ("best test %", best_accuracy) if not found or None in found else ("best by validation %", selected_accuracy)
 
 
 def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
@@ -124,6 +140,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
     groups = group_runs(runs)
     goal = _target(runs, target)
     to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
+    best, chosen = best_of(runs)
     columns: dict[str, Callable[[Group], str]] = {
         "algorithm": lambda group: group.label,
         **_differing(groups),
@@ -131,7 +148,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         "± seeds %": lambda group: _over_seeds(group.values(lambda run: run["accuracy"])),
         "ACC / BWT / FWT %": lambda group: _mean_domains(group) or NOTHING,
         "global %": lambda group: percent(_mean(group.values(lambda run: run["global_accuracy"]))),
-        "best test %": lambda group: percent(_mean(best_accuracy(run) for run in group.runs)),
+        best: lambda group: percent(_mean(chosen(run) for run in group.runs)),
         "payload": lambda group: byte_size(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
         "wire": lambda group: byte_size(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
         to_goal: lambda group: _reached(group, goal, bytes_to, byte_size),
@@ -150,12 +167,12 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         del columns["ACC / BWT / FWT %"]
     if all(record.clock is None for run in runs for record in run.rounds):
         del columns[to_goal.replace("payload", "clock")]
-    notes = [
+    below = [
         unequal_terms(groups),
         f"Epsilon: {EPSILON_NOTE}" if "epsilon" in columns else None,
         f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",
     ]
-    return table_of(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=notes)
+    return table_of(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=below)
 
 
 def _differing(groups: Sequence[Group]) -> dict[str, Callable[[Group], str]]:
@@ -224,6 +241,11 @@ def privacy(run: Run) -> str | None:
 def _epsilon(values: Iterable[float | None]) -> str:
     known = _known(values)
     return f"{max(known):.3g}" if known else NOTHING
+
+
+def _quality(summary: Summary) -> str | None:
+    values = summary.get("balanced_accuracy"), summary.get("macro_f1"), summary.get("auc")
+    return " / ".join(map(percent, values)) if _known(values) else None
 
 
 def _domains(summary: Summary) -> str | None:

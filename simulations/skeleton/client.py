@@ -5,7 +5,6 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms, to_numpy
 
@@ -57,7 +56,7 @@ class SkeletonClient(KnowledgeClient):
             sums.index_add_(0, labels, logits.detach())
             counts.add_(torch.bincount(labels, minlength=len(counts)))
             distances = (logits - averages[labels]).square().mean(1) * known[labels]
-            return Terms(functional.cross_entropy(logits, labels), self.weight * distances.mean())
+            return Terms(self.node.data_loss(logits, labels), self.weight * distances.mean())
 
         samples, mean_loss = self.train(self.batches(round), loss)
 

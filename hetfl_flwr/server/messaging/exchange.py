@@ -15,11 +15,15 @@ from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import Sizes
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.text import LONGEST_NAME, brief, printable
+from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN, STAGES
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
-FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
+FRACTIONS = {
+    *("accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"),
+    *("balanced-accuracy", "macro-f1", "auc", "majority"),
+}
 """Metrics that are fractions in [0, 1]."""
 
 MOST_SAMPLES = 2**53
@@ -90,6 +94,8 @@ class Reply:
         What it has measured, ``num-examples`` among it.
     arrays : mapping of str to array
         What it has uploaded. Empty where the message is kept in their place.
+    classes : mapping of str to list
+        What it has measured class by class, as `hetfl_flwr.wire.classes` names it; None for a class without figure.
     message : Message, optional
         The answer as it came; None where the arrays stand for it.
     """
@@ -98,6 +104,7 @@ class Reply:
     metrics: Mapping[str, float]
     arrays: Arrays = field(default_factory=dict)
     message: Message | None = None
+    classes: Mapping[str, list[float | None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, message: Message, client_id: int) -> "Reply":
@@ -298,9 +305,14 @@ def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, m
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
     of = "test samples" if sent.is_evaluation else "samples"
-    _check_metrics(dict(content.metric_records[METRICS]), member, most, f"the {of} it is registered with")
+    metrics: dict[str, object] = dict(content.metric_records[METRICS])
+    if sent.is_evaluation:
+        metrics = _without_lists(metrics, member)
+    _check_metrics(metrics, member, most, f"the {of} it is registered with")
     if spec is None:
-        return Reply(member.client_id, _numbers(reply), message=reply)
+        return Reply(
+            member.client_id, _numbers(reply), message=reply, classes=numbered(content.metric_records[METRICS])
+        )
     if list(content.array_records) != [ARRAYS]:
         raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
     arrays = decode(spec, content.array_records[ARRAYS], str(member), half=half)
@@ -371,6 +383,15 @@ def _check_bounds(content: RecordDict, member: Member) -> None:
     entries = len(content) + sum(map(len, content.values()))
     if entries > MOST_ENTRIES:
         raise PayloadError(f"{member}: {entries} entries, expected at most {MOST_ENTRIES}")
+
+
+def _without_lists(metrics: Mapping[str, object], member: Member) -> dict[str, object]:
+    """Return the metrics that are no lists; refuse a list that is not of the client's classes."""
+    lists = {name: value for name, value in metrics.items() if isinstance(value, list)}
+    for name, value in lists.items():
+        if wrong := wrong_list(name, value, member.classes):
+            raise PayloadError(f"{member}: metric {brief(name)} is {brief(value)}, {wrong}")
+    return {name: value for name, value in metrics.items() if name not in lists}
 
 
 def _check_metrics(metrics: Mapping[str, object], member: Member, most: Most, rows: str) -> None:

@@ -1,0 +1,184 @@
+"""How well a model tells classes apart, beyond accuracy, and what rare classes weigh in training. All are fractions.
+
+The same figures as scikit-learn's, in numpy alone: a node loads no library for them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hetfl_flwr.data import Batches, ClientData
+from hetfl_flwr.learning.client import Metrics
+from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.wire.classes import MOST_CLASSES, RECALL, UNPREDICTED, UNTESTED, of_class
+from hetfl_flwr.wire.messages import EXAMPLES
+
+IntArray = npt.NDArray[np.integer[Any]]
+FloatArray = npt.NDArray[np.floating[Any]]
+
+MOST_SCORES = 2**24
+"""Scores, of all samples and classes, up to which they are kept in memory for the area under the curve."""
+
+
+@dataclass(frozen=True)
+class Hits:
+    """How often each of C classes is there, is predicted, and is both; arrays (C,).
+
+    Parameters
+    ----------
+    right, actual, predicted : array
+        Samples of the class that are predicted as such, samples of the class, and samples predicted as such.
+
+    Examples
+    --------
+    >>> hits = Hits.of(np.array([0, 0, 1, 3]), np.array([0, 1, 1, 1]), classes=4)
+    >>> hits.recall
+    array([0.5, 1. , nan, 0. ])
+    >>> hits.balanced_accuracy, round(hits.macro_f1, 3)
+    (0.5, 0.389)
+    """
+
+    right: IntArray
+    actual: IntArray
+    predicted: IntArray
+
+    @classmethod
+    def of(cls, labels: IntArray, predictions: IntArray, classes: int) -> "Hits":
+        """Count labels and predictions, both (N,), 0..C-1."""
+        right = np.bincount(labels[labels == predictions], minlength=classes)
+        return cls(right, np.bincount(labels, minlength=classes), np.bincount(predictions, minlength=classes))
+
+    @property
+    def recall(self) -> FloatArray:
+        """The part of each class's samples that is predicted as such, (C,); NaN where there is no sample."""
+        return np.where(self.actual > 0, self.right / np.maximum(self.actual, 1), np.nan)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean recall of the classes that have a sample, of which there is one at least."""
+        return float(self.recall[self.actual > 0].mean())
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 of the classes that have a sample or are predicted, of which there is one at least."""
+        either = self.actual + self.predicted
+        return float((2 * self.right[either > 0] / either[either > 0]).mean())
+
+    @property
+    def unpredicted(self) -> IntArray:
+        """The classes that have a sample and are predicted for none."""
+        return np.flatnonzero((self.actual > 0) & (self.predicted == 0))
+
+
+def auc(scores: FloatArray, labels: IntArray) -> float | None:
+    """Return the mean area under the ROC curve of each class against the rest.
+
+    Parameters
+    ----------
+    scores : array
+        (N, C), of each sample for each class; only their order counts, and equal ones count half.
+    labels : array
+        (N,), 0..C-1.
+
+    Returns
+    -------
+    float or None
+        The mean over the classes with samples that are not all samples. None: there is no such class.
+
+    Examples
+    --------
+    >>> auc(np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]]), np.array([0, 0, 1, 1]))
+    0.75
+    >>> auc(np.array([[0.9, 0.1]]), np.array([0])) is None
+    True
+    """
+    counts = np.bincount(labels, minlength=scores.shape[1])
+    among = np.flatnonzero((counts > 0) & (counts < len(labels)))
+    ordered = np.sort(np.ascontiguousarray(scores.T[among]), axis=1)
+    areas = []
+    for label, column in zip(among, ordered, strict=True):
+        own, positives = scores[labels == label, label], int(counts[label])
+        ranks = (np.searchsorted(column, own, "left") + np.searchsorted(column, own, "right") + 1) / 2
+        beaten = ranks.sum() - positives * (positives + 1) / 2
+        areas.append(beaten / (positives * (len(labels) - positives)))
+    return float(np.mean(areas)) if areas else None
+
+
+def measure(model: nn.Module, samples: Batches) -> Metrics:
+    """Return what a client reports of a model on some samples, in one pass over them.
+
+    Returns
+    -------
+    dict
+        ``accuracy``, ``loss`` (mean cross-entropy) and ``num-examples``; where there are samples, also
+        ``balanced-accuracy``, ``macro-f1``, ``auc`` (where a class has samples and is not alone, and there are at most
+        `MOST_SCORES` scores), and, of at most `MOST_CLASSES` classes, ``recall.C`` for each class C that has samples
+        and ``unpredicted.C`` for each of these that is predicted for none.
+    """
+    outputs: list[Tensor] = []
+    measured = evaluate(model, samples, take=outputs.append)
+    metrics: Metrics = {"accuracy": measured.accuracy, "loss": measured.loss, EXAMPLES: measured.samples}
+    return metrics | (_qualities(torch.cat(outputs), samples.labels) if outputs else {})
+
+
+def _qualities(logits: Tensor, labels: Tensor) -> Metrics:
+    """Return what can be said of logits (N, C), N being 1 or more, beside their accuracy."""
+    classes, actual = logits.shape[1], labels.cpu().numpy()
+    hits = Hits.of(actual, logits.argmax(1).cpu().numpy(), classes)
+    metrics: Metrics = {"balanced-accuracy": hits.balanced_accuracy, "macro-f1": hits.macro_f1}
+    if logits.numel() <= MOST_SCORES:
+        area = auc(logits.double().softmax(1).cpu().numpy(), actual)
+        metrics |= {} if area is None else {"auc": area}
+    if classes <= MOST_CLASSES:
+        tested = np.flatnonzero(hits.actual).tolist()
+        metrics |= {of_class(RECALL, label): float(hits.recall[label]) for label in tested}
+        metrics |= {of_class(UNPREDICTED, label): 1 for label in hits.unpredicted.tolist()}
+    return metrics
+
+
+def baseline(data: ClientData) -> Metrics:
+    """Return what a client reports of its data, whatever its model is; nothing without test samples.
+
+    Returns
+    -------
+    dict
+        ``majority``: the accuracy, on the test samples, of always predicting the class that most training samples have
+        (of several, the first); of at most `MOST_CLASSES` classes, ``untested.C`` for each class C that has training
+        samples and no test sample.
+    """
+    if not len(data.test):
+        return {}
+    trained, tested = data.class_counts
+    metrics: Metrics = {"majority": float(tested[trained.argmax()] / tested.sum())}
+    if data.spec.classes <= MOST_CLASSES:
+        untested = np.flatnonzero((trained > 0) & (tested == 0)).tolist()
+        metrics |= {of_class(UNTESTED, label): 1 for label in untested}
+    return metrics
+
+
+def balanced_weights(counts: Tensor) -> Tensor:
+    """Return what a sample of each class weighs where all classes are to weigh the same together.
+
+    Parameters
+    ----------
+    counts : Tensor
+        (C,) int64, samples of each class.
+
+    Returns
+    -------
+    Tensor
+        (C,) float32, N / (classes with samples * samples of the class), as scikit-learn's ``"balanced"``; 1 for a class
+        without samples.
+
+    Examples
+    --------
+    >>> balanced_weights(torch.tensor([6, 2, 0]))
+    tensor([0.6667, 2.0000, 1.0000])
+    """
+    present = counts > 0
+    weights = counts.sum() / (present.sum() * counts.clamp(min=1))
+    return torch.where(present, weights, 1.0).float()

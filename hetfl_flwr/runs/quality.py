@@ -1,0 +1,110 @@
+"""What a run says of its clients beyond accuracy: the figures of one client, of single classes, and what to mind."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+from typing_extensions import TypedDict
+
+from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Fraction, PerClass, Quality, Round
+from hetfl_flwr.text import LONGEST_NAME, printable
+
+FEWEST_TEST_ROWS = 30
+"""Test samples below which a client's figures are hardly more than chance."""
+
+MOST_NOTED = 5
+"""Clients, and classes of one, that are named one by one."""
+
+
+class NamedClasses(TypedDict):
+    """What `ClientRecord` has of single classes, by their names."""
+
+    recall: dict[str, Fraction] | None
+    untested: list[str] | None
+    unpredicted: list[str] | None
+
+
+def per_class(lists: Mapping[str, list[float | None]]) -> PerClass:
+    """Return checked lists of a client as a round holds them."""
+    found: PerClass = {}
+    if "recall" in lists:
+        found["recall"] = list(lists["recall"])
+    if "untested" in lists:
+        found["untested"] = [int(label) for label in lists["untested"] if label is not None]
+    if "unpredicted" in lists:
+        found["unpredicted"] = [int(label) for label in lists["unpredicted"] if label is not None]
+    return found
+
+
+def mean_quality(entry: Round | None) -> Quality:
+    """Return the means over clients in a round; None where there is no round."""
+    found: Quality = {name: getattr(entry, name, None) for name in QUALITIES}  # type: ignore[assignment]
+    return found
+
+
+def client_quality(entry: Round | None, client: int) -> Quality:
+    """Return what one client has measured in a round; None where it has not."""
+    own = entry.clients.get(str(client), {}) if entry else {}
+    found: Quality = {name: own.get(name.replace("_", "-")) for name in QUALITIES}  # type: ignore[assignment]
+    return found
+
+
+def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> NamedClasses:
+    """Return what one client has measured class by class in a round, by the names of its classes.
+
+    Parameters
+    ----------
+    entry : Round or None
+        The round.
+    client : int
+        Which client.
+    names : sequence of str
+        What its classes are called; where there are too few, or two are the same, they are called by their numbers.
+    """
+    own = entry.classes.get(str(client), PerClass()) if entry else PerClass()
+    recall = own.get("recall")
+    if not own or recall is None:
+        return {"recall": None, "untested": None, "unpredicted": None}
+    called = list(names) if len(set(names)) == len(recall) == len(names) else list(map(str, range(len(recall))))
+    return {
+        "recall": {name: value for name, value in zip(called, recall, strict=True) if value is not None},
+        "untested": [called[label] for label in own.get("untested", []) if label < len(called)],
+        "unpredicted": [called[label] for label in own.get("unpredicted", []) if label < len(called)],
+    }
+
+
+def notes(clients: Iterable[ClientRecord]) -> list[str]:
+    """Return what to mind when the figures are read, a line a client; of many clients, the first ones.
+
+    That is: a test set of fewer than `FEWEST_TEST_ROWS` samples, classes that are trained on and never tested, and
+    classes that are tested and never predicted.
+
+    Parameters
+    ----------
+    clients : iterable of ClientRecord
+        All of a run.
+    """
+    records = list(clients)
+    anybody = any(record["test"] for record in records)
+    said = [
+        f"client {record['partition']}: {'; '.join(lines)}" for record in records if (lines := _notes(record, anybody))
+    ]
+    more = len(said) - MOST_NOTED
+    return [*said[:MOST_NOTED], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _notes(record: ClientRecord, anybody: bool) -> list[str]:
+    """Return what to mind about one client; that it has no test samples, where others have some."""
+    test, lines = record["test"], list[str]()
+    if test is not None and (0 < test < FEWEST_TEST_ROWS or (test == 0 and anybody)):
+        lines.append(f"{test or 'no'} test row{'s' * (test != 1)}")
+    if untested := record.get("untested"):
+        lines.append(f"no test row of {_listed(untested)}, on which it trains")
+    if unpredicted := record.get("unpredicted"):
+        lines.append(f"never predicts {_listed(unpredicted)}")
+    return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(printable(name, LONGEST_NAME) for name in islice(names, MOST_NOTED))
+    more = len(names) - MOST_NOTED
+    return ("class " if len(names) == 1 else "classes ") + shown + (f" and {more} more" if more > 0 else "")

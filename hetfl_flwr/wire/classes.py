@@ -1,0 +1,90 @@
+"""What a client measures class by class: a number a class on the node, a list a kind in a message.
+
+On a node ``recall.3`` is the recall of class 3. In a message ``recall`` is a list of one number a class, NaN where
+there is none, and the kinds that only say yes are lists of the classes of which they say it.
+"""
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from math import nan
+
+from hetfl_flwr.flower import Scalar
+
+RECALL, UNTESTED, UNPREDICTED = "recall", "untested", "unpredicted"
+"""The recall of each class with test samples; classes that are trained on and have no test sample; classes that have
+test samples and are predicted for none."""
+
+MOST_CLASSES = 256
+"""Classes up to which clients report on each of them."""
+
+_OF_CLASS = re.compile(rf"({RECALL}|{UNTESTED}|{UNPREDICTED})\.(0|[1-9][0-9]{{0,2}})")
+
+
+def of_class(kind: str, label: int) -> str:
+    """Return the name of a metric of one class."""
+    return f"{kind}.{label}"
+
+
+def listed(metrics: Mapping[str, Scalar], classes: int) -> dict[str, Scalar | list[float] | list[int]]:
+    """Return metrics as a message holds them: those of single classes in lists, one a kind.
+
+    Parameters
+    ----------
+    metrics : mapping of str to scalar
+        What a client has measured.
+    classes : int
+        C.
+
+    Examples
+    --------
+    >>> listed({"auc": 0.5, "recall.0": 1.0, "recall.2": 0.25, "unpredicted.1": 1}, 3)
+    {'recall': [1.0, nan, 0.25], 'unpredicted': [1], 'auc': 0.5}
+    """
+    whole: dict[str, Scalar | list[float] | list[int]] = {}
+    found: dict[str, dict[int, float]] = {}
+    for name, value in metrics.items():
+        if (match := _OF_CLASS.fullmatch(name)) and isinstance(value, int | float):
+            found.setdefault(match[1], {})[int(match[2])] = float(value)
+        else:
+            whole[name] = value
+    lists: dict[str, list[float] | list[int]] = {kind: sorted(own) for kind, own in found.items()}
+    if recall := found.get(RECALL):
+        lists[RECALL] = [recall.get(label, nan) for label in range(classes)]
+    return {**lists, **whole}
+
+
+def wrong_list(kind: str, value: object, classes: int) -> str | None:
+    """Return what a stranger's list should have been; None where it is that.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the metric.
+    value : object
+        What came.
+    classes : int
+        C, of the client that sent it.
+
+    Examples
+    --------
+    >>> wrong_list("recall", [0.5, nan], 2), wrong_list("recall", [0.5, 2.0], 2)
+    (None, 'expected 2 fractions from 0 to 1, one a class')
+    >>> wrong_list("untested", [0, 7], 2)
+    'expected numbers of classes, from 0 to 1, each once and in order'
+    """
+    if not isinstance(value, list) or kind not in (RECALL, UNTESTED, UNPREDICTED) or classes > MOST_CLASSES:
+        return "expected a finite number"
+    if kind == RECALL:
+        right = len(value) == classes and all(type(one) is float and (one != one or 0 <= one <= 1) for one in value)
+        return None if right else f"expected {classes} fractions from 0 to 1, one a class"
+    right = len(value) <= classes and all(type(one) is int and 0 <= one < classes for one in value)
+    ascending = right and all(one < other for one, other in pairwise(value))
+    return None if ascending else f"expected numbers of classes, from 0 to {classes - 1}, each once and in order"
+
+
+def numbered(lists: Mapping[str, object]) -> dict[str, list[float | None]]:
+    """Return checked lists of a message as a file holds them: None in place of NaN."""
+    return {
+        kind: [None if one != one else one for one in value] for kind, value in lists.items() if isinstance(value, list)
+    }
