@@ -24,7 +24,7 @@ from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.node.threads import check_threads
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.versions import installed
-from hetfl_flwr.wire.classes import listed
+from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (
     ARRAYS,
@@ -39,7 +39,7 @@ from hetfl_flwr.wire.messages import (
     SHARE,
     STAGES,
 )
-from hetfl_flwr.wire.naming import Naming, data_label, public_data, shares_names
+from hetfl_flwr.wire.naming import Naming, data_label, public_data, shares
 from hetfl_flwr.wire.privacy import private_rows, private_upload, simulated
 from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
@@ -84,7 +84,7 @@ def register(message: Message, context: Context) -> Message:
         node.take_up(str(origin[RUN]), int(origin[ROUND]))  # type: ignore[arg-type]
     state = node.registered_state()  # refuses another run's state before round 1
     node.prune(str(origin.get(RUN, "")))
-    share = simulated() or shares_names(context.node_config)
+    share = simulated() or shares(context.node_config, "share-names")
     classes, inputs = _named(node, share=share or public_data(node.config.dataset))
     member = Member(
         node=context.node_id,
@@ -162,7 +162,9 @@ def evaluate(message: Message, context: Context) -> Message:
     client = build_client(node.config, node)
     sent = _received(message, node, client.assess_spec())
     loss, examples, metrics = client.evaluate(list(sent.values()), dict(message.content.config_records[CONFIG]))
-    measured = {**listed(metrics, node.data.spec.classes), "loss": loss, EXAMPLES: examples}
+    share = simulated() or shares(context.node_config, "share-recall")
+    reported = metrics if share else whole(metrics)
+    measured = {**listed(reported, node.data.spec.classes), "loss": loss, EXAMPLES: examples}
     record = MetricRecord(measured)  # type: ignore[arg-type]  # as in `train`
     return Message(RecordDict({METRICS: record}), reply_to=message)
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 from fixtures.columns import write_csv
 from fixtures.members import member
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -16,7 +16,7 @@ from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError, private
 from hetfl_flwr.server.messaging.roster import Member, Roster
-from hetfl_flwr.wire.messages import MEMBER
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, MEMBER, METRICS, ROUND
 from hetfl_flwr.wire.naming import MOST_NAMES, Naming, data_label
 from simulations.engine.grid import LocalGrid
 
@@ -178,6 +178,24 @@ def test_a_deployed_node_shows_digests_and_its_log_the_names(ask, tmp_path, capl
 def test_a_node_may_show_its_names(ask, tmp_path):
     told = Member.from_reply(ask(dataset=write_csv(tmp_path / "ward", train=SICK), **{"share-names": True}))
     assert (told.class_names, told.input_names, told.dataset) == (("Jane Doe HIV+", "no"), ("age",), "ward")
+
+
+@pytest.mark.parametrize(("deployed", "share", "told"), [(True, {}, False), (True, True, True), (False, {}, True)])
+def test_how_well_single_classes_are_told_stays_on_a_deployed_node_unless_it_says_so(
+    monkeypatch, make_config, tmp_path, deployed, share, told
+):
+    if deployed:
+        monkeypatch.setattr(TaskIdentity, "_node_id", 5)
+    folder = write_csv(tmp_path / "ward", train=SICK)
+    own = {"partition-id": 0, "num-partitions": 2, "partition": "all", "label-column": "sick", "model": "mlp"}
+    flat = make_config(algorithm="local").to_flat() | {"dataset": ""}
+    content = RecordDict({ARRAYS: ArrayRecord(), CONFIG: ConfigRecord({ROUND: 0})})
+    message = Message(content, 5, MessageType.EVALUATE)
+    message.metadata.__dict__["_message_id"] = "1"
+    keys = own | {"dataset": folder} | ({"share-recall": share} if share else {})
+    metrics = client_app.app(message, Context(7, 5, keys, RecordDict(), flat)).content[METRICS]
+    assert {"accuracy", "balanced-accuracy", "macro-f1"} <= metrics.keys()
+    assert bool(metrics.keys() & {"recall", "untested", "unpredicted"}) is told
 
 
 def test_names_of_the_catalogue_are_no_secret(ask):

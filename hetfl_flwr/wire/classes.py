@@ -26,6 +26,17 @@ def of_class(kind: str, label: int) -> str:
     return f"{kind}.{label}"
 
 
+def whole(metrics: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return metrics without those of single classes.
+
+    Examples
+    --------
+    >>> whole({"auc": 0.5, "recall.0": 1.0, "unpredicted.1": 1})
+    {'auc': 0.5}
+    """
+    return {name: value for name, value in metrics.items() if not _OF_CLASS.fullmatch(name)}
+
+
 def listed(metrics: Mapping[str, Scalar], classes: int) -> dict[str, Scalar | list[float] | list[int]]:
     """Return metrics as a message holds them: those of single classes in lists, one a kind.
 
@@ -41,17 +52,17 @@ def listed(metrics: Mapping[str, Scalar], classes: int) -> dict[str, Scalar | li
     >>> listed({"auc": 0.5, "recall.0": 1.0, "recall.2": 0.25, "unpredicted.1": 1}, 3)
     {'recall': [1.0, nan, 0.25], 'unpredicted': [1], 'auc': 0.5}
     """
-    whole: dict[str, Scalar | list[float] | list[int]] = {}
+    rest: dict[str, Scalar | list[float] | list[int]] = {}
     found: dict[str, dict[int, float]] = {}
     for name, value in metrics.items():
         if (match := _OF_CLASS.fullmatch(name)) and isinstance(value, int | float):
             found.setdefault(match[1], {})[int(match[2])] = float(value)
         else:
-            whole[name] = value
+            rest[name] = value
     lists: dict[str, list[float] | list[int]] = {kind: sorted(own) for kind, own in found.items()}
     if recall := found.get(RECALL):
         lists[RECALL] = [recall.get(label, nan) for label in range(classes)]
-    return {**lists, **whole}
+    return {**lists, **rest}
 
 
 def wrong_list(kind: str, value: object, classes: int) -> str | None:

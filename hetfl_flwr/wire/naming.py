@@ -47,17 +47,17 @@ def public_data(dataset: str) -> bool:
     return all(name.strip().removeprefix(ROTATED_PREFIX) in CATALOGUE for name in dataset.split(","))
 
 
-def shares_names(node_config: Mapping[str, Value]) -> bool:
-    """Say whether a node's own config lets the names of its data leave it.
+def shares(node_config: Mapping[str, Value], key: str) -> bool:
+    """Say whether a node's own config lets something leave it: by its key ``share-names`` or ``share-recall``.
 
     Raises
     ------
     ConfigError
-        ``share-names`` is neither true nor false.
+        The key is neither true nor false.
     """
-    share = node_config.get("share-names", False)
+    share = node_config.get(key, False)
     if not isinstance(share, bool):
-        raise ConfigError(f"share-names = {private(repr(share))}: expected true or false")
+        raise ConfigError(f"{key} = {private(repr(share))}: expected true or false")
     return share
 
 
