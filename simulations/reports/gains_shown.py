@@ -32,6 +32,11 @@ class _Row:
     gains: dict[str, Gain]
 
 
+def title_of(answer: Answer) -> str:
+    """Return what a table of gains is called."""
+    return f"Gains over {answer.baseline} (95 % interval)"
+
+
 def gains_table(answer: Answer) -> Table:
     """Return the table client by method, with how it was computed below it."""
     columns: dict[str, Callable[[_Row], str]] = {"client": lambda row: row.name, "test": _rows}
@@ -39,7 +44,7 @@ def gains_table(answer: Answer) -> Table:
     columns |= {method: partial(_cell, method=method) for method in answer.methods}
     rows = _shown(answer)
     return table_of(
-        f"Gains over {answer.baseline} (95 % interval)",
+        title_of(answer),
         columns,
         rows,
         words={"client", *answer.methods},

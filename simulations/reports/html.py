@@ -24,7 +24,7 @@ from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord
 from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.gains import Answer, answer, names_of, points
-from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out
+from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
 from simulations.reports.page import PAGE, STYLE
 from simulations.reports.runs import (
     POOLED,
@@ -173,7 +173,9 @@ def _answer(runs: Sequence[Run]) -> AnswerPart | None:
     if found is None:
         return None
     many = len(names_of(found.gains)) > MOST_CLIENTS
-    sheets = [_ends(found, method) for method in found.methods] if many else [_sheet("Gains", gains_table(found))]
+    sheets = (
+        [_ends(found, method) for method in found.methods] if many else [_sheet(title_of(found), gains_table(found))]
+    )
     notes = " ".join(found.notes)
     sheets[-1:] = [replace(sheet, note=notes) for sheet in sheets[-1:]]
     return AnswerPart(
