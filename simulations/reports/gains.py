@@ -472,7 +472,7 @@ def _notes(gains: Sequence[Gain], baseline: str, unequal: Sequence[str]) -> tupl
     if "seeds" in sources:
         lines.append(
             "Several seeds: Student's t over the paired differences; seeds redraw the split and the weights, so the "
-            "interval covers both."
+            "interval covers both. More seeds make it narrower."
         )
     if "rows" in sources:
         lines.append(
