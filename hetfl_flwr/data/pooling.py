@@ -46,7 +46,7 @@ def check_alike(names: Sequence[str], firsts: Sequence[Arrays]) -> None:
         One line that names two data sets, and in what they differ.
     """
     for name, arrays in zip(names[1:], firsts[1:], strict=True):
-        for what, one, other in _terms(firsts[0], arrays):
+        for (what, one), (_, other) in zip(_terms(firsts[0]), _terms(arrays), strict=True):
             if one != other:
                 raise ConfigError(
                     f"pooled = true: {names[0]} and {name} differ in {what} ({private(one)} and {private(other)}): "
@@ -54,13 +54,13 @@ def check_alike(names: Sequence[str], firsts: Sequence[Arrays]) -> None:
                 )
 
 
-def _terms(*both: Arrays) -> Iterable[tuple[str, object, object]]:
-    """Go through what must be the same: what it is called, and what two data sets say."""
-    yield "the shape of their inputs", *(arrays.spec.shape for arrays in both)
-    yield "their classes", *(_names(arrays.class_names) or arrays.spec.classes for arrays in both)
-    yield "their columns", *(arrays.input_names for arrays in both)
-    yield "what a word's number is", *((arrays.spec.vocabulary, arrays.words and arrays.words()) for arrays in both)
-    yield "how inputs are stored", *((str(arrays.inputs.dtype), str(arrays.peak)) for arrays in both)
+def _terms(arrays: Arrays) -> Iterable[tuple[str, object]]:
+    """Go through what must be the same: what it is called, and what a data set says."""
+    yield "the shape of their inputs", arrays.spec.shape
+    yield "their classes", _names(arrays.class_names) or arrays.spec.classes
+    yield "their columns", arrays.input_names
+    yield "what a word's number is", (arrays.spec.vocabulary, arrays.words and arrays.words())
+    yield "how inputs are stored", (str(arrays.inputs.dtype), str(arrays.peak))
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:

@@ -252,16 +252,17 @@ def _unlike(run: Run, base: Run) -> list[str]:
 
 def _unlike_rows(run: Run, base: Run) -> list[str]:
     """Return in what the rows of two runs differ, as far as ``clients.json`` tells."""
-    known = [{client["partition"]: client for client in one.clients} for one in (run, base)]
-    for one, clients in zip((run, base), known, strict=True):
-        if not clients or any(client["test"] is None for client in clients.values()):
+    for one in (run, base):
+        if not one.clients or any(client["test"] is None for client in one.clients):
             return [f"clients.json ({one.name} does not say how many test rows its clients have)"]
-    counts = ("test",) if POOLED in map(method_of, (run, base)) else ("test", "train")
+    counts: list[Literal["test", "train"]] = ["test"]
+    if POOLED not in map(method_of, (run, base)):
+        counts.append("train")
     for count in counts:
-        for client_id in sorted(known[0].keys() | known[1].keys()):
-            one, other = (str((clients.get(client_id) or {}).get(count, "none")) for clients in known)
-            if one != other:
-                return [f"{count} rows of client {client_id} ({one} / {other})"]
+        own, others = ({client["partition"]: client[count] for client in one.clients} for one in (run, base))
+        for client_id in sorted(own.keys() | others.keys()):
+            if own.get(client_id) != others.get(client_id):
+                return [f"{count} rows of client {client_id} ({own.get(client_id)} / {others.get(client_id)})"]
     return []
 
 

@@ -256,8 +256,9 @@ def gains_figure(gains: Mapping[str, Sequence[float]]) -> Figure:
     axes.axhline(0, color=COLOURS[6], linewidth=0.8)
     for number, (method, differences) in enumerate(gains.items()):
         share = (np.arange(len(differences)) + 0.5) / max(len(differences), 1)
-        look = {"color": COLOURS[number % 6], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
-        axes.plot(share, np.sort([100 * value for value in differences]), linewidth=1.2, label=method, **look)
+        points, colour = np.sort([100 * value for value in differences]), COLOURS[number % CLIENT_COLOURS]
+        marker = MARKERS[number % len(MARKERS)]
+        axes.plot(share, points, color=colour, linewidth=1.2, marker=marker, markersize=4, label=method)
     _dress(axes, None)
     axes.yaxis.set_major_formatter("{x:+g}")
     axes.xaxis.set_major_locator(MaxNLocator())
