@@ -486,7 +486,8 @@ def _notes(gains: Sequence[Gain], baseline: str, unequal: Sequence[str]) -> tupl
     )
     if any(gain.method.startswith(POOLED) for gain in gains):
         lines.append(
-            "pooled: each client trained on the rows of all, as if all data were in one place; the upper mark."
+            "pooled: each client trained on the rows of all, as if all data were in one place: the upper mark, where "
+            "the clients' data say the same."
         )
     return tuple(lines)
 
