@@ -125,7 +125,7 @@ def test_a_difference_that_many_comparisons_make_by_chance_is_not_said(tmp_path)
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"partition": "dirichlet:0.3"}, "seed=0 differs in partition (dirichlet:0.3 / iid)"),
+        ({"partition": "dirichlet:0.3"}, "local seed=0 differs in partition (dirichlet:0.3 / iid)"),
         ({"dataset": "breast-cancer"}, "differs in dataset (breast-cancer / digits)"),
         ({"test-fraction": 0.3}, "differs in test-fraction (0.3 / 0.2)"),
         (
@@ -135,7 +135,7 @@ def test_a_difference_that_many_comparisons_make_by_chance_is_not_said(tmp_path)
         ({"seed": 5}, "differs in seed (5 / 0)"),
         ({"test": 51}, "differs in test rows of client 0 (51 / 50)"),
         ({"train": 99}, "differs in train rows of client 0 (99 / 100)"),
-        ({"test": None}, "differs in clients.json (other does not say how many test rows its clients have)"),
+        ({"test": None}, "differs in clients.json (fedhe other does not say how many test rows its clients have)"),
         ({"rounds": 2}, "it has not ended: 1 of 2 rounds"),
     ],
 )
@@ -143,8 +143,8 @@ def test_what_cannot_be_paired_is_named_with_what_differs(tmp_path, config, said
     alone = ended(tmp_path / "seed=0", ALONE[0], algorithm="local")
     found = said_of([alone, ended(tmp_path / "other", HELPED[0], **config)])
     assert found.gains == ()
-    assert any(text.startswith("other: ") and said in text for text in found.left_out)
-    assert any(text.startswith("seed=0: no run of another method") for text in found.left_out)
+    assert any(text.startswith("fedhe other: ") and said in text for text in found.left_out)
+    assert any(text.startswith("local seed=0: no run of another method") for text in found.left_out)
     assert rendered(found)
 
 
@@ -155,7 +155,7 @@ def rendered(found):
 def test_another_number_of_clients_is_named(tmp_path):
     alone = ended(tmp_path / "alone", ALONE[0], algorithm="local")
     found = said_of([alone, ended(tmp_path / "two", [0.1, 0.2])])
-    assert "two: no run of local to pair it with; alone differs in clients (2 / 3)" in found.left_out
+    assert "fedhe two: no run of local to pair it with; local alone differs in clients (2 / 3)" in found.left_out
 
 
 def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_path):
@@ -199,7 +199,7 @@ def test_a_client_without_a_final_accuracy_is_named(tmp_path):
     (other / "clients.json").write_text(json.dumps(records))
     found = said_of([alone, other])
     assert [gain.client for gain in found.gains] == [0, 2]
-    assert found.left_out == ("other: client 1 has no final accuracy",)
+    assert found.left_out == ("fedhe other: client 1 has no final accuracy",)
 
 
 def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_path):

@@ -186,18 +186,18 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
         return None
     bases = [run for run in runs if method_of(run) == baseline]
     ready = [base for base in bases if not _unfinished(base)]
-    left_out = [f"{base.name}: {_unfinished(base)}" for base in bases if _unfinished(base)]
+    left_out = [f"{_called(base)}: {_unfinished(base)}" for base in bases if _unfinished(base)]
     pairs: dict[str, list[tuple[Run, Run]]] = {}
     for group in others:
         for run in group.runs:
             partner = _unfinished(run) or _partner(run, ready, baseline)
             if isinstance(partner, str):
-                left_out.append(f"{run.name}: {partner}")
+                left_out.append(f"{_called(run)}: {partner}")
             else:
                 pairs.setdefault(group.label, []).append((run, partner))
     used = {base.folder for several in pairs.values() for _, base in several}
     left_out += [
-        f"{base.name}: no run of another method has its data and seed" for base in ready if base.folder not in used
+        f"{_called(base)}: no run of another method has its data and seed" for base in ready if base.folder not in used
     ]
     found = _estimates(pairs, measure, left_out)
     corrected = holm([estimate.p for *_, estimate in found])
@@ -222,6 +222,11 @@ def _setting(run: Run, key: str) -> Value | None:
     return figures(run)["clients"] if key == "clients" else run.config.get(key, _defaults().get(key))
 
 
+def _called(run: Run) -> str:
+    """Return a run's method and folder: in several sweeps folders have the same names."""
+    return f"{method_of(run)} {run.name}"
+
+
 def _unfinished(run: Run) -> str:
     reached, planned = figures(run)["rounds"], run.config["rounds"]
     return "" if reached == planned else f"it has not ended: {reached} of {planned} rounds"
@@ -240,7 +245,7 @@ def _partner(run: Run, bases: Sequence[Run], baseline: str) -> Run | str:
     if not bases:
         return f"no run of {baseline} has ended"
     nearest = min(bases, key=lambda base: len(unlike[base.folder]))
-    return f"no run of {baseline} to pair it with; {nearest.name} differs in {', '.join(unlike[nearest.folder])}"
+    return f"no run of {baseline} to pair it with; {_called(nearest)} differs in {', '.join(unlike[nearest.folder])}"
 
 
 def _unlike(run: Run, base: Run) -> list[str]:
@@ -254,7 +259,7 @@ def _unlike_rows(run: Run, base: Run) -> list[str]:
     """Return in what the rows of two runs differ, as far as ``clients.json`` tells."""
     for one in (run, base):
         if not one.clients or any(client["test"] is None for client in one.clients):
-            return [f"clients.json ({one.name} does not say how many test rows its clients have)"]
+            return [f"clients.json ({_called(one)} does not say how many test rows its clients have)"]
     counts: list[Literal["test", "train"]] = ["test"]
     if POOLED not in map(method_of, (run, base)):
         counts.append("train")
@@ -303,7 +308,7 @@ def _estimates(pairs: Mapping[str, Sequence[tuple[Run, Run]]], measure: Measure,
                 after, alone = measure.of(client), before.get(client["partition"])
                 if after is None or alone is None:
                     lacking = run if after is None else base
-                    left_out.append(f"{lacking.name}: {client_label(client)} has no final {measure.name}")
+                    left_out.append(f"{_called(lacking)}: {client_label(client)} has no final {measure.name}")
                     continue
                 own = values.setdefault(client["partition"], (client, [], [], []))
                 own[1].append(after)
