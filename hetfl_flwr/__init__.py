@@ -1,7 +1,7 @@
 """Federated learning across heterogeneous models: all that scripts and algorithms of other packages import.
 
-To run federations: `run`, `load`, `sweep`, `compare`, `export`, `load_client` and `Result`; `RoundCallback` to be told
-of their rounds. To write an algorithm:
+To run federations: `run`, `load`, `sweep`, `compare`, `gains`, `export`, `load_client` and `Result`;
+`RoundCallback` to be told of their rounds. To write an algorithm:
 `KnowledgeStrategy` or `WeightStrategy` for the server, `KnowledgeClient` for the clients, `PayloadSpec` for what they
 send each other. To test it: `AlgorithmContract`, `Lab` and the fixture `lab`, which need pytest.
 
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from simulations.api import Result as Result
     from simulations.api import compare as compare
     from simulations.api import export as export
+    from simulations.api import gains as gains
     from simulations.api import load as load
     from simulations.api import run as run
     from simulations.api import sweep as sweep
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
     from strategies.weights import WeightStrategy as WeightStrategy
 
 _NAMES = {
-    "simulations.api": ("run", "load", "sweep", "compare", "export", "Result"),
+    "simulations.api": ("run", "load", "sweep", "compare", "gains", "export", "Result"),
     "hetfl_flwr.runs.trained": ("load_client",),
     "hetfl_flwr.runs.callbacks": ("RoundCallback", "RunInfo"),
     "strategies.base": ("KnowledgeStrategy", "Upload"),

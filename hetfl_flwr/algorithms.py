@@ -220,11 +220,27 @@ def check_options(config: RunConfig) -> None:
             f"features = {config.features}: {config.algorithm} shares public samples, "
             "but each client would have columns of its own"
         )
+    _check_pooled(config, algorithm)
     if config.projection != "none" and not algorithm.client.has_distillation_term:
         able = [name for name in names() if find(name).client.has_distillation_term]
         raise ConfigError(
             f"projection = {config.projection}: the loss of {config.algorithm} has no distillation term; "
             f"these have one: {', '.join(able)}"
+        )
+
+
+def _check_pooled(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse all data in one place where clients are to learn from each other, or have different columns."""
+    if config.pooled and algorithm.strategy.exchanges:
+        able = [name for name in names() if not find(name).strategy.exchanges]
+        raise ConfigError(
+            f"pooled = true: with all rows in one place there is nothing left that {config.algorithm} could exchange; "
+            f"set algorithm to {' or '.join(able)}"
+        )
+    if config.pooled and config.features != "all":
+        raise ConfigError(
+            f"pooled = true and features = {config.features}: rows of different columns cannot be put together; set "
+            "features to all"
         )
 
 

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.errors import HetflError, ends_process, place, plain
+from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place, plain
 from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.allocation import keep_freed_memory
@@ -22,6 +22,7 @@ from hetfl_flwr.node.keeper import Keeper
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.node.threads import check_threads
+from hetfl_flwr.resolution import NOT_POOLED
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.classes import listed, whole
@@ -171,6 +172,8 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def _node(context: Context) -> Node:
     """Return the client's surroundings. A process that Flower has started for this app alone is set up, too."""
+    if context.run_config.get("pooled") and not simulated():
+        raise ConfigError(NOT_POOLED)
     node = Node.from_context(context)
     if not isinstance(context, Keeper):  # whose engine sees to its own processes
         check_threads(node.config.threads)

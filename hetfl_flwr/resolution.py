@@ -5,7 +5,10 @@ from pathlib import Path
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, RunConfig, Value
 from hetfl_flwr.data import absolute
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.results import new_folder
+
+NOT_POOLED = "pooled = true: a node has rows of its own alone; those of all are put together in simulations only"
 
 
 def resolved(config: RunConfig, engine: str) -> RunConfig:
@@ -24,8 +27,10 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
     Raises
     ------
     ConfigError
-        As `hetfl_flwr.algorithms.resolve`.
+        As `hetfl_flwr.algorithms.resolve`; or a deployment is to put rows of its nodes together.
     """
+    if engine == "deployment" and config.pooled:
+        raise ConfigError(NOT_POOLED)
     named = config.dataset if engine == "deployment" else config.dataset or BUNDLED
     settled: dict[str, Value] = {"dataset": absolute(named) if engine == "local" else named}
     if engine == "local":

@@ -63,6 +63,11 @@ SettingsOption = Annotated[
 ]
 
 
+RunsArgument = Annotated[
+    list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders, or folders of such.")
+]
+
+
 class Kind(StrEnum):
     """What `hetfl list` can show."""
 
@@ -97,6 +102,14 @@ def run(
             '"fedhe.alpha=0,0.5 seed=0:5". a:b means a to b - 1; quote a value that contains a comma.',
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local",
+            help="Run the same also with each client training alone (local), or on the data of all (pooled), or both "
+            "(local,pooled), in folders of --out, --workers at a time, and say whom the algorithm helps.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(parser=path, help="Run folder (default: a new one under runs/).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
@@ -128,8 +141,8 @@ def run(
         output_dir=None if out is None else str(out),
         accept_loss=accept_loss or None,
     )
-    if sweep is not None:
-        _sweep(chosen, " ".join(sweep), workers)
+    if sweep is not None or against is not None:
+        _many(chosen, None if sweep is None else " ".join(sweep), against, workers)
     else:
         _show(_run(chosen, resume=resume, workers=workers, verbose=verbose))
 
@@ -371,7 +384,7 @@ def reproduce(
 
 @app.command()
 def compare(
-    folders: Annotated[list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders.")],
+    folders: RunsArgument,
     out: Annotated[Path, typer.Option(parser=target, metavar="FILE.png", help="Picture to write.")] = Path(
         "compare.png"
     ),
@@ -379,17 +392,26 @@ def compare(
         float | None,
         typer.Option(min=0, max=1, help="Accuracy at which bytes are counted (default: 95 % of the lowest best)."),
     ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(parser=target, metavar="FILE.csv", help="Gains of each method and client, as rows."),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(parser=target, metavar="FILE.json", help="The same, with the sentences, as JSON.")
+    ] = None,
 ) -> None:
     """Compare runs in a table and in a picture of accuracy over rounds and over bytes.
 
+    With runs of local among them, say which clients each method helps, by how much and how sure that is.
+
     Example: hetfl compare runs/fedhe runs/local --target 0.85
     """
-    _compare(folders, out, target)
+    _compare(folders, out, target, csv, json)
 
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders.")],
+    folders: RunsArgument,
     out: Annotated[Path, typer.Option(parser=target, metavar="FILE.html", help="File to write.")] = Path("report.html"),
 ) -> None:
     """Write a report of one or several runs as a self-contained HTML file.
@@ -443,14 +465,18 @@ def _run(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool)
         raise typer.Exit(1) from None
 
 
-def _sweep(chosen: dict[str, Value], text: str, workers: int) -> None:
-    from simulations.studies.sweeps import parse_grid, run_sweep
+def _many(chosen: dict[str, Value], sweep: str | None, against: str | None, workers: int) -> None:
+    from simulations.studies.against import jobs_against, parse_against
+    from simulations.studies.sweeps import jobs, parse_grid, run_jobs
 
     if "output-dir" not in chosen:
-        raise ConfigError("--sweep needs --out: the folder of its run folders, in which it also goes on")
+        option = "--sweep" if against is None else "--against"
+        raise ConfigError(f"{option} needs --out: the folder of its run folders, in which it also goes on")
     out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
+    grid = {} if sweep is None else renamed(parse_grid(sweep))
+    wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, parse_against(against), grid, out)
     try:
-        folders, failed = run_sweep(chosen, renamed(parse_grid(text)), out, workers, _console())
+        folders, failed = run_jobs(wanted, workers, _console())
     except Interrupted as stopped:
         typer.echo(str(stopped), err=True)
         raise typer.Exit(1) from None
@@ -461,14 +487,25 @@ def _sweep(chosen: dict[str, Value], text: str, workers: int) -> None:
         raise typer.Exit(1)
 
 
-def _compare(folders: list[Path], out: Path, target: float | None) -> None:
+def _compare(
+    folders: list[Path], out: Path, target: float | None, csv: Path | None = None, json: Path | None = None
+) -> None:
+    from simulations.reports.gains import NO_ANSWER, answer
+    from simulations.reports.gains_shown import gains_table, in_words, write_csv, write_json
     from simulations.reports.plots import plot_compare
-    from simulations.reports.runs import load_run
+    from simulations.reports.runs import load_run, run_folders
     from simulations.reports.tables import compare_table
 
     damage = list[str]()
-    runs = [load_run(folder, damage.append) for folder in folders]
+    runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
+    found = answer(runs)
+    if found is None and (csv or json):
+        raise ConfigError(f"{'--csv' if csv else '--json'}: {NO_ANSWER}")
     _print(compare_table(runs, target))
+    if found is not None:
+        typer.echo()
+        _print(gains_table(found))
+        typer.echo("\n" + "\n".join(in_words(found)) + "\n")
     try:
         plot_compare(runs, out)
     except OSError as error:
@@ -476,6 +513,10 @@ def _compare(folders: list[Path], out: Path, target: float | None) -> None:
     for line in damage:
         warn(line)
     typer.echo(f"picture: {out}")
+    for file, write in ((csv, write_csv), (json, write_json)):
+        if found is not None and file is not None:
+            write(found, file)
+            typer.echo(f"gains: {file}")
 
 
 def _recipe(path: Path) -> Path:

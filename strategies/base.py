@@ -30,6 +30,8 @@ class KnowledgeStrategy(FlowerHooks):
         Class attribute: what is needed of the clients' public samples. Default: None, nothing.
     asynchronous : bool
         Whether each client is answered as soon as it has uploaded. Default: False.
+    exchanges : bool
+        Class attribute: whether clients learn from each other. Default: True.
     roster : Roster
         The clients, set before `initial` is called.
     config : RunConfig
@@ -64,6 +66,9 @@ class KnowledgeStrategy(FlowerHooks):
 
     asynchronous = False
     """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
+
+    exchanges = True
+    """Whether clients learn from each other."""
 
     roster: Roster
     config: RunConfig

@@ -14,6 +14,8 @@ class Local(KnowledgeStrategy):
     State  none.
     """
 
+    exchanges = False
+
     def check(self, roster: Roster) -> None:
         """Take any clients: they share nothing."""
 

@@ -69,6 +69,9 @@ class WeightStrategy(Strategy, FederatedStrategy):
     asynchronous = False
     """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
 
+    exchanges = True
+    """Whether clients learn from each other."""
+
     takes_messages = True
     """Whether uploads come as Flower's messages: its strategies take them."""
 

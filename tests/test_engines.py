@@ -89,8 +89,9 @@ EACH: list[dict[str, Value]] = [
         for name in names()
         if name not in ("fedhe", "fedavg")
     ),
+    {"algorithm": "local", "rounds": 2, "batch-size": 20, "dataset": "breast-cancer", "pooled": True},
 ]
-"""One run of every algorithm, with the models that it takes by itself."""
+"""One run of every algorithm, with the models that it takes by itself, and one of all data in one place."""
 
 
 @pytest.mark.slow
@@ -134,6 +135,16 @@ def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_pat
     kept = [path.name for path in (deployed.home / "state").glob("run-*/*.safetensors")]
     assert sorted(kept) == ["client-1.safetensors", "inputs-1.safetensors"]
     assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", settings))
+
+
+@pytest.mark.exhaustive
+def test_a_deployment_does_not_put_all_data_in_one_place(deployed: Flower, tmp_path: Path) -> None:
+    """The node has rows of its own alone, and the run ends before anything is written."""
+    settings: dict[str, Value] = {"algorithm": "local", "pooled": True, "dataset": "digits", "clients": len(MODELS)}
+    said = deployed.run({**settings, "output-dir": str(tmp_path / "deployed")})
+    assert deployed.statuses()[0] == "finished:failed", said
+    assert "pooled = true: a node has rows of its own alone" in said + deployed.logs()
+    assert not (tmp_path / "deployed").exists()
 
 
 @pytest.mark.exhaustive

@@ -186,6 +186,15 @@ class DataKeys(Keys):
         ),
     ] = "none"
 
+    pooled: Annotated[
+        bool,
+        Field(
+            description="Each client trains on the training samples of all clients put together, and tests on its own: "
+            "the upper mark, beside local. Only for algorithm local, and only where all clients are simulated. The "
+            "others' public, validation and test samples are not trained on."
+        ),
+    ] = False
+
     @property
     def reading(self) -> "Reading":
         """What the config says about reading the data."""

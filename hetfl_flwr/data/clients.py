@@ -19,6 +19,7 @@ from hetfl_flwr.data.domains import (
 )
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
+from hetfl_flwr.data.pooling import check_alike, pooled, together
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import Rotation
 from hetfl_flwr.data.samples import Arrays, ClientData, Samples
@@ -79,11 +80,15 @@ class Split:
         of a rotated family together; tables as above. "imagenet": images as torchvision's pretrained networks expect
         them.
         "none": images in [0, 1], tables as they are. Texts are tokens in either case.
+    pooled : bool
+        Whether each client trains on the training rows of all clients put together, as if all data lay in one place:
+        its own, and the others' but for their public ones. Rows that any client validates or tests on are not among
+        them. Tables have mean 0 and standard deviation 1 over these rows. Each client tests on what it would otherwise.
 
     Raises
     ------
     ConfigError
-        If a fraction is out of range.
+        If a fraction is out of range, or rows of different columns were to be pooled.
     """
 
     dataset: str
@@ -101,10 +106,16 @@ class Split:
     rotation: Rotation = "clockwise"
     iid_evaluation: bool = False
     normalize: Literal["mean-image", "mean-training-image", "standard", "imagenet", "none"] = "mean-image"
+    pooled: bool = False
 
     def __post_init__(self) -> None:
-        """Check the fractions."""
+        """Check the fractions, and that pooled rows have the same columns."""
         _check_fractions(self.validation_fraction, self.own_test or 0.0, self.public_fraction, self.half_data_fraction)
+        if self.pooled and self.features != "all":
+            raise ConfigError(
+                f"pooled = true and features = {self.features}: rows of different columns cannot be put together; "
+                "set features to all"
+            )
 
     @property
     def own_test(self) -> float | None:
@@ -153,9 +164,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
     if split.shared_split:
         seats.check_even()
     index, position = seats.of(client)
-    number, first = _family_of(families, index)
-    family = family_arrays(families[number], split.seed, split.test_set == "global", split.rotation)
-    _check_family(families[number].called, family[0], split)
+    family, first = _domains_for(families, index, split)
     domains = {
         other: _Domain(
             arrays=arrays,
@@ -177,21 +186,26 @@ def load_client_data(split: Split, client: int) -> ClientData:
             f"validation-fraction {split.validation_fraction:g} or test-fraction {split.own_test or 0.0:g}, "
             "use fewer clients, or a more even partition"
         )
-    if client in _halved(split.clients, split.half_data_fraction, split.seed):
-        train = train[: (len(train) + 1) // 2]
+    halved = _halved(split.clients, split.half_data_fraction, split.seed)
+    train, public_rows = _trained_on(domains[index], position, client in halved, split.public_fraction)
+    whole = family[index - first]
+    if split.pooled:
+        places = tuple(domains.get(number) for number in range(len(family)))
+        whole, start = together(family), sum(len(arrays.labels) for arrays in family[:index])
+        train = pooled(start + train, *_of_everybody(places, family, halved, split))
     if family[0].spec.is_table:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
-        family = _own_tables(family, columns, index - first, train, split.normalize)
+        family = _own_tables(family, columns, sliced(whole, columns), train, split.normalize)
     elif family[0].spec.is_image and split.normalize != "none":
         family = _scaled_images(family, split.normalize, [domains.get(first + number) for number in range(len(family))])
     source = family[index - first]
     others = [other for other in domains if other != index and len(families) == 1]
     return ClientData(
         spec=source.spec,
-        train=Samples(source, train),
+        train=Samples(scaled_like(whole, source) if split.pooled and len(family) > 1 else source, train),
         validation=Samples(source, validation),
         test=Samples(source, tests),
-        public_rows=min(_held_out(samples, split.public_fraction), len(train)),
+        public_rows=public_rows,
         domain=index,
         others=tuple(Samples(family[other], _held_of_all(domains[other], TEST)) for other in others),
         others_validation=tuple(Samples(family[other], _held_of_all(domains[other], VALIDATION)) for other in others),
@@ -296,6 +310,56 @@ def _scaled_images(family: tuple[Arrays, ...], normalize: str, domains: Sequence
     return centred(family, tuple(_held_of_all(one, TRAIN) if one else _no_rows() for one in domains))
 
 
+def _domains_for(families: Sequence[Family], index: int, split: Split) -> tuple[tuple[Arrays, ...], int]:
+    """Return the domains of a family, or of all where rows are pooled, and the number of the first."""
+    number, first = _family_of(families, index)
+    wanted = families if split.pooled else families[number : number + 1]
+    arrays = [family_arrays(family, split.seed, split.test_set == "global", split.rotation) for family in wanted]
+    for family, domains in zip(wanted, arrays, strict=True):
+        _check_family(family.called, domains[0], split)
+    if split.pooled:
+        check_alike([family.called for family in wanted], [domains[0] for domains in arrays])
+        _check_unseen(wanted, split)
+    return tuple(domain for domains in arrays for domain in domains), 0 if split.pooled else first
+
+
+def _check_unseen(families: Sequence[Family], split: Split) -> None:
+    """Refuse to train on images that are tested on, too, if rotated otherwise."""
+    for family in families:
+        if family.is_rotated and split.test_set == "client" and not split.shared_split:
+            raise ConfigError(
+                f"pooled = true and dataset '{family.called}': an image on which one domain tests is a training image "
+                "of another; set shared-split to true, in all runs that are compared"
+            )
+
+
+def _trained_on(domain: "_Domain", position: int, half: bool, public: float) -> tuple[Tensor, int]:
+    """Return the training rows of one of a domain's clients, and how many of them, the first, are public."""
+    train = domain.cut(position)[TRAIN]
+    if half:
+        train = train[: (len(train) + 1) // 2]
+    return train, min(_held_out(domain.samples(position), public), len(train))
+
+
+@cache
+def _of_everybody(
+    domains: tuple["_Domain | None", ...], family: tuple[Arrays, ...], halved: frozenset[int], split: Split
+) -> tuple[Tensor, Tensor]:
+    """Return the rows that all clients put together, and those that any of them tests or validates on.
+
+    They are rows of the data set that `together` makes of the domains' arrays.
+    """
+    offered, held, start = [_no_rows()], [_no_rows()], 0
+    for number, (domain, arrays) in enumerate(zip(domains, family, strict=True)):
+        if domain:
+            for position in range(domain.clients):
+                half = position * len(domains) + number in halved
+                offered.append(start + _trained_on(domain, position, half, split.public_fraction)[0])
+            held += [start + _held_of_all(domain, part) for part in (TEST, VALIDATION)]
+        start += len(arrays.labels)
+    return torch.cat(offered), torch.cat(held)
+
+
 def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:
     """Return which family a domain is of, and the family's first domain."""
     first = 0
@@ -307,14 +371,14 @@ def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:
 
 
 def _own_tables(
-    domains: Sequence[Arrays], columns: tuple[int, ...], own: int, train: Tensor, normalize: str
+    domains: Sequence[Arrays], columns: tuple[int, ...], trained: Arrays, train: Tensor, normalize: str
 ) -> tuple[Arrays, ...]:
-    """Return some columns of all domains, scaled as the client's own training rows ask for."""
+    """Return some columns of all domains, scaled as the rows that the client trains on, of a table, ask for."""
     tables = tuple(sliced(table, columns) for table in domains)
     if normalize == "none":
         return tables
-    scaled = standardised(tables[own], tuple(train.tolist()))
-    return tuple(scaled if number == own else scaled_like(table, scaled) for number, table in enumerate(tables))
+    scaled = standardised(trained, tuple(train.tolist()))
+    return tuple(scaled if table is trained else scaled_like(table, scaled) for table in tables)
 
 
 def _check_family(name: str, arrays: Arrays, split: Split) -> None:

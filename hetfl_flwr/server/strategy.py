@@ -27,6 +27,8 @@ class FederatedStrategy(Protocol):
         What is needed of the clients' public samples. None: nothing.
     asynchronous : bool
         Whether each client is answered as soon as it has uploaded, without waiting for the others.
+    exchanges : bool
+        Whether clients learn anything from each other. False: each trains by itself, on whatever rows it is given.
     takes_messages : bool
         Whether `aggregate_replies` needs the clients' messages, as Flower's own strategies do. False: their arrays.
     """
@@ -35,6 +37,7 @@ class FederatedStrategy(Protocol):
     width: int
     sharing: Sharing | None
     asynchronous: bool
+    exchanges: bool
     takes_messages: bool
 
     def check(self, roster: Roster) -> None:

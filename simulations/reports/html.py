@@ -25,11 +25,23 @@ from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import ClientRecord
 from hetfl_flwr.runs.tables import NOTHING
+from simulations.reports.gains import Answer, answer, names_of, points
+from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
 from simulations.reports.page import PAGE, STYLE
 from simulations.reports.quality import HEADINGS, quality, recalls
-from simulations.reports.runs import Group, Run, client_scores, figures, group_runs, load_run
+from simulations.reports.runs import (
+    POOLED,
+    Group,
+    Run,
+    client_scores,
+    figures,
+    group_runs,
+    load_run,
+    method_of,
+    run_folders,
+)
 from simulations.reports.sheets import Cell, Sheet
-from simulations.reports.svg import Picture, of_clients, over_payload, over_rounds, percent
+from simulations.reports.svg import Picture, of_clients, of_gains, over_payload, over_rounds, percent
 from simulations.reports.tables import best_of, compare_table, privacy, shared_terms, unequal_terms
 
 if TYPE_CHECKING:
@@ -62,6 +74,16 @@ class Part:
 
 
 @dataclass(frozen=True)
+class AnswerPart:
+    """Whether federation helps: a sentence a method, the table, a picture of very many clients, what is in no pair."""
+
+    sentences: list[str]
+    sheets: list[Sheet]
+    picture: Picture | None
+    left_out: list[str]
+
+
+@dataclass(frozen=True)
 class SplitPart:
     """Who had which rows: a table or, of many clients and classes, a picture as a data URI; or why neither."""
 
@@ -79,7 +101,7 @@ def write_report(folders: Sequence[Path | str], path: Path | str = "report.html"
     Parameters
     ----------
     folders : sequence of path
-        Run folders, at least one; runs that have not ended are reported as far as they got.
+        Run folders, at least one, or folders of such; runs that have not ended are reported as far as they got.
     path : path
         The file; missing folders are made.
 
@@ -88,7 +110,7 @@ def write_report(folders: Sequence[Path | str], path: Path | str = "report.html"
     RunFolderError
         One line, for a folder that holds no run, a broken file in it, or a report that cannot be written.
     """
-    page = report_page([load_run(Path(folder)) for folder in folders])
+    page = report_page([load_run(folder) for folder in run_folders(map(Path, folders))])
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +144,7 @@ def report_page(runs: Sequence[Run]) -> str:
         title=_title(runs),
         terms=shared_terms(groups) if several else "",
         unequal=unequal,
+        answer=_answer(runs),
         comparison=_comparison(runs, unequal) if several else None,
         differing=_differing(groups) if several else None,
         pictures=[picture for picture in (over_rounds(groups), over_payload(groups)) if picture is not None],
@@ -130,12 +153,44 @@ def report_page(runs: Sequence[Run]) -> str:
     )
 
 
+def _answer(runs: Sequence[Run]) -> AnswerPart | None:
+    """Return whether federation helps; None where nothing says so."""
+    found = answer(runs)
+    if found is None:
+        return None
+    many = len(names_of(found.gains)) > MOST_CLIENTS
+    sheets = (
+        [_ends(found, method) for method in found.methods] if many else [_sheet(title_of(found), gains_table(found))]
+    )
+    notes = " ".join(found.notes)
+    sheets[-1:] = [replace(sheet, note=notes) for sheet in sheets[-1:]]
+    return AnswerPart(
+        sentences=list(found.sentences.values()),
+        sheets=sheets,
+        picture=of_gains(found) if many else None,
+        left_out=left_out(found),
+    )
+
+
+def _ends(found: Answer, method: str) -> Sheet:
+    """Return the clients to which a method makes the least and the largest difference."""
+    ordered = sorted(found.methods[method], key=lambda gain: gain.difference)
+    shown = ordered if len(ordered) <= 2 * ENDS else [*ordered[:ENDS], *ordered[-ENDS:]]
+    rows = [
+        [gain.name, f"{gain.rows:,}", *(points(value) for value in (gain.baseline, gain.accuracy)), gain.words]
+        for gain in shown
+    ]
+    caption = f"{method}: {ENDS} clients with the least gains and {ENDS} with the largest, of {len(ordered)}"
+    names = [("client", False), ("test", True), (f"{found.baseline} %", True), ("method %", True), ("", False)]
+    return Sheet(caption, names, [list(map(Cell, row)) for row in rows])
+
+
 # --- words and figures ---------------------------------------------------------------------------
 
 
 def _title(runs: Sequence[Run]) -> str:
     algorithms, datasets = (
-        list(dict.fromkeys(str(run.config[key]) for run in runs)) for key in ("algorithm", "dataset")
+        list(dict.fromkeys(of(run) for run in runs)) for of in (method_of, lambda run: str(run.config["dataset"]))
     )
     names = ", ".join(algorithms) if len(algorithms) <= MOST_NAMES else f"{len(algorithms)} algorithms"
     return f"{names} on {', '.join(datasets)}"
@@ -172,7 +227,7 @@ def _part(run: Run, split: Split | str) -> Part:
     changed, unchanged = _config_sheets(run)
     return Part(
         name=run.name,
-        title=f"{shown['algorithm']}, seed {shown['seed']}",
+        title=f"{method_of(run)}, seed {shown['seed']}",
         state=state,
         tiles=_tiles(run),
         facts=_facts(run),
@@ -236,7 +291,9 @@ def _clients(run: Run, split: Split | str) -> Sheet:
     """Return a row a client: its first, best and last accuracy are on its own test samples."""
     scores = client_scores(run.rounds)
     failed = [failure.client_id for record in run.rounds for failure in record.failures]
-    shares = {} if isinstance(split, str) else {share.client: share for share in split.shares}
+    shares = (
+        {} if isinstance(split, str) or method_of(run) == POOLED else {share.client: share for share in split.shares}
+    )
     classes = {client: str(share.classes) for client, share in shares.items()}
     own: dict[int, list[float]] = {client["partition"]: [] for client in run.clients}
     for _, client_id, accuracy in scores:
@@ -385,7 +442,7 @@ def _split(run: Run) -> Split | str:
     except HetflError as error:
         return f"{run.name}: {error}"
     trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}
-    if any(share.training != trained.get(share.client, share.training) for share in split.shares):
+    if not config.pooled and any(share.training != trained.get(share.client, share.training) for share in split.shares):
         return f"{run.name}: its clients had other rows than its config gives them here: data of their own, it may be."
     return split
 

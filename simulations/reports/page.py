@@ -30,6 +30,7 @@ h1 { margin: 0; font-size: clamp(1.6rem, 5vw, 2.3rem); line-height: 1.15; letter
 h2 { margin: 3rem 0 1rem; padding-top: 0.9rem; border-top: 1px solid var(--rule); font-size: 1.3rem; letter-spacing: -0.01em; }
 h3 { margin: 1.5rem 0 0.5rem; font-size: 1rem; }
 p { margin: 0.6rem 0; max-width: 46rem; overflow-wrap: anywhere; }
+.answer { font-size: 1.1rem; }
 .terms { color: var(--quiet); }
 .note, footer { color: var(--quiet); font-size: 0.85rem; line-height: 1.45; }
 .state, .warning { color: var(--warn); }
@@ -198,6 +199,25 @@ PAGE = """\
 <main>
 {% if parts | length == 1 %}
 {{ headline(parts[0]) }}
+{% endif %}
+{% if answer %}
+<section>
+<h2>Does federation help?</h2>
+{% for sentence in answer.sentences %}
+<p class="answer">{{ sentence }}</p>
+{% endfor %}
+{% if answer.picture %}
+<div class="pictures">
+{{ figure(answer.picture) }}
+</div>
+{% endif %}
+{% for sheet in answer.sheets %}
+{{ table(sheet) }}
+{% endfor %}
+{% for line in answer.left_out %}
+<p class="note">{{ line }}</p>
+{% endfor %}
+</section>
 {% endif %}
 {% if comparison %}
 <section>

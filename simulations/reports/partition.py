@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -89,7 +89,7 @@ class Split:
 
 
 def load_split(config: RunConfig) -> Split:
-    """Count the rows of every client that a run config asks for.
+    """Count the rows of every client that a run config asks for: its own, also where it trains on those of all.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def load_split(config: RunConfig) -> Split:
     """
     config = config.with_data()
     names = _domain_names(config)
-    split = config.split(config.clients)
+    split = replace(config.split(config.clients), pooled=False)
     clients = [load_client_data(split, client) for client in range(config.clients)]
     domains = [[data for data in clients if data.domain == index] for index in {data.domain for data in clients}]
     rows = sum(len(members[0].train.arrays.labels) for members in domains)

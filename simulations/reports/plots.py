@@ -6,7 +6,7 @@ which colour-blind readers can tell apart; lines differ in dashes or markers as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import ceil
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord
 from hetfl_flwr.text import printable
-from simulations.reports.runs import Group, Run, client_scores, curve, figures, group_runs
+from simulations.reports.runs import Group, Run, client_scores, curve, figures, group_runs, method_of
 from simulations.reports.tables import shared_terms, unequal_terms
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def run_figure(run: Run) -> Figure:
     axes.plot(points.rounds, points.accuracy, color="black", linewidth=2.6, marker=marker, label=name)
     _draw_global(axes, run, marker)
     shown = figures(run)
-    axes.set_title(f"{shown['algorithm']} on {shown['dataset']}, seed {shown['seed']}", loc="left")
+    axes.set_title(f"{method_of(run)} on {shown['dataset']}, seed {shown['seed']}", loc="left")
     _dress(axes, "accuracy")
     axes.set_ylim(0, 1)
     figure.legend(loc="outside right upper", frameon=False)
@@ -238,6 +238,32 @@ def payload_figure(courses: Sequence[Course]) -> Figure:
     """Return accuracy over payload bytes as a figure in a page, which has its title; each course has a point."""
     figure, axes = _page_figure()
     _draw_costs(axes, courses)
+    figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
+    return _literal(figure)
+
+
+def gains_figure(gains: Mapping[str, Sequence[float]]) -> Figure:
+    """Return how gains are spread over the clients as a figure in a page, which has its title.
+
+    Parameters
+    ----------
+    gains : mapping
+        By method, the clients' differences from training alone; fractions, in any order.
+    """
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    figure, axes = _page_figure()
+    axes.axhline(0, color=COLOURS[6], linewidth=0.8)
+    for number, (method, differences) in enumerate(gains.items()):
+        share = (np.arange(len(differences)) + 0.5) / max(len(differences), 1)
+        points, colour = np.sort([100 * value for value in differences]), COLOURS[number % CLIENT_COLOURS]
+        marker = MARKERS[number % len(MARKERS)]
+        axes.plot(share, points, color=colour, linewidth=1.2, marker=marker, markersize=4, label=method)
+    _dress(axes, None)
+    axes.yaxis.set_major_formatter("{x:+g}")
+    axes.xaxis.set_major_locator(MaxNLocator())
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel("clients, from the least gain to the largest")
     figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
     return _literal(figure)
 

@@ -4,6 +4,8 @@ A run that has no ``summary.json`` yet, or was killed before it, is read from th
 Accuracies are fractions in [0, 1].
 """
 
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,6 +35,9 @@ from hetfl_flwr.runs.schema import (
 )
 
 T = TypeVar("T")
+POOLED = "pooled"
+"""What a run of local training with the rows of all clients is called."""
+
 INCIDENTAL = {
     "seed",
     "data-dir",
@@ -294,6 +299,39 @@ def clock_to(run: Run, target: float) -> float | None:
     return None
 
 
+def method_of(run: Run) -> str:
+    """Return what people call a run's method: its algorithm, or `POOLED` where all data were in one place."""
+    return POOLED if run.config.get("pooled") is True else str(run.config["algorithm"])
+
+
+def run_folders(named: Iterable[Path]) -> list[Path]:
+    """Return run folders: those named, and in the place of a folder that is none all that lie in it, by name.
+
+    So the folder of a sweep stands for its runs, and that of ``hetfl reproduce`` for those of its tables. A folder that
+    is there twice counts once; one without any run is returned, for `load_run` to say so.
+    """
+    found: dict[Path, Path] = {}
+    for folder in named:
+        for inner in [folder] if (folder / CONFIG_FILE).is_file() else _inner(folder) or [folder]:
+            found.setdefault(inner.resolve(), inner)
+    return list(found.values())
+
+
+def _inner(folder: Path) -> list[Path]:
+    """Return the run folders below a folder; what a run keeps in its own folder is none."""
+    inner = []
+    for place, folders, files in os.walk(folder):
+        if CONFIG_FILE in files:
+            inner.append(Path(place))
+            folders.clear()
+    return sorted(inner, key=_by_number)
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Return a key by which ``seed=10`` comes after ``seed=9``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Put runs of the same settings and other seeds together, in the order given.
 
@@ -332,10 +370,11 @@ def _belongs(run: Run, group: Sequence[Run]) -> bool:
 def _labels(runs: Sequence[Run]) -> list[str]:
     settings = [_settings(run) for run in runs]
     labels = []
-    for own in settings:
-        peers = [other for other in settings if other["algorithm"] == own["algorithm"]]
+    methods = list(map(method_of, runs))
+    for method, own in zip(methods, settings, strict=True):
+        peers = [other for name, other in zip(methods, settings, strict=True) if name == method]
         differing = [key for key in own if any(peer.get(key) != own[key] for peer in peers)]
         options = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
-        labels.append(f"{own['algorithm']} ({options})" if options else str(own["algorithm"]))
+        labels.append(f"{method} ({options})" if options else method)
     named = zip(labels, runs, strict=True)
     return [f"{label} [{run.name}]" if labels.count(label) > 1 else label for label, run in named]

@@ -19,11 +19,13 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from hetfl_flwr.runs.tables import NOTHING
+from simulations.reports.gains import Answer, points
 from simulations.reports.plots import (
     COLOURS,
     Course,
     client_figure,
     course_of,
+    gains_figure,
     payload_figure,
     rounds_figure,
     run_courses,
@@ -72,6 +74,14 @@ def over_payload(groups: Sequence[Group]) -> Picture | None:
         return None
     svg = _inline(partial(payload_figure, courses), title, _description(title, courses))
     return Picture(title, svg, _note(courses, "one standard deviation over seeds each way"))
+
+
+def of_gains(answer: Answer) -> Picture:
+    """Return how the gains of each method are spread over the clients."""
+    title = f"Points over {answer.baseline}, of all clients in order"
+    spread = {method: [gain.difference for gain in gains] for method, gains in answer.methods.items()}
+    each = (f"{name}: {points(min(some))} to {points(max(some))} points" for name, some in spread.items())
+    return Picture(title, _inline(partial(gains_figure, spread), title, f"{title}. {'; '.join(each)}."))
 
 
 def of_clients(run: Run) -> list[Picture]:

@@ -119,7 +119,11 @@ def run_sweep(
     HetflError
         Something is wrong with one of them; none has been run.
     """
-    wanted = jobs(base, grid, out)
+    return run_jobs(jobs(base, grid, out), workers, console)
+
+
+def run_jobs(wanted: Sequence[Job], workers: int, console: Console) -> tuple[list[Path], dict[Path, str]]:
+    """Run what has not ended yet, once all of it is found to be right; returns and raises as `run_sweep`."""
     _check([job for job in wanted if not job.finished])
     return [job.folder for job in wanted], run_all(wanted, workers, console)
 
