@@ -77,6 +77,7 @@ def resized(arrays: Arrays, size: int) -> Arrays:
         spec=DataSpec(shape, arrays.spec.classes),
         inputs=scaled.round().clamp(0, 255).to(torch.uint8),
         peak=255.0,
+        brightest=255.0,
         centre=torch.zeros(shape),
     )
 
@@ -110,5 +111,6 @@ def _arrays(inputs: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], *, c
         labels=torch.from_numpy(labels[order].astype(np.int64)),
         train_rows=len(train),
         peak=peak,
+        brightest=peak,
         centre=torch.zeros(shape),
     )
