@@ -160,8 +160,9 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, findings: Findings
         findings.note(name, f"numbers, read as {notation.name} is written")
     others = np.isnan(numbers) & _filled(texts)
     if others.any():
-        what = "dates" if notation.is_date else "numbers"
-        said = f"{others.sum()} of {_filled(texts).sum()} values are no {what} ({findings.rows(others)})"
+        count, what = int(others.sum()), "date" if notation.is_date else "number"
+        are = f"is no {what}" if count == 1 else f"are no {what}s"
+        said = f"{count} of {_filled(texts).sum()} values {are} ({findings.rows(others)})"
         findings.note(name, f"{said}: taken as missing")
     return _numbers(name, notation, numbers, findings)
 

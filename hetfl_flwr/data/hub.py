@@ -236,13 +236,14 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
         if any((folder / name).exists() for name in _SAVED):
             data: Any = load_from_disk(str(folder))
         else:
+            headers: Mapping[Path, Sequence[str]] = {}
             if not images:
                 builder = load_dataset_builder(str(folder))
                 files = {str(split): [*map(Path, names)] for split, names in (builder.config.data_files or {}).items()}
                 headers = check_headers([file for split in files.values() for file in split], reading.ignored)
                 if columns := _columns(builder, files, headers):
                     roles(called, columns, reading)
-            data = load_dataset("imagefolder", data_dir=str(folder)) if images else load_dataset(str(folder))
+            data = load_dataset("imagefolder", data_dir=str(folder)) if images else _rows(folder, headers)
     except HetflError:
         raise
     except Exception as error:
@@ -251,6 +252,41 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     return called, splits
+
+
+def _rows(folder: Path, headers: Mapping[Path, Sequence[str]]) -> Any:
+    """Read files of rows; where one part of a csv file holds numbers and another one texts, all of that is texts."""
+    from datasets.features import Features
+    from datasets.load import load_dataset
+
+    try:
+        return load_dataset(str(folder))
+    except Exception:
+        tables = [path for path in headers if path.suffix.lower() == ".csv"]
+        features = _features(tables) if len(tables) == len(headers) else None
+        if not features:
+            raise
+        return load_dataset(str(folder), features=Features(features))
+
+
+def _features(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the features of csv files that are read together: each column in the type that all of its cells have."""
+    from datasets.features import Value
+    from pandas import read_csv
+
+    kinds: dict[str, set[str]] = {}
+    for path in paths:
+        frame = read_csv(path, low_memory=False)
+        for name, column in frame.items():
+            if column.notna().any():
+                kinds.setdefault(str(name), set()).add(column.infer_objects().dtype.kind)
+            else:
+                kinds.setdefault(str(name), set())
+    number = {"i": "int64", "f": "float64", "b": "bool"}
+    return {
+        name: Value(number.get(min(found), "string") if len(found) == 1 else "float64" if found <= {"i", "f"} else "string")
+        for name, found in kinds.items()
+    }
 
 
 def _columns(
