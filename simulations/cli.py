@@ -218,6 +218,8 @@ def partition(
     chosen = _chosen(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
     config = RunConfig.from_flat(chosen)
     split = load_split(resolve(config.with_values({"clients": config.clients or DEFAULT_CLIENTS})))
+    for line in split.notes:
+        warn(printable(line))
     _print(split_table(split))
     if json is not None:
         write_json(split, json)
@@ -451,7 +453,8 @@ def main() -> None:
     working_directory_last()
     keep_freed_memory()
     try:
-        status = 1 if app(standalone_mode=False) else 0  # typer would end with 130 on Ctrl-C
+        ended = app(standalone_mode=False)
+        status = 2 if ended == 2 else 1 if ended else 0  # typer would end with 130 on Ctrl-C
     except HetflError as error:
         typer.echo(f"hetfl: {error}", err=True)
         status = 1 if isinstance(error, TooFewClients) else 2

@@ -127,9 +127,7 @@ def description(node: Node) -> dict[str, Any]:
             "kind": arrays.spec.kind,
             "shape": ["batch", *arrays.spec.shape],
             "dtype": node.dtype,
-            "meaning": MEANING[arrays.spec.kind].format(
-                top=arrays.brightest, vocabulary=config.vocabulary
-            ),
+            "meaning": MEANING[arrays.spec.kind].format(top=arrays.brightest, vocabulary=config.vocabulary),
             "names": list(arrays.input_names),
             **_OWN[arrays.spec.kind](node),
         },

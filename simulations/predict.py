@@ -213,7 +213,7 @@ def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> n
         inputs, others = encode_like(column, table[name])
     except pa.ArrowException:
         raise DataError(
-            f"column '{private(name)}' of '{private(path)}' holds {table[name].type}, and was a {column.kind} in training"
+            f"column '{private(name)}' of '{private(path)}' holds {table[name].type}, and was a {column.kind} before"
         ) from None
     infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
     if len(infinite):
@@ -270,7 +270,9 @@ def _images(model: Model, path: Path) -> Inputs:
             pixels.append(_pixels(model, one))
             names.append(str(one))
         except (OSError, ValueError, SyntaxError) as error:
-            unreadable.append(f"'{one}' cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+            unreadable.append(
+                f"'{one}' cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            )
     if not pixels:
         raise DataError("; ".join(private(line) for line in unreadable[:SHOWN]))
     return _in_parts(np.stack(pixels)), "file", names, unreadable

@@ -9,9 +9,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.data.notations import ISO, PLAIN, TYPED, FloatArray, Notation, Undecided, days_of, not_a_number, recognised
+from hetfl_flwr.data.notations import (
+    ISO,
+    PLAIN,
+    TYPED,
+    FloatArray,
+    Notation,
+    Undecided,
+    days_of,
+    not_a_number,
+    recognised,
+)
 from hetfl_flwr.data.samples import Column
-from hetfl_flwr.errors import private
+from hetfl_flwr.errors import DataError, private
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.hub import Source
@@ -45,19 +55,36 @@ class Findings:
     ----------
     source : Source
         The data set.
-    problems : list of str
-        Why it cannot be learnt from as it is: the run stops with all of them.
+    problems : list of (str, str)
+        Why it cannot be learnt from as it is, and the way out: the run stops with all of them.
     notes : list of str
         What was done that nobody has asked for: the run says it and goes on.
     """
 
     source: "Source"
-    problems: list[str] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def problem(self, name: str, text: str) -> None:
-        """Take down why a column cannot be learnt from."""
-        self.problems.append(f"column '{private(name)}' of {self.source.place} {text}")
+    def problem(self, name: str, what: str, way_out: str) -> None:
+        """Take down why a column cannot be learnt from, and what to do."""
+        self.problems.append((f"column '{private(name)}' of {self.source.place} {what}", way_out))
+
+    def refuse(self) -> None:
+        """Raise an error with all problems in one line, if there are any.
+
+        Raises
+        ------
+        DataError
+            Names all of them.
+        """
+        if len(self.problems) == 1:
+            raise DataError(": ".join(filter(None, self.problems[0])))
+        if self.problems:
+            place = self.source.place
+            said = (what.replace(f" of {place}", "") for what, _ in self.problems)
+            numbered = "; ".join(f"({number}) {one}" for number, one in enumerate(said, start=1))
+            ways = "; ".join(dict.fromkeys(way for _, way in self.problems if way))
+            raise DataError(f"{place} has {len(self.problems)} problems: {numbered}; ways out: {ways or 'as said'}")
 
     def note(self, name: str, text: str) -> None:
         """Take down what is done with a column."""
@@ -97,8 +124,8 @@ def encode(name: str, values: pa.ChunkedArray, wanted: Wanted, findings: Finding
     if not any(holds(values.type) for holds in (_is_text, _is_number, _is_date, pa.types.is_boolean)):
         findings.problem(
             name,
-            f"holds {private(values.type)}, not numbers, texts, dates or truth values: name it in ignore-columns to "
-            "leave it out",
+            f"holds {private(values.type)}, not numbers, texts, dates or truth values",
+            "name it in ignore-columns to leave it out",
         )
         return None
     if wanted == "category":
@@ -149,7 +176,7 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, findings: Findings
     try:
         notation = recognised(findings.source.training(texts)) or (Notation(PLAIN) if wanted else None)
     except Undecided as error:
-        findings.problem(name, f"{error}; or name it in categorical-columns or ignore-columns")
+        findings.problem(name, str(error), f"{error.way_out}, or name it in categorical-columns or ignore-columns")
         return None
     if notation is None:
         return _category(name, texts, findings)
@@ -173,10 +200,8 @@ def _numbers(name: str, notation: Notation, numbers: FloatArray, findings: Findi
     infinite = np.isinf(inputs[:, 0])
     if infinite.any():
         row = findings.source.where(int(np.argmax(infinite)))
-        findings.problems.append(
-            f"row {row} has an infinite {private(name)}, or one above 3e38: write a number below that, or nothing "
-            "where it is missing"
-        )
+        what = f"row {row} has an infinite {private(name)}, or one above 3e38"
+        findings.problems.append((what, "write a number below that, or nothing where it is missing"))
         return None
     train = inputs[: findings.source.train_rows, 0]
     constant = len(np.unique(train[~np.isnan(train)])) < 2
@@ -205,8 +230,8 @@ def _one_hot(name: str, values: pa.ChunkedArray, most: int, findings: Findings) 
         )
         findings.problem(
             name,
-            f"has {len(known)} different values, more than {most}: name it in ignore-columns to leave it out"
-            + (otherwise if most == MOST_VALUES else ""),
+            f"has {len(known)} different values, more than {most}",
+            f"name it in ignore-columns to leave it out{otherwise if most == MOST_VALUES else ''}",
         )
         return None
     codes: npt.NDArray[np.int32] = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
@@ -229,7 +254,9 @@ def _are_ids(name: str, values: pa.ChunkedArray, findings: Findings, most_alike:
     if texts and pc.mean(pc.list_value_length(pc.utf8_split_whitespace(filled))).as_py() > WORDS_OF_AN_ID:
         return False
     keeps = "categorical-columns keeps it" if most_alike < 1 else "numeric-columns or categorical-columns keeps it"
-    findings.note(name, f"{different} different values in {len(filled)} training rows, as ids are: it is ignored; {keeps}")
+    findings.note(
+        name, f"{different} different values in {len(filled)} training rows, as ids are: it is ignored; {keeps}"
+    )
     return True
 
 
@@ -296,4 +323,3 @@ def _is_date(kind: pa.DataType) -> bool:
 def _is_number(kind: pa.DataType) -> bool:
     numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null
     return any(holds(kind) for holds in numbers)
-

@@ -173,7 +173,11 @@ def labelled(
                 f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
             )
             rows[split] = np.flatnonzero(~without)
-    return {split: data.select(rows[split]) if split in rows else data for split, data in splits.items()}, rows, (*notes,)
+    return (
+        {split: data.select(rows[split]) if split in rows else data for split, data in splits.items()},
+        rows,
+        (*notes,),
+    )
 
 
 def _missing(found: "pa.ChunkedArray") -> npt.NDArray[np.bool_]:
@@ -284,7 +288,9 @@ def _features(paths: Sequence[Path]) -> dict[str, Any]:
                 kinds.setdefault(str(name), set())
     number = {"i": "int64", "f": "float64", "b": "bool"}
     return {
-        name: Value(number.get(min(found), "string") if len(found) == 1 else "float64" if found <= {"i", "f"} else "string")
+        name: Value(
+            number.get(min(found), "string") if len(found) == 1 else "float64" if found <= {"i", "f"} else "string"
+        )
         for name, found in kinds.items()
     }
 

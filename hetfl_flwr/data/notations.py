@@ -18,7 +18,13 @@ MOST_EXCEPTIONS = 0.05
 PLAIN, POINTS, COMMAS = "1234.5", "1,234.5", "1.234,5"
 """Notations of numbers: without thousands separators, with a decimal point, with a decimal comma."""
 
-ISO, DAY_FIRST, MONTH_FIRST, DOTTED, TYPED = "year-month-day", "day/month/year", "month/day/year", "day.month.year", "date"
+ISO, DAY_FIRST, MONTH_FIRST, DOTTED, TYPED = (
+    "year-month-day",
+    "day/month/year",
+    "month/day/year",
+    "day.month.year",
+    "date",
+)
 """Notations of dates; `TYPED`: the column has a type of dates, or of dates and times."""
 
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:[+-]?(inf|infinity|nan))"
@@ -33,7 +39,19 @@ _SECONDS = 24 * 60 * 60
 
 
 class Undecided(Exception):
-    """Texts that can be read in two ways. Its text says which, to follow on the name of the column."""
+    """Texts that can be read in two ways.
+
+    Parameters
+    ----------
+    text : str
+        Which, to follow on the name of the column.
+    way_out : str
+        What to do.
+    """
+
+    def __init__(self, text: str, way_out: str) -> None:
+        super().__init__(text)
+        self.way_out = way_out
 
 
 @dataclass(frozen=True)
@@ -94,8 +112,8 @@ def _number(filled: pa.ChunkedArray) -> Notation | None:
     rivals = [other for other in (POINTS, COMMAS) if counts[other] == counts[name] > counts[PLAIN]]
     if len(rivals) == 2 and not np.array_equal(read[POINTS], read[COMMAS], equal_nan=True):
         raise Undecided(
-            "holds numbers whose comma may stand for a decimal point or between thousands: write them without "
-            "separators, and with a decimal point"
+            "holds numbers whose comma may be a decimal point or stand between thousands",
+            "write numbers without separators, and with a decimal point",
         )
     return Notation(name)
 
@@ -117,7 +135,7 @@ def _date(filled: pa.ChunkedArray) -> Notation | None:
     if first == second:
         return Notation(DAY_FIRST, is_date=True)
     how = "may be day/month/year or month/day/year" if fits[0] else "are day/month/year and month/day/year in turn"
-    raise Undecided(f"holds dates that {how}: write them as year-month-day, such as 2024-03-31")
+    raise Undecided(f"holds dates that {how}", "write dates as year-month-day, such as 2024-03-31")
 
 
 def _holds(numbers: FloatArray) -> bool:

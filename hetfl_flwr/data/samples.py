@@ -73,7 +73,7 @@ class Column:
     notation : str
         How texts are read as numbers or dates: one of `hetfl_flwr.data.notations`.
     values : tuple of str or None
-        The values of a category in the order of its inputs, None for a missing one. Two are one input, 1 for the second.
+        The values of a category in the order of its inputs, None for a missing one. Two are one input: 1 is the second.
     constant : bool
         Whether it holds one number only: it then has no influence.
     """

@@ -6,7 +6,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 
@@ -19,6 +18,7 @@ from hetfl_flwr.seeding import generator
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.hub import Source
+
 
 def read_table(source: "Source") -> Arrays:
     """Turn each row of a table into numbers, NaN where a number is missing.
@@ -68,22 +68,17 @@ def read_table(source: "Source") -> Arrays:
 
 
 def _labels(source: "Source", findings: Findings) -> tuple[int, dict[str, IntArray]]:
-    """Return the number of classes and the labels of each split; what is wrong with them is one problem among others."""
+    """Return the number of classes and the labels of each split; what is wrong with them is a problem among others."""
     try:
         return read_labels(source)
     except DataError as error:
-        findings.problems.append(error.marked)
+        findings.problems.append((error.marked, ""))
         return 0, {}
 
 
 def _check(findings: Findings, encoded: Sequence[Encoded]) -> None:
     """Refuse a table that cannot be learnt from, with all that is wrong with it."""
-    problems = findings.problems
-    if len(problems) > 1:
-        numbered = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
-        raise DataError(f"{findings.source.place} has {len(problems)} problems: {numbered}")
-    if problems:
-        raise DataError(problems[0])
+    findings.refuse()
     if not encoded:
         raise DataError(f"{findings.source.place} has no column to learn from: {'; '.join(findings.notes)}")
 

@@ -116,9 +116,7 @@ def _texts(source: "Source", split: str) -> Iterator[pa.Array]:
             )
         if texts.null_count:
             row += texts.is_null().index(True).as_py()
-            raise DataError(
-                f"row {source.where_in(split, row)} has no {column}: fill it in, or leave the row out"
-            )
+            raise DataError(f"row {source.where_in(split, row)} has no {column}: fill it in, or leave the row out")
         yield texts.cast(pa.large_string())
         row += len(texts)
 
