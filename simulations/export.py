@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from hetfl_flwr.data import Samples, prepared
+from hetfl_flwr.data.notations import FORMATS, MARKS
+from hetfl_flwr.data.samples import Column
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models.split_model import cause
 from hetfl_flwr.node.node import Node
@@ -150,8 +152,14 @@ def description(node: Node) -> dict[str, Any]:
 
 def _of_table(node: Node) -> dict[str, Any]:
     """Return what the columns of a table are; nothing where the client's state was kept by an older version."""
-    columns = node.data.train.arrays.columns
-    return {"columns": [asdict(column) | {"inputs": list(column.input_names)} for column in columns]}
+    return {"columns": [asdict(column) | _reading(column) for column in node.data.train.arrays.columns]}
+
+
+def _reading(column: Column) -> dict[str, Any]:
+    """Return how the texts of a column are read."""
+    if column.kind == "date":
+        return {"format": FORMATS[column.notation]}
+    return dict(zip(("thousands", "decimal"), MARKS[column.notation], strict=True)) if column.kind == "number" else {}
 
 
 def _of_image(node: Node) -> dict[str, Any]:

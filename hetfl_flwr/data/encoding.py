@@ -235,8 +235,13 @@ def _one_hot(name: str, values: pa.ChunkedArray, most: int, findings: Findings) 
         )
         return None
     codes: npt.NDArray[np.int32] = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
-    shown = tuple(None if value is None else str(value) for value in known.to_pylist())
+    shown = tuple(None if value is None else _written(value) for value in known.to_pylist())
     return Encoded(Column(name, "category", values=shown), _indicators(codes, len(known)))
+
+
+def _written(value: object) -> str:
+    """Return a value as text, a whole number without the point that it has where others of its column are missing."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _indicators(codes: npt.NDArray[np.int32], count: int) -> Inputs:

@@ -27,6 +27,12 @@ ISO, DAY_FIRST, MONTH_FIRST, DOTTED, TYPED = (
 )
 """Notations of dates; `TYPED`: the column has a type of dates, or of dates and times."""
 
+MARKS = {PLAIN: ("", "."), POINTS: (",", "."), COMMAS: (".", ",")}
+"""What stands between thousands, and before decimals, in each notation of numbers."""
+
+FORMATS = {ISO: "ISO8601", TYPED: "ISO8601", DOTTED: "%d.%m.%Y", DAY_FIRST: "%d/%m/%Y", MONTH_FIRST: "%m/%d/%Y"}
+"""How pandas calls each notation of dates."""
+
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:[+-]?(inf|infinity|nan))"
 _POINTS = rf"[+-]?\d{{1,3}}(,\d{{3}})+(\.\d*)?|{_PLAIN}"
 _COMMAS = r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"
