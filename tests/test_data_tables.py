@@ -404,7 +404,7 @@ class TestRefusals:
             (
                 {"age": [[1], [2]]},
                 {"categorical_columns": "age"},
-                "column 'age' of 'here' holds list<item: int64>, not numbers, texts or truth values: name it in ignore",
+                "column 'age' of 'here' holds list<item: int64>, not numbers, texts, dates or truth values: name it",
             ),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
@@ -423,7 +423,7 @@ class TestRefusals:
     @pytest.mark.parametrize(("most", "declared"), [(64, ""), (1000, "note")])
     def test_a_category_has_a_largest_number_of_values(self, most, declared, refusal):
         def notes(count):
-            return {"note": [f"text {row}" for row in range(count)], "label": [0] + [1] * (count - 1)}
+            return {"note": [f"text {row}" for row in range(count)] * 2, "label": [0] + [1] * (2 * count - 1)}
 
         assert read(notes(most), categorical_columns=declared)[1] == (most,)
         said = refusal(DataError, read_table, source_of(notes(most + 1), categorical_columns=declared))

@@ -1,4 +1,4 @@
-"""Classes for one's own rows, images and texts: by the command, and by the documentation's lines without this project."""
+"""Classes for one's own rows, images and texts: by the command, and by the documentation's lines alone."""
 
 import json
 import re
@@ -6,11 +6,13 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from fixtures.tiers import exhaustive
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -156,7 +158,7 @@ class TestTables:
 
     def test_the_command_writes_a_file(self, table, home):
         done = invoke("predict", table, "patients.csv", "--client", 1, "--out", "out.csv")
-        assert (done.exit_code, done.stdout) == (0, f"predictions: {home / 'out.csv'}\n")
+        assert (done.exit_code, done.stdout) == (0, "predictions: out.csv\n")
         rows = pd.read_csv("out.csv")
         assert list(rows) == ["row", "class", "score"]
         assert rows.row.tolist() == list(range(ROWS))
@@ -176,18 +178,21 @@ class TestImages:
         )
         assert [name.split("/")[-2] for name in found.names] == list(found.classes)
 
+    @pytest.mark.exhaustive
     def test_the_lines_of_the_documentation_give_the_same(self, images, home):
         export(images, 0, home / "model.pt2")
         assert recipe(1) == written(predict("model.pt2", "photo.png"))
 
+    @pytest.mark.exhaustive
     def test_one_that_cannot_be_read_is_named_and_the_others_are_predicted(self, images, home):
-        (home / "data" / "dark" / "4.png").write_text("no image")
-        command = [sys.executable, "-m", "hetfl_flwr", "predict", str(images), "data", "--client", "0"]
+        copytree(home / "data", home / "new")
+        (home / "new" / "dark" / "4.png").write_text("no image")
+        command = [sys.executable, "-m", "hetfl_flwr", "predict", str(images), "new", "--client", "0"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 2
         assert len(done.stdout.splitlines()) == 24
         assert done.stderr.count("\n") == 1
-        assert "data/dark/4.png' cannot be read: " in done.stderr
+        assert "new/dark/4.png' cannot be read: " in done.stderr
 
     def test_sizes_are_those_of_training_where_nothing_was_resized(self, make_config, run_federation, home, refusal):
         folder = run_federation(make_config(rounds=1, checkpoint_every=1, models="mlp"))
@@ -200,7 +205,7 @@ class TestImages:
         assert "it has 8 x 9 pixels, and the model takes 8 x 8" in line
 
 
-@pytest.mark.parametrize("vocabulary", ["hashed:50", "shared:8"])
+@pytest.mark.parametrize("vocabulary", [exhaustive("hashed:50"), exhaustive("shared:8")])
 def test_texts_and_the_lines_of_the_documentation(vocabulary, home, make_config, run_federation):
     folder = texts_of(home, make_config, run_federation, vocabulary)
     export(folder, 0, home / "model.pt2")
@@ -255,6 +260,7 @@ class TestRefused:
         assert "takes images" in refusal(DataError, predict, images, home / "patients.csv", 0)
         assert "holds no images" in refusal(DataError, predict, images, home / "none", 0)
 
+    @pytest.mark.exhaustive
     def test_the_status_is_two(self, table):
         done = subprocess.run(
             [sys.executable, "-m", "hetfl_flwr", "predict", str(table), "nowhere.csv", "--client", "0"],
