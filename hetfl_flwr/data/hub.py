@@ -260,7 +260,7 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
 
 def _rows(folder: Path, headers: Mapping[Path, Sequence[str]]) -> Any:
     """Read files of rows; where one part of a csv file holds numbers and another one texts, all of that is texts."""
-    from datasets.features import Features
+    import datasets.features
     from datasets.load import load_dataset
 
     try:
@@ -270,7 +270,8 @@ def _rows(folder: Path, headers: Mapping[Path, Sequence[str]]) -> Any:
         features = _features(tables) if len(tables) == len(headers) else None
         if not features:
             raise
-        return load_dataset(str(folder), features=Features(features))
+        of_columns: Any = datasets.features.Features
+        return load_dataset(str(folder), features=of_columns(features))
 
 
 def _features(paths: Sequence[Path]) -> dict[str, Any]:

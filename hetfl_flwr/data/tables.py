@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.columns import learnt_columns
-from hetfl_flwr.data.encoding import Encoded, Findings, encode
+from hetfl_flwr.data.encoding import Encoded, Findings, Wanted, encode
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.samples import Arrays, DataSpec
 from hetfl_flwr.errors import ConfigError, DataError, private
@@ -45,7 +45,7 @@ def read_table(source: "Source") -> Arrays:
     """
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
     table, findings = _whole(source, columns), Findings(source)
-    declared = dict.fromkeys(_class_labels(source), "category") | wanted
+    declared: dict[str, Wanted] = {**dict.fromkeys(_class_labels(source), "category"), **wanted}
     classes, labels = _labels(source, findings)
     read = [encode(name, table[name], declared.get(name, ""), findings) for name in columns]
     encoded = [one for one in read if one is not None]
