@@ -35,8 +35,9 @@ MOST_VALUES, MOST_DECLARED = 64, 1000
 """Different values, a missing one among them, that a column of texts may have to be a category, and any may have that
 ``categorical-columns`` names."""
 
-FEWEST_IDS = 20
-"""Filled cells from which on a column whose values are all different is taken for an id."""
+FEWEST_IDS, FEWEST_UNORDERED = 20, 100
+"""Filled cells from which on a column whose values are all different is taken for an id; and one of whole numbers that
+do not count up or down from row to row, as a measurement of a few people may be all different."""
 
 ID_LIKE = 0.95
 """Part of the filled cells of a column of texts that are different from each other where it is taken for an id."""
@@ -253,16 +254,24 @@ def _indicators(codes: npt.NDArray[np.int32], count: int) -> Inputs:
 def _are_ids(name: str, values: pa.ChunkedArray, findings: Findings, most_alike: float) -> bool:
     """Say whether the values of a column tell its rows apart, and nothing else; if so, it is noted as ignored."""
     filled = findings.source.training(values).drop_null()
-    different, texts = len(filled.unique()), _is_text(filled.type)
+    different = len(filled.unique())
     if findings.source.is_catalogued or len(filled) < FEWEST_IDS or different < most_alike * len(filled):
         return False
-    if texts and pc.mean(pc.list_value_length(pc.utf8_split_whitespace(filled))).as_py() > WORDS_OF_AN_ID:
+    if most_alike < 1 and pc.mean(pc.list_value_length(pc.utf8_split_whitespace(filled))).as_py() > WORDS_OF_AN_ID:
+        return False
+    if most_alike == 1 and len(filled) < FEWEST_UNORDERED and not _count(filled.cast(pa.float64(), safe=False)):
         return False
     keeps = "categorical-columns keeps it" if most_alike < 1 else "numeric-columns or categorical-columns keeps it"
     findings.note(
         name, f"{different} different values in {len(filled)} training rows, as ids are: it is ignored; {keeps}"
     )
     return True
+
+
+def _count(filled: pa.ChunkedArray) -> bool:
+    """Say whether numbers go up, or down, from row to row."""
+    steps = np.diff(filled.to_numpy().astype(np.float64))
+    return bool((steps > 0).all() or (steps < 0).all())
 
 
 def _like_numbers(column: Column, values: pa.ChunkedArray) -> FloatArray:
