@@ -6,7 +6,7 @@ becomes an error reply that names client, stage and round, so that every engine 
 
 from collections.abc import Callable
 from functools import wraps
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -23,7 +23,8 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.node.threads import check_threads
 from hetfl_flwr.resolution import NOT_POOLED
-from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.roster import LONGEST_NOTE, MOST_NOTES, Member
+from hetfl_flwr.text import printable
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
@@ -112,6 +113,7 @@ def register(message: Message, context: Context) -> Message:
         input_digests=inputs.digests,
         input_names=inputs.shown,
         owners=node.data.owners,
+        notes=_notes(node, share=simulated() or public_data(node.config.dataset)),
         **installed(),
     )
     return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
@@ -189,8 +191,19 @@ def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
         for what, own in (("classes", names), ("columns", arrays.input_names)):
             shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(own[:MOST_LOGGED]))
             log(INFO, "%s: %s: %s%s", node, what, shown or "none", ", ..." if len(own) > MOST_LOGGED else "")
-    inputs = Naming((arrays.words(),), ()) if arrays.words else Naming.of(arrays.input_names, share=share)
+    inputs = Naming.of_words(arrays.words()) if arrays.words else Naming.of(arrays.input_names, share=share)
     return Naming.of(names, share=share), inputs
+
+
+def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
+    """Return what was done with a client's data as it leaves the node; what stays here stands in this node's log."""
+    notes = [plain(note) for note in node.data.train.arrays.notes]
+    if not share:
+        for note in notes:
+            log(WARNING, "%s: %s", node, printable(note))
+        return ()
+    left = [f"and {len(notes) - MOST_NOTES + 1} more lines on the data"] if len(notes) > MOST_NOTES else []
+    return tuple(printable(note, LONGEST_NOTE) for note in [*notes[: MOST_NOTES - len(left)], *left])
 
 
 def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:

@@ -13,6 +13,7 @@ from hetfl_flwr.errors import HetflError, TooFewClients
 from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.resolution import resolved
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
+from hetfl_flwr.runs.notes import Notes
 from hetfl_flwr.runs.progress import Watch
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.results import Results
@@ -52,7 +53,7 @@ def main(grid: Grid, context: Context) -> None:
                 rounds.resume(results.ledger.arrays, choice.checkpoint.under_way)
                 go_on(choice, results)
             strategy.summary()
-            _federate(results, federation, rounds, [Watch(), trackers, own])
+            _federate(results, federation, rounds, [Notes(federation.roster), Watch(), trackers, own])
     except HetflError as error:
         log(ERROR, "%s", error)
         FLOWER_LOGGER.addFilter(_without_traceback)

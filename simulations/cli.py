@@ -155,11 +155,55 @@ def export(
 ) -> None:
     """Export a client's trained model as a program that takes raw inputs and does not need this project.
 
+    Beside the program, the file holds a description (hetfl.json): the names of the classes; of a table, its columns,
+    each with its kind, notation and categories; of images, height, width, range of the pixels and how to resize; of
+    texts, the length, what a word is and how it becomes a token. Scaling is done by the program itself.
+
     Example: hetfl export runs/fedhe --client 0 --out model.onnx
     """
     from simulations.api import export as write
 
     typer.echo(f"model: {write(folder, client, out)}")
+
+
+@app.command()
+def predict(
+    model: Annotated[
+        Path, typer.Argument(parser=path, metavar="MODEL", help="model.pt2 of `hetfl export`, or a run folder.")
+    ],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            parser=path,
+            metavar="FILE",
+            help="Table (csv, parquet, json), texts (a table, or .txt: one a line), an image or a folder of images.",
+        ),
+    ],
+    client: Annotated[int | None, typer.Option(min=0, help="Client id, where MODEL is a run folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=target, metavar="FILE.csv", help="File to write (default: standard output).")
+    ] = None,
+) -> None:
+    """Predict the class of each row, image or text, with a client's trained model.
+
+    Columns are found by name; others are ignored. An image that cannot be read is named, the others are predicted, and
+    the exit status is 2.
+
+    Example: hetfl predict model.pt2 patients.csv --out predictions.csv
+    """
+    from simulations.predict import predict as predict_all
+
+    done = predict_all(model, file, client)
+    if out is None:
+        done.write(sys.stdout)
+    else:
+        with out.open("w", newline="", encoding="utf-8") as written:
+            done.write(written)
+        typer.echo(f"predictions: {out}")
+    for line in done.unreadable:
+        warn(printable(line))
+    if done.unreadable:
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -187,6 +231,8 @@ def partition(
     chosen = _chosen(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
     config = RunConfig.from_flat(chosen)
     split = load_split(resolve(config.with_values({"clients": config.clients or DEFAULT_CLIENTS})))
+    for line in split.notes:
+        warn(printable(line))
     _print(split_table(split))
     if json is not None:
         write_json(split, json)
@@ -429,7 +475,8 @@ def main() -> None:
     working_directory_last()
     keep_freed_memory()
     try:
-        status = 1 if app(standalone_mode=False) else 0  # typer would end with 130 on Ctrl-C
+        ended = app(standalone_mode=False)
+        status = 2 if ended == 2 else 1 if ended else 0  # typer would end with 130 on Ctrl-C
     except HetflError as error:
         typer.echo(f"hetfl: {error}", err=True)
         status = 1 if isinstance(error, TooFewClients) else 2

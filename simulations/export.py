@@ -5,6 +5,8 @@ scaling that the client trained with is part of it. What it expects travels with
 
 - ``.pt2``: ``extra = {"hetfl.json": ""}; program = torch.export.load(path, extra_files=extra).module()``
 - ``.onnx``: ``session.get_modelmeta().custom_metadata_map["hetfl"]`` of an onnxruntime session
+
+`description` says what that is. `simulations.predict` goes by it, and so does whoever has none of this project.
 """
 
 import json
@@ -13,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from hetfl_flwr.data import Samples, prepared
+from hetfl_flwr.data.notations import FORMATS, MARKS
+from hetfl_flwr.data.samples import Column
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models.split_model import cause
 from hetfl_flwr.node.node import Node
@@ -29,12 +34,23 @@ KINDS = (".pt2", ".onnx")
 EXTRA = "hetfl.json"
 """Name of what travels within a ``.pt2`` file."""
 
+FORMAT = 2
+"""Of the description. Those before it lack the number, and what columns, words and images are made of."""
+
+WORD = r"\w+"
+"""What a word is, in lower case: letters, digits and underscores."""
+
 MEANING = {
     "image": "pixels as they are stored, 0 to {top:g}: channels, height, width",
     "table": "columns in the order of names, neither scaled nor centred; NaN where one is missing; COLUMN=VALUE is 1 "
     "where the row has the value, else 0",
     "text": "tokens of the vocabulary {vocabulary}, 0 after the end",
 }
+
+HASHED = "a word's token is 1 + MurmurHash3 (32 bits, seed 0, unsigned) of its UTF-8 bytes modulo {modulo}"
+RANKED = "a word's token is 2 + its place in words; 1 where it is not there"
+RESIZED = "bilinear, smoothed (Pillow's Resampling.BILINEAR), to height and width whatever the sides' ratio"
+"""How inputs are made of what people have; `description` says it."""
 
 TRACED = 2
 """Size of the batch that the program is traced with; 1 would be taken for the only one that there is."""
@@ -88,30 +104,34 @@ def export_node(node: Node, path: Path) -> Path:
         raise ConfigError(f"{path}: no such kind of model file; known: {', '.join(KINDS)}")
     if path.suffix == ".onnx" and not find_spec("onnxscript"):
         raise ConfigError("ONNX needs the package onnxscript: pip install 'hetfl[onnx]', or write a .pt2 file")
-    program = Program(_plain(node.model), node.data.train).cpu().eval()
+    program = program_of(node)
     metadata = json.dumps(description(node), indent=1, allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _quiet():
+        with quiet():
             _write(_traced(program, node), path, metadata)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
     return path
 
 
+def program_of(node: Node) -> Program:
+    """Return a client's model, as it is now, with the scaling of its inputs."""
+    return Program(_plain(node.model), node.data.train).cpu().eval()
+
+
 def description(node: Node) -> dict[str, Any]:
     """Return what a client's program expects and gives, for those who have only its file."""
     arrays, config = node.data.train.arrays, node.config
     return {
+        "format": FORMAT,
         "inputs": {
             "kind": arrays.spec.kind,
             "shape": ["batch", *arrays.spec.shape],
             "dtype": node.dtype,
-            "meaning": MEANING[arrays.spec.kind].format(
-                top=1.0 if isinstance(arrays.peak, Tensor) else arrays.peak,
-                vocabulary=config.vocabulary,
-            ),
+            "meaning": MEANING[arrays.spec.kind].format(top=arrays.brightest, vocabulary=config.vocabulary),
             "names": list(arrays.input_names),
+            **_OWN[arrays.spec.kind](node),
         },
         "outputs": {
             "shape": ["batch", arrays.spec.classes],
@@ -128,6 +148,41 @@ def description(node: Node) -> dict[str, Any]:
             "seed": config.seed,
         },
     }
+
+
+def _of_table(node: Node) -> dict[str, Any]:
+    """Return what the columns of a table are; nothing where the client's state was kept by an older version."""
+    return {"columns": [asdict(column) | _reading(column) for column in node.data.train.arrays.columns]}
+
+
+def _reading(column: Column) -> dict[str, Any]:
+    """Return how the texts of a column are read."""
+    if column.kind == "date":
+        return {"format": FORMATS[column.notation]}
+    return dict(zip(("thousands", "decimal"), MARKS[column.notation], strict=True)) if column.kind == "number" else {}
+
+
+def _of_image(node: Node) -> dict[str, Any]:
+    """Return how an image becomes pixels."""
+    arrays = node.data.train.arrays
+    resize = RESIZED if node.config.image_size else None
+    return {"mode": "L" if arrays.spec.shape[0] == 1 else "RGB", "top": arrays.brightest, "resize": resize}
+
+
+def _of_text(node: Node) -> dict[str, Any]:
+    """Return how a text becomes tokens."""
+    arrays = node.data.train.arrays
+    hashed = node.config.vocabulary.startswith("hashed:")
+    return {
+        "column": node.config.text_column,
+        "vocabulary": node.config.vocabulary,
+        "word": WORD,
+        "token": HASHED.format(modulo=arrays.spec.vocabulary - 1) if hashed else RANKED,
+        "words": list(arrays.words()) if arrays.words else None,
+    }
+
+
+_OWN = {"table": _of_table, "image": _of_image, "text": _of_text}
 
 
 def _plain(model: nn.Module) -> nn.Module:
@@ -161,7 +216,7 @@ def _write(traced: torch.export.ExportedProgram, path: Path, metadata: str) -> N
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep to itself what torch's exporters say of their own insides."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

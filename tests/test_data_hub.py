@@ -173,7 +173,7 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
             "column 'label' of {place} holds list<item: int64>, several labels a row (only single-label classification "
             "is learnt here) in split 'train': set label-column to {ok}",
         ),
-        ([0, None], INTEGERS, "row 1 of split 'train' of {place} has no label: fill it in, or leave the row out"),
+        ([None, None], INTEGERS, "no row of split 'train' of {place} has a label: fill it in, or take the split away"),
         (
             [7, 7],
             INTEGERS,

@@ -51,6 +51,7 @@ def member(client_id, node=None, **fields):
         "input_digests": (),
         "input_names": (),
         "owners": 0,
+        "notes": (),
         **installed(),
     }
     return Member(**(defaults | fields))

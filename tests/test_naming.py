@@ -145,7 +145,7 @@ def test_what_a_data_set_is_called():
     assert data_label("/home/me/ward", {"dataset": "x"}, share=True) == "ward"
 
 
-SICK = "age,sick\n" + "".join(f"{row},{'Jane Doe HIV+' if row % 2 else 'no'}\n" for row in range(40))
+SICK = "age,sick\n" + "".join(f"{row}.5,{'Jane Doe HIV+' if row % 2 else 'no'}\n" for row in range(40))
 
 
 @pytest.fixture

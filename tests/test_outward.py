@@ -139,9 +139,9 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "csv, no training split": (lambda at: load(write_csv(at, test="age,sick\n1,no\n")), "has no split 'train'"),
     "csv, no such label": (lambda at: load(csv(at), label_column="ill"), "has no column 'ill' in its split 'train'"),
-    "csv, a label is missing": (
-        lambda at: load(csv(at, "age,sick\n1,no\n2,\n3,yes\n")),
-        "row 1 of split 'train' of '(not shown)' has no sick",
+    "csv, all labels are missing": (
+        lambda at: load(csv(at, "age,sick\n1,\n2,\n3,\n")),
+        "no row of split 'train' of '(not shown)' has a sick",
     ),
     "csv, one label": (lambda at: load(csv(at, "age,sick\n1,no\n2,no\n")), "has one value only"),
     "csv, a quantity": (
@@ -212,8 +212,8 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
         "is in colour, others are grey",
     ),
     "images, no label": (
-        lambda at: load(pictures(at, labels=[0, 1, None, 0, 1, 2]), label_column=""),
-        "row 2 of split 'train' of '(not shown)' has no label",
+        lambda at: load(pictures(at, labels=[None] * 6), label_column=""),
+        "no row of split 'train' of '(not shown)' has a label",
     ),
     "data-dir, none": (lambda at: load("mnist", data_dir=str(at)), "data-dir '(not shown)' is not a folder"),
     "data-dir, not there": (
@@ -425,7 +425,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "infinite": (lambda at: load(parquet(at, **{COLUMN: [1.0, np.inf, 2.0, 3.0]})), "has an infinite (not shown)"),
     "many texts": (
-        lambda at: load(write_parquet(at, train={COLUMN: [f"x{row}" for row in range(80)], "sick": [0, 1] * 40})),
+        lambda at: load(write_parquet(at, train={COLUMN: [f"x{row}" for row in range(80)] * 2, "sick": [0, 1] * 80})),
         "has 80 different values, more than 64: name it in ignore-columns",
     ),
     "nested": (

@@ -83,6 +83,14 @@ class DataKeys(Keys):
         PER_NODE,
         Field(description="Comma-separated columns of a table that are categorical although they hold numbers."),
     ] = ""
+    numeric_columns: Annotated[
+        str,
+        PER_NODE,
+        Field(
+            description="Comma-separated columns of a table that are numbers although their values are all different, "
+            "as ids are, or many of them are no numbers."
+        ),
+    ] = ""
     ignore_columns: Annotated[str, PER_NODE, Field(description="Comma-separated columns of a table to leave out.")] = ""
     image_size: Annotated[
         int, Field(ge=0, le=8192, description="Height and width to which images are resized. 0: unchanged.")

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional
 
 from hetfl_flwr.data.memory import check_fits
-from hetfl_flwr.data.samples import Arrays, DataSpec
+from hetfl_flwr.data.notations import PLAIN
+from hetfl_flwr.data.samples import Arrays, Column, DataSpec
 from hetfl_flwr.seeding import generator
 
 _SIDE = 16  # of a coloured digit, in pixels
@@ -46,8 +47,12 @@ def read_breast_cancer() -> Arrays:
 
     bunch = load_breast_cancer()
     arrays = _arrays(bunch.data.astype(np.float32), bunch.target, classes=2, peak=1.0)
+    names = tuple(map(str, bunch.feature_names))
     return replace(
-        arrays, class_names=tuple(map(str, bunch.target_names)), input_names=tuple(map(str, bunch.feature_names))
+        arrays,
+        class_names=tuple(map(str, bunch.target_names)),
+        input_names=names,
+        columns=tuple(Column(name, "number", PLAIN) for name in names),
     )
 
 
@@ -77,6 +82,7 @@ def resized(arrays: Arrays, size: int) -> Arrays:
         spec=DataSpec(shape, arrays.spec.classes),
         inputs=scaled.round().clamp(0, 255).to(torch.uint8),
         peak=255.0,
+        brightest=255.0,
         centre=torch.zeros(shape),
     )
 
@@ -110,5 +116,6 @@ def _arrays(inputs: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], *, c
         labels=torch.from_numpy(labels[order].astype(np.int64)),
         train_rows=len(train),
         peak=peak,
+        brightest=peak,
         centre=torch.zeros(shape),
     )

@@ -43,19 +43,27 @@ def roles(place: str, splits: Mapping[str, Columns], reading: Reading) -> tuple[
     return label, kind, inputs
 
 
-def learnt_columns(place: str, label: str, inputs: Sequence[str], reading: Reading) -> tuple[list[str], set[str]]:
-    """Return the columns of a table that are learnt from, and those that ``categorical-columns`` names.
+def learnt_columns(
+    place: str, label: str, inputs: Sequence[str], reading: Reading
+) -> tuple[list[str], dict[str, Literal["", "category", "number"]]]:
+    """Return the columns of a table that are learnt from, and what those are to be that a key of the run config names.
 
     Raises
     ------
     DataError
-        If a key names a column that is not there, or none is left.
+        If a key names a column that is not there, two keys name one, or none is left.
     """
     ignored = _named(place, inputs, reading, "ignore-columns")
     columns = [name for name in inputs if name not in ignored]
     if not columns:
         raise DataError(f"{place} has no column to learn from besides '{label}' and those of ignore-columns")
-    return columns, _named(place, inputs, reading, "categorical-columns")
+    categories, numbers = (_named(place, inputs, reading, f"{kind}-columns") for kind in ("categorical", "numeric"))
+    if both := categories & numbers:
+        raise DataError(
+            f"column '{private(min(both))}' of {place} is in categorical-columns and in numeric-columns: name it in one"
+        )
+    wanted: dict[str, Literal["", "category", "number"]] = dict.fromkeys(categories, "category")
+    return columns, {**wanted, **dict.fromkeys(numbers, "number")}
 
 
 def _named(place: str, inputs: Sequence[str], reading: Reading, key: str) -> set[str]:

@@ -348,6 +348,7 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     rows = np.argsort(domains, kind="stable")
     called = entry.names if entry and not reading.classes else ()
     whole = replace(_read(source, rows), class_names=called or class_names(source))
+    whole = replace(whole, notes=(*source.notes, *whole.notes))
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
     if 0 in trains:

@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hetfl_flwr.data.columns import Columns, Kind, roles
 from hetfl_flwr.data.folders import (
@@ -54,6 +55,10 @@ class Source:
         How it is read: of one data set, the catalogue's columns filled in.
     values : tuple of str or int
         Label values in class order where the catalogue declares them, else empty.
+    rows : dict
+        Of each split that has lost rows, (N,) int64: which rows of the file those are that are left.
+    notes : tuple of str
+        What was done when it was opened that nobody has asked for.
     """
 
     place: str
@@ -63,16 +68,40 @@ class Source:
     label: str
     reading: Reading
     values: tuple[str | int, ...] = ()
+    rows: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
         return sum(map(len, self.splits.values()))
 
+    @property
+    def is_catalogued(self) -> bool:
+        """Whether it is a data set of the catalogue, whose columns are taken as they are."""
+        return bool(self.values)
+
+    @property
+    def train_rows(self) -> int:
+        """How many of the N rows are the training split."""
+        return len(self.splits["train"])
+
+    def training(self, values: "pa.ChunkedArray") -> "pa.ChunkedArray":
+        """Return the cells of the training split of a column of all rows."""
+        return values.slice(0, self.train_rows)
+
+    def place_of(self, row: int) -> tuple[str, int]:
+        """Return the split of a row, 0..N-1, counted through the splits, and its number in the file."""
+        split, row = ("train", row) if row < self.train_rows else ("test", row - self.train_rows)
+        return split, int(self.rows[split][row]) if split in self.rows else row
+
     def where(self, row: int) -> str:
         """Return how messages call a row, 0..N-1, counted through the splits."""
-        trains = len(self.splits["train"])
-        split, row = ("train", row) if row < trains else ("test", row - trains)
+        split, row = self.place_of(row)
         return f"{row} of split '{split}' of {self.place}"
+
+    def where_in(self, split: str, row: int) -> str:
+        """Return how messages call a row of a split."""
+        return self.where(row + self.train_rows * (split != "train"))
 
 
 def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = None) -> Source:
@@ -109,7 +138,57 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     if kind == "image":
         splits = {name: _as_images(place, data, inputs[0]) for name, data in splits.items()}
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
-    return Source(place, splits, kind, inputs, label, reading, values)
+    splits, rows, notes = labelled(place, splits, label)
+    return Source(place, splits, kind, inputs, label, reading, values, rows, notes)
+
+
+def labelled(
+    place: str, splits: dict[str, "Dataset"], label: str
+) -> tuple[dict[str, "Dataset"], dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
+    """Leave out the rows without a label.
+
+    Returns
+    -------
+    splits : dict
+        With the other rows.
+    rows : dict
+        Of each split that has lost rows, the numbers of those that are left.
+    notes : tuple of str
+        How many were left out.
+
+    Raises
+    ------
+    DataError
+        If no row of a split has a label.
+    """
+    rows, notes = dict[str, npt.NDArray[np.int64]](), list[str]()
+    for split, data in splits.items():
+        without = _missing(cells(data, label))
+        if without.all():
+            raise DataError(f"no row of split '{split}' of {place} has a {label}: fill it in, or take the split away")
+        if without.any():
+            first, *more = np.flatnonzero(without)
+            which = f"row {first}" + (f" and {len(more)} more" if more else "")
+            notes.append(
+                f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
+            )
+            rows[split] = np.flatnonzero(~without)
+    return (
+        {split: data.select(rows[split]) if split in rows else data for split, data in splits.items()},
+        rows,
+        (*notes,),
+    )
+
+
+def _missing(found: "pa.ChunkedArray") -> npt.NDArray[np.bool_]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    missing = found.is_null(nan_is_null=True)
+    if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
+        missing = pc.or_kleene(missing, pc.equal(pc.utf8_trim_whitespace(found), "")).fill_null(True)
+    without: npt.NDArray[np.bool_] = missing.to_numpy()
+    return without
 
 
 def cells(data: "Dataset", column: str) -> "pa.ChunkedArray":
@@ -161,13 +240,14 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
         if any((folder / name).exists() for name in _SAVED):
             data: Any = load_from_disk(str(folder))
         else:
+            headers: Mapping[Path, Sequence[str]] = {}
             if not images:
                 builder = load_dataset_builder(str(folder))
                 files = {str(split): [*map(Path, names)] for split, names in (builder.config.data_files or {}).items()}
                 headers = check_headers([file for split in files.values() for file in split], reading.ignored)
                 if columns := _columns(builder, files, headers):
                     roles(called, columns, reading)
-            data = load_dataset("imagefolder", data_dir=str(folder)) if images else load_dataset(str(folder))
+            data = load_dataset("imagefolder", data_dir=str(folder)) if images else _rows(folder, headers)
     except HetflError:
         raise
     except Exception as error:
@@ -176,6 +256,44 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     return called, splits
+
+
+def _rows(folder: Path, headers: Mapping[Path, Sequence[str]]) -> Any:
+    """Read files of rows; where one part of a csv file holds numbers and another one texts, all of that is texts."""
+    import datasets.features
+    from datasets.load import load_dataset
+
+    try:
+        return load_dataset(str(folder))
+    except Exception:
+        tables = [path for path in headers if path.suffix.lower() == ".csv"]
+        features = _features(tables) if len(tables) == len(headers) else None
+        if not features:
+            raise
+        of_columns: Any = datasets.features.Features
+        return load_dataset(str(folder), features=of_columns(features))
+
+
+def _features(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the features of csv files that are read together: each column in the type that all of its cells have."""
+    from datasets.features import Value
+    from pandas import read_csv
+
+    kinds: dict[str, set[str]] = {}
+    for path in paths:
+        frame = read_csv(path, low_memory=False)
+        for name, column in frame.items():
+            if column.notna().any():
+                kinds.setdefault(str(name), set()).add(column.infer_objects().dtype.kind)
+            else:
+                kinds.setdefault(str(name), set())
+    number = {"i": "int64", "f": "float64", "b": "bool"}
+    return {
+        name: Value(
+            number.get(min(found), "string") if len(found) == 1 else "float64" if found <= {"i", "f"} else "string"
+        )
+        for name, found in kinds.items()
+    }
 
 
 def _columns(

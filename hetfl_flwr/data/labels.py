@@ -193,7 +193,7 @@ def _codes(source: Source, split: str, found: pa.ChunkedArray, values: tuple[int
         if names and source.reading.classes:
             value, known = names[value], tuple(label for _, label in parse_classes(source.reading.classes))
         raise DataError(
-            f"row {row} of split '{split}' of {source.place} has {source.label} {private(value)}: "
+            f"row {source.where_in(split, row)} has {source.label} {private(value)}: "
             f"labels must be {_shown(known)}" + ", as classes says" * bool(source.reading.classes)
         )
     labels: IntArray = codes.to_numpy().astype(np.int64)
@@ -216,8 +216,7 @@ def _plain(source: Source, split: str, column: str, key: str) -> pa.ChunkedArray
     found = cells(source.splits[split], column)
     if found.null_count:
         raise DataError(
-            f"row {_first_null(found)} of split '{split}' of {source.place} has no {column}: fill it in, or leave the "
-            "row out"
+            f"row {source.where_in(split, _first_null(found))} has no {column}: fill it in, or leave the row out"
         )
     try:
         if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):

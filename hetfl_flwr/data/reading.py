@@ -12,7 +12,7 @@ class Reading:
 
     Columns are those of the hub, of a csv or parquet file, or of what `save_to_disk` wrote; empty: the catalogue's,
     else the only one of its kind. For a list of data sets a column is one for all, or a comma list of one each, save
-    ``categorical_columns`` and ``ignore_columns``, which are lists by themselves, for all.
+    ``categorical_columns``, ``numeric_columns`` and ``ignore_columns``, which are lists by themselves, for all.
 
     Parameters
     ----------
@@ -27,6 +27,8 @@ class Reading:
         The classes in their order, for all data sets of a list; see `parse_classes`. Empty: as the data have them.
     categorical_columns : str
         Comma list of a table's columns that are categories although they hold numbers, or many different texts.
+    numeric_columns : str
+        Comma list of a table's columns that are numbers, although their values are all different, or few are numbers.
     ignore_columns : str
         Comma list of a table's columns that are left out.
     image_size : int
@@ -46,6 +48,7 @@ class Reading:
     domain_column: str = ""
     classes: str = ""
     categorical_columns: str = ""
+    numeric_columns: str = ""
     ignore_columns: str = ""
     image_size: int = 0
     vocabulary: str = "hashed:20000"

@@ -1,6 +1,6 @@
 """Samples in memory: one array a data set and process, of which every client holds row numbers only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from hashlib import blake2b
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.errors import DataError
+
+MOST_SHOWN = 20
+"""Classes whose counts are shown, at most."""
 
 MOST_DEVIATIONS = 100.0
 """Standard deviations from the mean within which a public sample of another client is taken as it is."""
@@ -58,6 +61,38 @@ class DataSpec:
         return len(self.shape) == 3
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: what its cells are, and how they became inputs.
+
+    Parameters
+    ----------
+    name : str
+        As the file has it.
+    kind : {"number", "date", "category"}
+        A number and a date, as the number of days since 1970, are one input each; of a category `values` tells.
+    notation : str
+        How texts are read as numbers or dates: one of `hetfl_flwr.data.notations`.
+    values : tuple of str or None
+        The values of a category in the order of its inputs, None for a missing one. Two are one input: 1 is the second.
+    constant : bool
+        Whether it holds one number only: it then has no influence.
+    """
+
+    name: str
+    kind: Literal["number", "date", "category"]
+    notation: str = ""
+    values: tuple[str | None, ...] = ()
+    constant: bool = False
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What its inputs are called."""
+        if self.kind == "category":
+            return tuple(f"{self.name}={value}" for value in self.values[len(self.values) == 2 :])
+        return (f"{self.name} (days since 1970)" if self.kind == "date" else self.name,)
+
+
 @dataclass(frozen=True, eq=False)
 class Arrays:
     """A whole data set: the rows of its training split, then those of its own test split.
@@ -90,8 +125,14 @@ class Arrays:
     input_names : tuple of str
         What the inputs of a table are called, ``COLUMN`` or ``COLUMN=VALUE``; empty: nothing.
     words : callable, optional
-        Returns a digest of the words that a text's tokens stand for, where these depend on the data set; None: a token
-        is the same word for everybody.
+        Returns the words that a text's tokens from 2 on stand for, where these depend on the data set; None: a token is
+        the same word for everybody.
+    columns : tuple of Column
+        The columns of a table, in the order of `groups`; empty: each input is a number.
+    brightest : float
+        The largest stored value of an image's pixels, whatever they are scaled by.
+    notes : tuple of str
+        What was done with the data that nobody asked for, a line each; names in them are `private`.
     """
 
     spec: DataSpec
@@ -105,7 +146,30 @@ class Arrays:
     owners: Tensor | None = None
     class_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ()
-    words: Callable[[], str] | None = None
+    words: Callable[[], Sequence[str]] | None = None
+    columns: tuple[Column, ...] = ()
+    brightest: float = 255.0
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return how many rows of what they are, and none of them."""
+        names = [name if name == str(number) else f"{number} ({name})" for number, name in enumerate(self.class_names)]
+        return f"Arrays({len(self.labels)} rows: {_inputs_in_words(self.spec)}; classes {', '.join(names)})"
+
+
+def _inputs_in_words(spec: DataSpec) -> str:
+    """Return what inputs are, such as "image 1 x 8 x 8, 10 classes"."""
+    size = " x ".join(map(str, spec.shape))
+    unit = {"image": "", "text": " tokens", "table": " inputs"}[spec.kind]
+    return f"{spec.kind} {size}{unit}, {spec.classes} classes"
+
+
+def _counts_in_words(samples: "Batches", spec: DataSpec, names: Sequence[str]) -> str:
+    """Return how many samples there are, and of each class."""
+    counts = samples.class_counts(spec.classes).tolist()
+    called = names or [str(number) for number in range(spec.classes)]
+    shown = [f"{name}: {count}" for name, count in zip(called[:MOST_SHOWN], counts, strict=False)]
+    return f"{len(samples)} samples ({', '.join(shown)}{', ...' if len(counts) > MOST_SHOWN else ''})"
 
 
 @cache
@@ -173,6 +237,12 @@ class Samples:
 
     arrays: Arrays
     rows: Tensor
+
+    def __repr__(self) -> str:
+        """Return how many they are, of what, and of which classes; no row."""
+        arrays = self.arrays
+        counts = _counts_in_words(self, arrays.spec, arrays.class_names)
+        return f"Samples({_inputs_in_words(arrays.spec)}: {counts})"
 
     def __len__(self) -> int:
         """Return N, the number of samples."""
@@ -323,6 +393,12 @@ class Joined:
         if len(shapes) != 1:
             raise ValueError(f"samples can be joined where all have one shape, got: {sorted(shapes) or 'no samples'}")
 
+    def __repr__(self) -> str:
+        """Return how many they are, of what, and of which classes; no row."""
+        arrays = self.parts[0].arrays
+        counts = _counts_in_words(self, arrays.spec, arrays.class_names)
+        return f"Joined({_inputs_in_words(arrays.spec)}: {counts})"
+
     def __len__(self) -> int:
         """Return N, the number of samples."""
         return sum(map(len, self.parts))
@@ -422,6 +498,14 @@ class ClientData:
     domain: int = 0
     others: tuple[Samples, ...] = ()
     others_validation: tuple[Samples, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return what the client holds: shapes, classes and counts, and no row."""
+        names = self.train.arrays.class_names
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        lines = [f"  {part}: {_counts_in_words(samples, self.spec, names)}" for part, samples in parts.items()]
+        lines[0] += f", {self.public_rows} of them public"
+        return "\n".join([f"ClientData: {_inputs_in_words(self.spec)}", *lines])
 
     @property
     def owners(self) -> int:

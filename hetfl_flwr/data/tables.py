@@ -6,13 +6,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from hetfl_flwr.data.columns import learnt_columns
-from hetfl_flwr.data.labels import read_labels
+from hetfl_flwr.data.encoding import Encoded, Findings, Wanted, encode
+from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.samples import Arrays, DataSpec
 from hetfl_flwr.errors import ConfigError, DataError, private
 from hetfl_flwr.seeding import generator
@@ -20,21 +19,17 @@ from hetfl_flwr.seeding import generator
 if TYPE_CHECKING:
     from hetfl_flwr.data.hub import Source
 
-MOST_VALUES, MOST_DECLARED = 64, 1000
-"""Different values, a missing one among them, that a column of texts may have to be a category, and any may have that
-``categorical-columns`` names."""
-
-_MISSING = ["", "?", "NA"]
-
 
 def read_table(source: "Source") -> Arrays:
     """Turn each row of a table into numbers, NaN where a number is missing.
 
-    Texts lose blanks around them; what is then empty, ``?`` or ``NA`` is missing. A column of numbers, or of texts all
-    of which are numbers, is one input. A column of truth values or other texts, and each of ``categorical-columns``, is
-    a category: an input for each value that the training split has, 1 where it is the row's and 0 elsewhere, in sorted
-    order; a missing value is a value like any other, and the last. With two values it is one input, 1 for the second.
-    A value that only the test split has is 0 throughout.
+    Texts lose blanks around them; what is then empty, ``?`` or ``NA`` is missing. A column of numbers, or of texts that
+    are numbers but for a few, is one input, and so is one of dates: the number of days since 1970. A column of truth
+    values or other texts, and each of ``categorical-columns``, is a category: an input for each value that the training
+    split has, 1 where it is the row's and 0 elsewhere, in sorted order; a missing value is a value like any other, and
+    the last. With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout.
+    A column of ids is left out, see `hetfl_flwr.data.encoding`. Tables of the catalogue are taken as they are: there,
+    only texts all of which are numbers are numbers, and no column is left out.
 
     Returns
     -------
@@ -44,25 +39,48 @@ def read_table(source: "Source") -> Arrays:
     Raises
     ------
     DataError
-        If a key names no column of the table, or none is left; if a column has too many different texts, or neither
-        numbers nor texts nor truth values; if a number is infinite; or the labels are not as they should be.
+        If a key names no column of the table, or none is left; or names all columns that cannot be learnt from: those
+        with too many different texts, with neither numbers nor texts, dates or truth values, or an infinite number; and
+        what is wrong with the labels.
     """
-    columns, categorical = learnt_columns(source.place, source.label, source.inputs, source.reading)
-    classes, labels = read_labels(source)
-    table, categories = _whole(source, columns), categorical | {*_class_labels(source)}
-    encoded = [_encoded(source, name, table[name], name in categories) for name in columns]
-    groups = tuple(values.shape[1] for values, _, _ in encoded)
+    columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
+    table, findings = _whole(source, columns), Findings(source)
+    declared: dict[str, Wanted] = {**dict.fromkeys(_class_labels(source), "category"), **wanted}
+    classes, labels = _labels(source, findings)
+    read = [encode(name, table[name], declared.get(name, ""), findings) for name in columns]
+    encoded = [one for one in read if one is not None]
+    _check(findings, encoded)
+    kept = tuple(one.column for one in encoded)
+    groups = tuple(one.inputs.shape[1] for one in encoded)
     return Arrays(
         spec=DataSpec((sum(groups),), classes),
-        inputs=torch.from_numpy(np.ascontiguousarray(np.hstack([values for values, _, _ in encoded]))),
+        inputs=torch.from_numpy(np.ascontiguousarray(np.hstack([one.inputs for one in encoded]))),
         labels=torch.from_numpy(np.concatenate(list(labels.values()))),
         train_rows=len(labels["train"]),
         peak=1.0,
         centre=torch.zeros(sum(groups)),
         groups=groups,
-        numeric=torch.from_numpy(np.repeat([numeric for _, _, numeric in encoded], groups)),
-        input_names=tuple(name for _, names, _ in encoded for name in names),
+        numeric=torch.from_numpy(np.repeat([column.kind != "category" for column in kept], groups)),
+        input_names=tuple(name for column in kept for name in column.input_names),
+        columns=kept,
+        notes=tuple(findings.notes),
     )
+
+
+def _labels(source: "Source", findings: Findings) -> tuple[int, dict[str, IntArray]]:
+    """Return the number of classes and the labels of each split; what is wrong with them is a problem among others."""
+    try:
+        return read_labels(source)
+    except DataError as error:
+        findings.problems.append((error.marked, ""))
+        return 0, {}
+
+
+def _check(findings: Findings, encoded: Sequence[Encoded]) -> None:
+    """Refuse a table that cannot be learnt from, with all that is wrong with it."""
+    findings.refuse()
+    if not encoded:
+        raise DataError(f"{findings.source.place} has no column to learn from: {'; '.join(findings.notes)}")
 
 
 def parse_features(text: str) -> float | None:
@@ -168,6 +186,7 @@ def sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
         groups=tuple(widths[column] for column in columns),
         numeric=None if table.numeric is None else table.numeric[kept],
         input_names=tuple(table.input_names[number] for number in kept) if table.input_names else (),
+        columns=tuple(table.columns[column] for column in columns) if table.columns else (),
     )
 
 
@@ -225,74 +244,3 @@ def _whole(source: "Source", columns: Sequence[str]) -> pa.Table:
         return pa.concat_tables(splits, promote_options="permissive")
     except pa.ArrowTypeError as error:
         raise DataError(f"the splits of {source.place} differ in the type of a column: {private(error)}") from error
-
-
-def _encoded(
-    source: "Source", name: str, values: pa.ChunkedArray, is_category: bool
-) -> tuple[npt.NDArray[np.float32], list[str], bool]:
-    """Return the inputs (N, features) that a column becomes, what they are called, and whether they are numbers."""
-    values = _cleaned(values)
-    if not any(is_kind(values.type) for is_kind in (_is_text, _is_number, pa.types.is_boolean)):
-        raise DataError(
-            f"column '{private(name)}' of {source.place} holds {private(values.type)}, not numbers, texts or truth "
-            "values: name it in ignore-columns to leave it out"
-        )
-    if is_category or pa.types.is_boolean(values.type):
-        return *_one_hot(source, name, values, MOST_DECLARED), False
-    try:
-        numbers = values.cast(pa.float64(), safe=False).to_numpy()
-    except pa.ArrowInvalid:
-        return *_one_hot(source, name, values, MOST_VALUES), False
-    with np.errstate(over="ignore"):
-        inputs = numbers.astype(np.float32)[:, None]
-    _check_finite(source, name, inputs)
-    return inputs, [name], True
-
-
-def _cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column whose texts have no blanks around them, and in which null stands for all that is missing."""
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if pa.types.is_floating(values.type):
-        return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    if not _is_text(values.type):
-        return values
-    texts = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
-    missing = pc.is_in(texts, value_set=pa.array(_MISSING, texts.type))
-    return pc.if_else(missing, pa.scalar(None, texts.type), texts)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null
-    return any(is_kind(kind) for is_kind in numbers)
-
-
-def _one_hot(
-    source: "Source", name: str, values: pa.ChunkedArray, most: int
-) -> tuple[npt.NDArray[np.float32], list[str]]:
-    known = values.slice(0, len(source.splits["train"])).unique().sort()  # null is the last
-    if len(known) > most:
-        otherwise = (
-            f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
-        )
-        raise DataError(
-            f"column '{private(name)}' of {source.place} has {len(known)} different values, more than {most}: name it "
-            f"in ignore-columns to leave it out{otherwise if most == MOST_VALUES else ''}"
-        )
-    codes: npt.NDArray[np.int32] = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
-    inputs: npt.NDArray[np.float32] = (codes[:, None] == np.arange(len(known))).astype(np.float32)
-    first = int(len(known) == 2)
-    return inputs[:, first:], [f"{name}={value}" for value in known.to_pylist()[first:]]
-
-
-def _check_finite(source: "Source", name: str, inputs: npt.NDArray[np.float32]) -> None:
-    rows = np.flatnonzero(np.isinf(inputs))
-    if rows.size:
-        raise DataError(
-            f"row {source.where(rows[0])} has an infinite {private(name)}, or one above 3e38: write a number below "
-            "that, or nothing where it is missing"
-        )

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,23 +61,46 @@ def read_texts(source: "Source") -> Arrays:
         train_rows=len(labels["train"]),
         peak=1.0,
         centre=torch.zeros(length),
-        words=partial(_digest, source, size) if kind == "shared" else None,
+        words=partial(_frequent_words, source, size) if kind == "shared" else None,
     )
 
 
 def _batches(source: "Source") -> Iterator[npt.NDArray[np.int32]]:
     """Turn all texts into tokens, batch by batch: each (B, text-length)."""
     kind, size = parse_vocabulary(source.reading.vocabulary)
-    tokens_of = partial(_hashed, size=size) if kind == "hashed" else partial(_ranked, known=_frequent(source, size))
+    known = None if kind == "hashed" else _frequent(source, size)
     for split in source.splits:
         for texts in _texts(source, split):
-            words, rows = _words(texts)
-            places = np.arange(len(rows)) - np.searchsorted(rows, rows)
-            kept_words = places < source.reading.text_length
-            coded = words.filter(kept_words).dictionary_encode()
-            batch = np.full((len(texts), source.reading.text_length), _FILL, np.int32)
-            batch[rows[kept_words], places[kept_words]] = tokens_of(coded.dictionary)[coded.indices]
-            yield batch
+            yield tokens(texts, size, source.reading.text_length, known)
+
+
+def tokens(texts: pa.Array, size: int, length: int, known: pa.Array | None = None) -> npt.NDArray[np.int32]:
+    """Return texts as rows of tokens, as `read_texts` says.
+
+    Parameters
+    ----------
+    texts : Array
+        B large strings, none missing.
+    size : int
+        V, tokens in all.
+    length : int
+        Tokens of a text.
+    known : Array, optional
+        The words that have a token from 2 on, in order; None: a word's token is its hash.
+
+    Returns
+    -------
+    ndarray
+        (B, length) int32, 0..V-1.
+    """
+    words, rows = _words(texts)
+    places = np.arange(len(rows)) - np.searchsorted(rows, rows)
+    kept_words = places < length
+    coded = words.filter(kept_words).dictionary_encode()
+    numbers = _hashed(coded.dictionary, size) if known is None else _ranked(coded.dictionary, known)
+    batch = np.full((len(texts), length), _FILL, np.int32)
+    batch[rows[kept_words], places[kept_words]] = numbers[coded.indices]
+    return batch
 
 
 def _texts(source: "Source", split: str) -> Iterator[pa.Array]:
@@ -94,9 +116,7 @@ def _texts(source: "Source", split: str) -> Iterator[pa.Array]:
             )
         if texts.null_count:
             row += texts.is_null().index(True).as_py()
-            raise DataError(
-                f"row {row} of split '{split}' of {source.place} has no {column}: fill it in, or leave the row out"
-            )
+            raise DataError(f"row {source.where_in(split, row)} has no {column}: fill it in, or leave the row out")
         yield texts.cast(pa.large_string())
         row += len(texts)
 
@@ -121,8 +141,9 @@ def _ranked(words: pa.Array, known: pa.Array) -> IntArray:
     return _FIRST + ranks
 
 
-def _digest(source: "Source", size: int) -> str:
-    return sha256("\0".join(_frequent(source, size).to_pylist()).encode()).hexdigest()[:16]
+def _frequent_words(source: "Source", size: int) -> list[str]:
+    words: list[str] = _frequent(source, size).to_pylist()
+    return words
 
 
 @cache

@@ -1,5 +1,7 @@
 """What a client's model takes, written beside its state: its data need not be there to read the state back."""
 
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import torch
 from safetensors.torch import load, save
 
 from hetfl_flwr.data import ClientData, DataSpec, Samples
-from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.samples import Arrays, Column
 from hetfl_flwr.errors import DamagedError, private
 from hetfl_flwr.files import header, read_header, read_sealed, seal
 
@@ -22,6 +24,9 @@ def pack_inputs(data: ClientData) -> bytes:
         "peak": None if isinstance(arrays.peak, torch.Tensor) else arrays.peak,
         "class names": arrays.class_names,
         "input names": arrays.input_names,
+        "columns": [asdict(column) for column in arrays.columns],
+        "brightest": arrays.brightest,
+        "words": list(arrays.words()) if arrays.words else None,
         "data": data.digest,
     }
     tensors = {"centre": arrays.centre, "inputs": arrays.inputs[:0]}
@@ -51,6 +56,9 @@ def unpack_inputs(path: Path) -> ClientData:
         centre=tensors["centre"],
         class_names=tuple(metadata["class names"]),
         input_names=tuple(metadata["input names"]),
+        columns=tuple(Column(**{**one, "values": tuple(one["values"])}) for one in metadata.get("columns", ())),
+        brightest=metadata.get("brightest", 255.0),
+        words=None if metadata.get("words") is None else partial(list, metadata["words"]),
     )
     none = Samples(arrays, torch.zeros(0, dtype=torch.int64))
     return ClientData(spec, none, none, none)

@@ -1,8 +1,14 @@
-"""What a person sees while a run goes on: a bar in a terminal or a notebook, one log line a round elsewhere."""
+"""What a person sees while a run goes on: a bar in a terminal or a notebook, a line a minute in a file or a pipe.
 
+Where Flower's log is shown, it has a line a round instead.
+"""
+
+import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from logging import INFO, WARNING
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,11 +29,16 @@ from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.schema import Round, Summary
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)
-"""Whether bars are shown."""
+"""Whether bars, and lines in their place, are shown."""
+
+EVERY = 60.0
+"""Seconds between two lines."""
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """A bar that moves: in a terminal, and in a notebook, where it needs no widgets. Elsewhere there is none.
+    """A bar that moves: in a terminal, and in a notebook, where it needs no widgets. Elsewhere a line a minute.
+
+    The lines go to standard error: "round 12 of 50, accuracy 81.3 %, 340 s left".
 
     Parameters
     ----------
@@ -39,6 +50,8 @@ class Bar(AbstractContextManager["Bar"]):
         What it is about.
     total : int
         Where it ends.
+    lines : bool
+        Whether there are lines where no bar can be.
     period : float
         Seconds of the past by which the time left is estimated.
     **fields
@@ -46,7 +59,14 @@ class Bar(AbstractContextManager["Bar"]):
     """
 
     def __init__(
-        self, *columns: ProgressColumn, console: Console, label: str, total: int, period: float = 30.0, **fields: Any
+        self,
+        *columns: ProgressColumn,
+        console: Console,
+        label: str,
+        total: int,
+        lines: bool = True,
+        period: float = 30.0,
+        **fields: Any,
     ) -> None:
         times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
         self._progress = Progress(
@@ -61,6 +81,10 @@ class Bar(AbstractContextManager["Bar"]):
         self._in_terminal = visible.get() and console.is_terminal
         self._in_notebook = visible.get() and console.is_jupyter
         self._display: Any = None
+        self._in_lines = lines and visible.get() and not console.quiet and not (self._in_terminal or self._in_notebook)
+        self._label, self._total = label, total
+        self._began: tuple[int, float] | None = None
+        self._last = monotonic()
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -84,6 +108,22 @@ class Bar(AbstractContextManager["Bar"]):
         self._progress.update(self._task, completed=completed, **fields)
         if self._display is not None:
             self._display.update(self._progress)
+        if self._in_lines:
+            self._write(completed, fields)
+
+    def _write(self, completed: int, fields: Mapping[str, Any]) -> None:
+        """Write a line, if it is time for one and nothing has ended."""
+        now = monotonic()
+        self._began = self._began or (completed, now)
+        if now - self._last < EVERY or completed >= self._total:
+            return
+        first, began = self._began
+        left = (now - began) / (completed - first) * (self._total - completed) if completed > first else None
+        said = [f"round {completed} of {self._total}", str(fields.get("figures", "")).strip().replace("  ", ", ")]
+        said.append("" if left is None else f"{left:.0f} s left")
+        label = fields.get("description", self._label)
+        print(f"{label}: {', '.join(part for part in said if part)}", file=sys.stderr, flush=True)
+        self._last = now
 
 
 class Watch(RoundCallback):
@@ -102,7 +142,8 @@ class Watch(RoundCallback):
         self._rounds = run.config.rounds
         columns = MofNCompleteColumn(), TextColumn("{task.fields[figures]}")
         label = f"{run.config.algorithm} on {run.dataset}"
-        self._bar = Bar(*columns, console=self._console, label=label, total=self._rounds, figures="")
+        lines = not FLOWER_LOGGER.isEnabledFor(INFO)  # else the log has one a round
+        self._bar = Bar(*columns, console=self._console, label=label, total=self._rounds, lines=lines, figures="")
         self._bar.__enter__()
 
     def end(self, summary: Summary, error: BaseException | None) -> None:

@@ -41,6 +41,9 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
     "summary.json",
     "clients.json",
 )
+NOTES_FILE = "notes.txt"
+"""What was done with the data that nobody has asked for, a line each; missing where there is nothing to say."""
+
 UPLOADS_FILE = "uploads.log"
 """Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
 alike: their noise was drawn from entropy."""
@@ -61,6 +64,7 @@ RUN_FILES = (
     ROUNDS_FILE,
     SUMMARY_FILE,
     CLIENTS_FILE,
+    NOTES_FILE,
     UPLOADS_FILE,
     CHECKPOINTS,
     SERVER_STATE_FILE,

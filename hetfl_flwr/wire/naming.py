@@ -41,6 +41,11 @@ class Naming:
             return cls((_digest("\0".join(names)),), ())
         return cls(tuple(map(_digest, names)), tuple(printable(name, LONGEST_NAME) for name in names) if share else ())
 
+    @classmethod
+    def of_words(cls, words: Sequence[str]) -> "Naming":
+        """Return the words of a vocabulary as they leave a node: one digest of all."""
+        return cls((_digest("\0".join(words)),), ())
+
 
 def public_data(dataset: str) -> bool:
     """Say whether all data sets of a name, or a comma list of names, are the catalogue's."""

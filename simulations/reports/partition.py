@@ -14,7 +14,7 @@ from rich.table import Table
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.data.domains import parse_families
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, plain
 
 MOST_CLASSES = 20
 """Up to so many classes each one is a column of the table; beyond, the most frequent are named."""
@@ -69,6 +69,8 @@ class Split:
         Rows of all domains that have a client.
     unused : int
         How many of them no client has.
+    notes : tuple of str
+        What was done with the data that nobody has asked for, a line each.
     """
 
     title: str
@@ -76,6 +78,7 @@ class Split:
     own_tests: bool
     rows: int
     unused: int
+    notes: tuple[str, ...] = ()
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -113,6 +116,7 @@ def load_split(config: RunConfig) -> Split:
         own_tests=config.test_set == "client",
         rows=rows,
         unused=rows - sum(map(_used, domains)),
+        notes=tuple(dict.fromkeys(plain(note) for data in clients for note in data.train.arrays.notes)),
     )
 
 

@@ -20,6 +20,8 @@ from rich.progress import TextColumn
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.node.allocation import keep_freed_memory
+from hetfl_flwr.notices import warn
+from hetfl_flwr.runs.notes import read_notes
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, read_summary, rounds_written
 
@@ -101,7 +103,7 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
         return failed
     context = multiprocessing.get_context("spawn")
     label, total = f"{len(left)} runs", sum(job.rounds for job in left)
-    done = {job.folder: job.done for job in left}
+    done, said = {job.folder: job.done for job in left}, list[str]()
     column = TextColumn("{task.completed}/{task.total} rounds")
     with (
         ProcessPoolExecutor(min(workers, len(left)), mp_context=context, initializer=_begin) as pool,
@@ -117,6 +119,9 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
                 for future in ended:
                     job = waiting.pop(future)
                     done[job.folder] = job.rounds
+                    for line in [line for line in read_notes(job.folder) if line not in said]:
+                        said.append(line)
+                        warn(line)
                     if reason := future.result():
                         failed[job.folder] = reason
                         console.print(f"{job.name}: {reason}", markup=False)

@@ -14,7 +14,7 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import Sizes
 from hetfl_flwr.server.messaging.roster import Member
-from hetfl_flwr.text import LONGEST_NAME, brief, printable
+from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable
 from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN, STAGES
@@ -370,7 +370,8 @@ def reason(error: Error, who: object) -> str:
     What the client calls itself is repeated only where it is what the server knows it as.
     """
     said = error.reason or f"error {error.code} without a reason"
-    line = printable(" ".join(said.split()), LONGEST_REASON)
+    longest = LONGEST_REASON if isinstance(who, Member) else LONGEST_TEXT  # who cannot register says all that is wrong
+    line = printable(" ".join(said.split()), longest)
     known = isinstance(who, Member) and line.startswith(f"client {who.client_id}, ")
     return line if known else f"{who}: {line}"
 

@@ -44,6 +44,12 @@ Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
 Names = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES)]
 """Names of a stranger's classes or columns, or their digests."""
 
+MOST_NOTES, LONGEST_NOTE = 200, 600
+"""Lines that a client says of its data, and characters of one, at most."""
+
+Note = Annotated[str, Field(max_length=LONGEST_NOTE), AfterValidator(_printable)]
+"""A line that a stranger says of its data."""
+
 Rows = Annotated[int, Field(strict=True, ge=0, le=MOST_ROWS)]
 """A number of samples."""
 
@@ -87,6 +93,8 @@ class Member:
         The names themselves; empty where they stay on the node.
     owners : int
         How many owners its rows have, where ``partition`` goes by owners; else 0.
+    notes : tuple of str
+        What was done with its data that nobody has asked for, a line each; empty where names stay on the node.
     hetfl, flwr, torch : str
         Versions of these packages where it runs.
     """
@@ -121,6 +129,7 @@ class Member:
     input_digests: Names
     input_names: Names
     owners: Rows
+    notes: Annotated[tuple[Note, ...], Field(max_length=MOST_NOTES)]
     hetfl: Text
     flwr: Text
     torch: Text
@@ -320,7 +329,10 @@ class Roster:
                 f"{member} has {shape} {dtype}" + f" of {tokens} tokens" * (tokens > 0)
                 for (shape, dtype, tokens), member in values.items()
             )
-            raise FederationError(f"the clients must have inputs of the same shape: {said or 'no client is here'}")
+            raise FederationError(
+                f"the clients must have inputs of the same shape: {said or 'no client is here'}"
+                + _lacking(list(values.values()))
+            )
         self._check_same_names("column")
         return next(iter(values))[0]
 
@@ -459,6 +471,33 @@ def _different_names(kind: Literal["class", "column"], first: Member, other: Mem
     else:
         said = f"{here}'s {kind} {number} has another name than {there}'s (each node's log says its own)"
     return f"{said}: {_remedy(kind, names, their_names, there)}"
+
+
+def _lacking(members: Sequence[Member]) -> str:
+    """Return which columns of a table one client has and another lacks, and the way out; empty where nobody knows."""
+    first, other = members[0], members[-1]
+    ours, theirs = first.input_digests, other.input_digests
+    if min(len(ours), len(theirs)) < 2 or first.vocabulary or other.vocabulary:
+        return ""
+    said = [
+        f"client {one.client_id} alone has {_columns_beyond(one, known)}"
+        for one, known in ((first, {*theirs}), (other, {*ours}))
+        if {*one.input_digests} - known
+    ]
+    return (
+        f"; {', and '.join(said)}: name these in ignore-columns, numeric-columns or categorical-columns on all of them"
+        if said
+        else ""
+    )
+
+
+def _columns_beyond(member: Member, known: set[str]) -> str:
+    """Return what a client's columns are called that are not among some known ones."""
+    numbers = [number for number, digest in enumerate(member.input_digests) if digest not in known]
+    if len(member.input_names) == len(member.input_digests):
+        shown = ", ".join(f"'{member.input_names[number]}'" for number in numbers[:5])
+        return shown + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    return f"columns {_listed(numbers)} (its log says their names)"
 
 
 _PLURAL = {"class": "classes", "column": "columns"}

@@ -1,0 +1,339 @@
+"""From a column of a table to inputs of a model: what its cells are is told from the training split alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hetfl_flwr.data.notations import (
+    ISO,
+    PLAIN,
+    TYPED,
+    FloatArray,
+    Notation,
+    Undecided,
+    days_of,
+    not_a_number,
+    recognised,
+)
+from hetfl_flwr.data.samples import Column
+from hetfl_flwr.errors import DataError, private
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data.hub import Source
+
+Inputs = npt.NDArray[np.float32]
+
+Wanted = Literal["", "category", "number"]
+"""What a column is to be by a key of the run config or by its declared type; empty: nobody says."""
+
+MOST_VALUES, MOST_DECLARED = 64, 1000
+"""Different values, a missing one among them, that a column of texts may have to be a category, and any may have that
+``categorical-columns`` names."""
+
+FEWEST_IDS, FEWEST_UNORDERED = 20, 100
+"""Filled cells from which on a column whose values are all different is taken for an id; and one of whole numbers that
+do not count up or down from row to row, as a measurement of a few people may be all different."""
+
+ID_LIKE = 0.95
+"""Part of the filled cells of a column of texts that are different from each other where it is taken for an id."""
+
+WORDS_OF_AN_ID = 3
+"""Words a cell, on average, at most, in such a column: longer texts are to be learnt from."""
+
+_MISSING = ["", "?", "NA"]
+
+
+@dataclass
+class Findings:
+    """What is found while the columns of a data set are read.
+
+    Parameters
+    ----------
+    source : Source
+        The data set.
+    problems : list of (str, str)
+        Why it cannot be learnt from as it is, and the way out: the run stops with all of them.
+    notes : list of str
+        What was done that nobody has asked for: the run says it and goes on.
+    """
+
+    source: "Source"
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def problem(self, name: str, what: str, way_out: str) -> None:
+        """Take down why a column cannot be learnt from, and what to do."""
+        self.problems.append((f"column '{private(name)}' of {self.source.place} {what}", way_out))
+
+    def refuse(self) -> None:
+        """Raise an error with all problems in one line, if there are any.
+
+        Raises
+        ------
+        DataError
+            Names all of them.
+        """
+        if len(self.problems) == 1:
+            raise DataError(": ".join(filter(None, self.problems[0])))
+        if self.problems:
+            place = self.source.place
+            said = (what.replace(f" of {place}", "") for what, _ in self.problems)
+            numbered = "; ".join(f"({number}) {one}" for number, one in enumerate(said, start=1))
+            ways = "; ".join(dict.fromkeys(way for _, way in self.problems if way))
+            raise DataError(f"{place} has {len(self.problems)} problems: {numbered}; ways out: {ways or 'as said'}")
+
+    def note(self, name: str, text: str) -> None:
+        """Take down what is done with a column."""
+        self.notes.append(f"column '{private(name)}' of {self.source.place}: {text}")
+
+    def rows(self, where: npt.NDArray[np.bool_]) -> str:
+        """Return how messages call some rows: the first, and how many more."""
+        first, *more = np.flatnonzero(where)
+        split, row = self.source.place_of(int(first))
+        among = f" of split '{split}'" if len(self.source.splits) > 1 else ""
+        return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A column as inputs (N, features)."""
+
+    column: Column
+    inputs: Inputs
+
+
+def encode(name: str, values: pa.ChunkedArray, wanted: Wanted, findings: Findings) -> Encoded | None:
+    """Return the inputs that a column becomes; None where it is left out, or cannot be read, as the findings say.
+
+    Parameters
+    ----------
+    name : str
+        What the column is called.
+    values : ChunkedArray
+        Its N cells, of all splits.
+    wanted : {"", "category", "number"}
+        What it is to be.
+    findings : Findings
+        Takes down what is found.
+    """
+    values = cleaned(values)
+    if not any(holds(values.type) for holds in (_is_text, _is_number, _is_date, pa.types.is_boolean)):
+        findings.problem(
+            name,
+            f"holds {private(values.type)}, not numbers, texts, dates or truth values",
+            "name it in ignore-columns to leave it out",
+        )
+        return None
+    if wanted == "category":
+        return _one_hot(name, values, MOST_DECLARED, findings)
+    if _is_date(values.type):
+        findings.note(name, "dates, read as days since 1970")
+        return _numbers(name, Notation(TYPED, is_date=True), days_of(values), findings)
+    if pa.types.is_boolean(values.type):
+        return _category(name, values, findings)
+    try:
+        numbers = values.cast(pa.float64(), safe=False).to_numpy()
+    except pa.ArrowInvalid:
+        return _texts(name, values, wanted, findings)
+    if not wanted and not _is_fraction(values) and _are_ids(name, values, findings, most_alike=1.0):
+        return None
+    return _numbers(name, Notation(PLAIN), numbers, findings)
+
+
+def encode_like(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.NDArray[np.bool_]]:
+    """Return cells as the inputs (N, features) that a column became in training, and which of them are something else.
+
+    What is neither a number, where numbers were, nor a known value of a category is missing: it has no influence.
+    """
+    values = cleaned(values)
+    if column.kind == "category":
+        return _like_category(column, values)
+    numbers = _like_numbers(column, values)
+    return numbers.astype(np.float32)[:, None], np.isnan(numbers) & _filled(values)
+
+
+def cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column whose texts have no blanks around them, and in which null stands for all that is missing."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_floating(values.type):
+        return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    if not _is_text(values.type):
+        return values
+    texts = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
+    missing = pc.is_in(texts, value_set=pa.array(_MISSING, texts.type))
+    return pc.if_else(missing, pa.scalar(None, texts.type), texts)
+
+
+def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, findings: Findings) -> Encoded | None:
+    """Return the inputs of texts that are not all plain numbers."""
+    if findings.source.is_catalogued:
+        return _one_hot(name, texts, MOST_VALUES, findings)
+    try:
+        notation = recognised(findings.source.training(texts)) or (Notation(PLAIN) if wanted else None)
+    except Undecided as error:
+        findings.problem(name, str(error), f"{error.way_out}, or name it in categorical-columns or ignore-columns")
+        return None
+    if notation is None:
+        return _category(name, texts, findings)
+    numbers = notation.read(texts)
+    if notation.is_date:
+        findings.note(name, f"dates, {notation.name}, read as days since 1970")
+    elif notation.name != PLAIN:
+        findings.note(name, f"numbers, read as {notation.name} is written")
+    others = np.isnan(numbers) & _filled(texts)
+    if others.any():
+        count, what = int(others.sum()), "date" if notation.is_date else "number"
+        are = f"is no {what}" if count == 1 else f"are no {what}s"
+        said = f"{count} of {_filled(texts).sum()} values {are} ({findings.rows(others)})"
+        findings.note(name, f"{said}: taken as missing")
+    return _numbers(name, notation, numbers, findings)
+
+
+def _numbers(name: str, notation: Notation, numbers: FloatArray, findings: Findings) -> Encoded | None:
+    with np.errstate(over="ignore"):
+        inputs = numbers.astype(np.float32)[:, None]
+    infinite = np.isinf(inputs[:, 0])
+    if infinite.any():
+        row = findings.source.where(int(np.argmax(infinite)))
+        what = f"row {row} has an infinite {private(name)}, or one above 3e38"
+        findings.problems.append((what, "write a number below that, or nothing where it is missing"))
+        return None
+    train = inputs[: findings.source.train_rows, 0]
+    constant = len(np.unique(train[~np.isnan(train)])) < 2
+    if constant:
+        findings.note(name, "fewer than two different numbers in the training rows: it is ignored (0 throughout)")
+    column = Column(name, "date" if notation.is_date else "number", notation.name, constant=constant)
+    return Encoded(column, inputs)
+
+
+def _category(name: str, values: pa.ChunkedArray, findings: Findings) -> Encoded | None:
+    """Return the inputs of texts or truth values that nobody has declared."""
+    if not findings.source.is_catalogued:
+        if _is_text(values.type) and _are_ids(name, values, findings, most_alike=ID_LIKE):
+            return None
+        if len(findings.source.training(values).unique()) < 2:
+            findings.note(name, "one value only in the training rows: it is ignored; categorical-columns keeps it")
+            return None
+    return _one_hot(name, values, MOST_VALUES, findings)
+
+
+def _one_hot(name: str, values: pa.ChunkedArray, most: int, findings: Findings) -> Encoded | None:
+    known = findings.source.training(values).unique().sort()  # null is the last
+    if len(known) > most:
+        otherwise = (
+            f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
+        )
+        findings.problem(
+            name,
+            f"has {len(known)} different values, more than {most}",
+            f"name it in ignore-columns to leave it out{otherwise if most == MOST_VALUES else ''}",
+        )
+        return None
+    codes: npt.NDArray[np.int32] = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
+    shown = tuple(None if value is None else _written(value) for value in known.to_pylist())
+    return Encoded(Column(name, "category", values=shown), _indicators(codes, len(known)))
+
+
+def _written(value: object) -> str:
+    """Return a value as text, a whole number without the point that it has where others of its column are missing."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _indicators(codes: npt.NDArray[np.int32], count: int) -> Inputs:
+    """Return the inputs (N, features) for numbers (N,) of values."""
+    inputs: Inputs = (codes[:, None] == np.arange(count)).astype(np.float32)
+    return inputs[:, int(count == 2) :]
+
+
+def _are_ids(name: str, values: pa.ChunkedArray, findings: Findings, most_alike: float) -> bool:
+    """Say whether the values of a column tell its rows apart, and nothing else; if so, it is noted as ignored."""
+    filled = findings.source.training(values).drop_null()
+    different = len(filled.unique())
+    if findings.source.is_catalogued or len(filled) < FEWEST_IDS or different < most_alike * len(filled):
+        return False
+    if most_alike < 1 and pc.mean(pc.list_value_length(pc.utf8_split_whitespace(filled))).as_py() > WORDS_OF_AN_ID:
+        return False
+    if most_alike == 1 and len(filled) < FEWEST_UNORDERED and not _count(filled.cast(pa.float64(), safe=False)):
+        return False
+    keeps = "categorical-columns keeps it" if most_alike < 1 else "numeric-columns or categorical-columns keeps it"
+    findings.note(
+        name, f"{different} different values in {len(filled)} training rows, as ids are: it is ignored; {keeps}"
+    )
+    return True
+
+
+def _count(filled: pa.ChunkedArray) -> bool:
+    """Say whether numbers go up, or down, from row to row."""
+    steps = np.diff(filled.to_numpy().astype(np.float64))
+    return bool((steps > 0).all() or (steps < 0).all())
+
+
+def _like_numbers(column: Column, values: pa.ChunkedArray) -> FloatArray:
+    is_date = column.kind == "date"
+    if _is_date(values.type):
+        return days_of(values) if is_date else np.full(len(values), np.nan)
+    if not _is_text(values.type):
+        values = values.cast(pa.float64(), safe=False)
+        return np.full(len(values), np.nan) if is_date else values.to_numpy().astype(np.float64)
+    notation = Notation(ISO if column.notation == TYPED else column.notation, is_date)
+    numbers = notation.read(values.fill_null(""))
+    return np.where(_filled(values), numbers, np.nan)
+
+
+def _like_category(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.NDArray[np.bool_]]:
+    coded = pa.chunked_array([values.combine_chunks()]) if values.num_chunks != 1 else values
+    coded = coded.dictionary_encode(null_encoding="encode").chunk(0)
+    codes = _codes(column.values, coded.dictionary.to_pylist())[coded.indices.to_numpy(zero_copy_only=False)]
+    return _indicators(codes, len(column.values)), codes < 0
+
+
+def _codes(known: Sequence[str | None], values: Sequence[object]) -> npt.NDArray[np.int32]:
+    """Return the number of each value among the known ones, -1 for others; 2 and 2.0 are one, as True and true are."""
+    numbers = {_plain(value): number for number, value in reversed(list(enumerate(known)))}
+    exact = {value: number for number, value in enumerate(known)}
+    codes = [exact.get(None if one is None else str(one), numbers.get(_plain(one), -1)) for one in values]
+    return np.array(codes, np.int32)
+
+
+def _plain(value: object) -> object:
+    text = str(value)
+    if value is None or text.lower() in ("true", "false"):
+        return None if value is None else text.lower()
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _filled(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return which cells (N,) hold something."""
+    filled: npt.NDArray[np.bool_] = values.is_valid().to_numpy()
+    if _is_text(values.type):
+        filled = filled & ~not_a_number(values).fill_null(False).to_numpy()
+    return filled
+
+
+def _is_fraction(values: pa.ChunkedArray) -> bool:
+    """Say whether numbers, or texts of which all are numbers, are written as fractions or are none."""
+    if _is_text(values.type):
+        return not pc.all(pc.match_substring_regex(values, r"^[+-]?\d+$")).as_py()
+    return not pa.types.is_integer(values.type)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(holds(kind) for holds in (pa.types.is_string, pa.types.is_large_string))
+
+
+def _is_date(kind: pa.DataType) -> bool:
+    return any(holds(kind) for holds in (pa.types.is_timestamp, pa.types.is_date))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null
+    return any(holds(kind) for holds in numbers)

@@ -1,0 +1,55 @@
+"""What was done with the clients' data that nobody has asked for: said once a run, and kept in its folder."""
+
+from collections.abc import Iterable
+from logging import WARNING
+from pathlib import Path
+
+from hetfl_flwr.files import replace_file
+from hetfl_flwr.flower import FLOWER_LOGGER, log
+from hetfl_flwr.notices import warn
+from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
+from hetfl_flwr.runs.progress import visible
+from hetfl_flwr.runs.schema import NOTES_FILE, Round
+from hetfl_flwr.server.messaging.roster import Member
+
+
+class Notes(RoundCallback):
+    """Says each line once, however many clients have it, and writes all of them to ``notes.txt``.
+
+    Parameters
+    ----------
+    members : iterable of Member
+        The clients as they are now; more may join.
+    """
+
+    def __init__(self, members: Iterable[Member]) -> None:
+        self._members = members
+        self._said: list[str] = []
+        self._written = 0
+
+    def begin(self, run: RunInfo) -> None:
+        """Say what the clients have said."""
+        self._path = run.folder / NOTES_FILE
+        self._say()
+
+    def round(self, entry: Round) -> None:
+        """Say what clients have said that have joined since, and write it down."""
+        self._say()
+        if len(self._said) > self._written:
+            replace_file(self._path, "".join(f"{line}\n" for line in self._said).encode())
+            self._written = len(self._said)
+
+    def _say(self) -> None:
+        lines = dict.fromkeys(line for member in self._members for line in member.notes)
+        for line in [line for line in lines if line not in self._said]:
+            self._said.append(line)
+            if FLOWER_LOGGER.isEnabledFor(WARNING):
+                log(WARNING, "data: %s", line)
+            elif visible.get():  # else many runs at a time, which are told of together
+                warn(line)
+
+
+def read_notes(folder: Path) -> list[str]:
+    """Return the lines of a run folder's ``notes.txt``; none where there is no such file."""
+    path = folder / NOTES_FILE
+    return path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,354 @@
+"""Classes for rows, images or texts of one's own, by a client's model: an exported file, or a run folder.
+
+Columns are found by name. What the model needs to know of its inputs comes with it, see `simulations.export`; the data
+that it was trained on need not be there.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from hetfl_flwr.data.encoding import encode_like
+from hetfl_flwr.data.folders import IMAGES
+from hetfl_flwr.data.reading import parse_vocabulary
+from hetfl_flwr.data.samples import Column
+from hetfl_flwr.data.texts import tokens
+from hetfl_flwr.errors import ConfigError, DataError, ModelError, plain, private
+from hetfl_flwr.models.split_model import cause
+from hetfl_flwr.notices import warn
+from simulations.export import EXTRA, FORMAT, description, program_of, quiet
+
+AT_ONCE = 256
+"""Inputs that the model takes at a time."""
+
+TABLES = (".csv", ".parquet", ".json", ".jsonl")
+"""Endings of files that hold rows."""
+
+SHOWN = 5
+"""Names that a message shows, at most."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A program and what its file says of it.
+
+    Parameters
+    ----------
+    called : str
+        What messages call it.
+    program : callable
+        Maps stored inputs (B, *shape) to logits (B, C).
+    told : mapping
+        The description, as `simulations.export.description` makes it.
+    """
+
+    called: str
+    program: Callable[[Tensor], Tensor]
+    told: Mapping[str, Any]
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What it takes."""
+        inputs: Mapping[str, Any] = self.told["inputs"]
+        return inputs
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The class of each row, image or text, and how sure the model is.
+
+    Parameters
+    ----------
+    unit : {"row", "file"}
+        What `names` are: numbers of rows, from 0, or paths of images.
+    names : sequence
+        N of them.
+    classes : sequence of str
+        N names of classes, those with the highest score.
+    scores : sequence of float
+        N scores in [0, 1]: the softmax of the logits.
+    unreadable : sequence of str
+        Why an image could not be read, a line each; such images are not among `names`.
+    """
+
+    unit: str
+    names: Sequence[str]
+    classes: Sequence[str]
+    scores: Sequence[float]
+    unreadable: Sequence[str] = ()
+
+    def write(self, file: IO[str]) -> None:
+        """Write them as csv: row or file, class and score."""
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow([self.unit, "class", "score"])
+        scores = (f"{score:.4f}" for score in self.scores)
+        lines.writerows(zip(self.names, self.classes, scores, strict=True))
+
+
+def predict(model: Path | str, file: Path | str, client: int | None = None) -> Predictions:
+    """Return the classes of what a file holds.
+
+    Parameters
+    ----------
+    model : path
+        A ``.pt2`` file of ``hetfl export``, or a run folder or ``state-dir``.
+    file : path
+        Of a table, csv, parquet or json; of texts, such a file or one with a text a line (``.txt``); of images, one or
+        a folder.
+    client : int, optional
+        Whose model of a run folder.
+
+    Raises
+    ------
+    ConfigError
+        A run folder without a client, or a file with one.
+    ModelError
+        The file is no model, or does not say what it takes.
+    DataError
+        The file cannot be read, holds nothing, lacks columns or is of another kind than the model takes.
+    """
+    loaded, file = load_model(Path(model), client), Path(file)
+    if not file.exists():
+        raise DataError(f"'{private(file)}' is not there")
+    inputs, unit, names, unreadable = _READERS[loaded.inputs["kind"]](loaded, file)
+    logits = [_logits(loaded, part) for part in inputs]
+    if not logits:
+        return Predictions(unit, names, [], [], unreadable)
+    scores, classes = torch.cat(logits).softmax(1).max(1)
+    known = loaded.told["outputs"]["classes"]
+    return Predictions(unit, names, [known[number] for number in classes.tolist()], scores.tolist(), unreadable)
+
+
+def load_model(path: Path, client: int | None = None) -> Model:
+    """Read a model as `predict` takes it."""
+    called = f"'{private(path)}'"
+    if path.is_dir():
+        if client is None:
+            raise ConfigError(f"{called} is a run folder: say whose model, such as --client 0")
+        from hetfl_flwr.runs.trained import load_client
+
+        node = load_client(path, client, data=False)
+        told = description(node)
+        program: Any = program_of(node)
+    else:
+        if client is not None:
+            raise ConfigError(f"{called} is one client's model already: leave --client out")
+        program, told = _read(path, called)
+    if told.get("format") != FORMAT or (told["inputs"]["kind"] == "table" and not told["inputs"]["columns"]):
+        raise ModelError(f"{called} does not say what its inputs are made of: export it again, with this version")
+    return Model(called, program, told)
+
+
+def _read(path: Path, called: str) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
+    """Return program and description of a ``.pt2`` file."""
+    if not path.exists():
+        raise ModelError(f"{called} is not there: expected a .pt2 file of hetfl export, or a run folder")
+    if path.suffix != ".pt2":
+        raise ModelError(f"{called}: expected a .pt2 file of hetfl export, or a run folder")
+    extra = {EXTRA: ""}
+    try:
+        with quiet():
+            program = torch.export.load(path, extra_files=extra).module()
+    except Exception as error:
+        raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
+    try:
+        told = json.loads(extra[EXTRA] or "{}")
+        kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
+    except (ValueError, KeyError, TypeError):
+        raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export") from None
+    if kind not in _READERS or not isinstance(classes, list):
+        raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export")
+    return program, told
+
+
+def _logits(model: Model, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.program(inputs)
+
+
+Inputs = tuple[Iterator[Tensor], str, Sequence[str], Sequence[str]]
+"""Stored inputs, batch by batch; what their names are, these, and why others could not be read."""
+
+
+def _in_parts(inputs: np.ndarray[Any, Any]) -> Iterator[Tensor]:
+    for first in range(0, len(inputs), AT_ONCE):
+        yield torch.from_numpy(np.ascontiguousarray(inputs[first : first + AT_ONCE]))
+
+
+def _rows(model: Model, path: Path) -> Inputs:
+    """Return the rows of a table, its columns found by their names."""
+    table = _table(model, path)
+    columns = [
+        Column(**{**{key: one[key] for key in ("name", "kind", "notation", "constant")}, "values": (*one["values"],)})
+        for one in model.inputs["columns"]
+    ]
+    found = {" ".join(name.split()): name for name in table.column_names}
+    here = {column.name: found.get(" ".join(column.name.split())) for column in columns}
+    missing = [column.name for column in columns if here[column.name] is None and not column.constant]
+    if missing:
+        raise DataError(
+            f"'{private(path)}' has no column {_listed(missing)}, which {model.called} was trained with; it has: "
+            f"{_listed(table.column_names)}"
+        )
+    extra = [name for name in table.column_names if name not in here.values()]
+    if extra:
+        warn(plain(f"'{path}': columns that the model does not know are ignored: {_listed(extra)}"))
+    blocks = [_encoded(path, column, here[column.name], table) for column in columns]
+    return _in_parts(np.hstack(blocks)), "row", [str(row) for row in range(table.num_rows)], ()
+
+
+def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> np.ndarray[Any, Any]:
+    """Return a column as the inputs that it was in training; what it was not is said."""
+    if name is None:
+        return np.full((table.num_rows, 1), np.nan, np.float32)
+    try:
+        inputs, others = encode_like(column, table[name])
+    except pa.ArrowException:
+        raise DataError(
+            f"column '{private(name)}' of '{private(path)}' holds {table[name].type}, and was a {column.kind} before"
+        ) from None
+    infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
+    if len(infinite):
+        raise DataError(f"row {infinite[0]} of '{private(path)}' has an infinite {private(name)}")
+    if others.any():
+        first, *more = np.flatnonzero(others)
+        which = f"row {first}" + (f" and {len(more)} more" if more else "")
+        what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
+        warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): taken as unknown")
+    return inputs
+
+
+def _texts(model: Model, path: Path) -> Inputs:
+    """Return texts as rows of tokens."""
+    if path.suffix.lower() == ".txt":
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            raise DataError(f"'{private(path)}' is no text in UTF-8") from None
+        texts = pa.array(lines, pa.large_string())
+    else:
+        table = _table(model, path)
+        name = model.inputs["column"] or (table.column_names[0] if len(table.column_names) == 1 else "text")
+        if name not in table.column_names:
+            raise DataError(f"'{private(path)}' has no column '{name}'; it has: {_listed(table.column_names)}")
+        column = table[name]
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            raise DataError(f"column '{name}' of '{private(path)}' holds {column.type}, not texts")
+        texts = column.cast(pa.large_string()).fill_null("").combine_chunks()
+    if not len(texts):
+        raise DataError(f"'{private(path)}' holds no text")
+    kind, size = parse_vocabulary(model.inputs["vocabulary"])
+    words = model.inputs["words"]
+    if kind == "shared" and words is None:
+        raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
+    known = None if words is None else pa.array(words, pa.large_string())
+    rows = tokens(texts, size, model.inputs["shape"][1], known)
+    return _in_parts(rows), "row", [str(row) for row in range(len(texts))], ()
+
+
+def _images(model: Model, path: Path) -> Inputs:
+    """Return images as pixels; what cannot be read is left out, and named."""
+    if path.is_dir():
+        paths = sorted(one for one in path.rglob("*") if one.suffix.lower() in IMAGES and one.is_file())
+        if not paths:
+            raise DataError(f"'{private(path)}' holds no images, and {model.called} takes images")
+    elif path.suffix.lower() not in IMAGES:
+        raise DataError(f"'{private(path)}' is no image, and {model.called} takes images: {', '.join(sorted(IMAGES))}")
+    else:
+        paths = [path]
+    names, unreadable, pixels = list[str](), list[str](), list[Any]()
+    for one in paths:
+        try:
+            pixels.append(_pixels(model, one))
+            names.append(str(one))
+        except (OSError, ValueError, SyntaxError) as error:
+            unreadable.append(
+                f"'{one}' cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            )
+    if not pixels:
+        raise DataError("; ".join(private(line) for line in unreadable[:SHOWN]))
+    return _in_parts(np.stack(pixels)), "file", names, unreadable
+
+
+def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
+    """Return an image (channels, height, width) as the model was trained on them."""
+    from PIL import Image
+
+    _, channels, height, width = model.inputs["shape"]
+    mode, top = model.inputs["mode"], model.inputs["top"]
+    with Image.open(path) as opened:
+        image = opened if opened.mode == mode else opened.convert(mode)
+        if model.inputs["resize"]:
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        elif image.size != (width, height):
+            raise ValueError(f"it has {image.height} x {image.width} pixels, and the model takes {height} x {width}")
+        pixels = np.asarray(image).reshape(height, width, channels)
+    return np.moveaxis(np.rint(pixels * (top / 255)).astype(np.uint8), -1, 0)
+
+
+_READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {"table": _rows, "text": _texts, "image": _images}
+
+
+def _table(model: Model, path: Path) -> pa.Table:
+    """Return the rows of a file, the cells of a csv file as texts."""
+    kind = f"{model.called} takes {'rows of a table' if model.inputs['kind'] == 'table' else 'texts'}"
+    if path.suffix.lower() not in TABLES or path.is_dir():
+        raise DataError(f"'{private(path)}' is no file of rows ({', '.join(TABLES)}), and {kind}")
+    try:
+        table = _READ[path.suffix.lower()](path)
+    except Exception as error:
+        raise DataError(f"cannot read '{private(path)}': {private(cause(error))}") from None
+    if not table.num_rows:
+        raise DataError(f"'{private(path)}' holds no row")
+    return table
+
+
+def _csv(path: Path) -> pa.Table:
+    from pandas import read_csv
+
+    frame = read_csv(path, dtype=str, encoding="utf-8-sig")
+    cells = {str(name): [None if cell != cell else cell for cell in frame[name]] for name in frame}
+    return pa.table({name: pa.array(column, pa.large_string()) for name, column in cells.items()})
+
+
+def _parquet(path: Path) -> pa.Table:
+    from pyarrow.parquet import read_table
+
+    return read_table(path)
+
+
+def _json(path: Path) -> pa.Table:
+    """Return the rows of a list of objects, or of one object a line."""
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    rows = [rows] if isinstance(rows, dict) else rows
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected a list of rows, or a row a line, each an object of columns and values")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _array([row.get(name) for row in rows]) for name in names}) if names else pa.table({})
+
+
+def _array(cells: list[Any]) -> pa.Array:
+    try:
+        return pa.array(cells)
+    except pa.ArrowException:  # numbers and texts in one column
+        return pa.array([None if cell is None else str(cell) for cell in cells], pa.large_string())
+
+
+_READ = {".csv": _csv, ".parquet": _parquet, ".json": _json, ".jsonl": _json}
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(private(repr(name)) for name in names[:SHOWN])
+    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,69 @@
+"""How far a run is, where its output goes to a file."""
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hetfl_flwr.runs import progress
+from hetfl_flwr.runs.progress import Bar
+from simulations.cli import app
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that tests set, in seconds."""
+    now = [0.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_line_a_minute_says_round_accuracy_and_seconds_left(clock, capsys):
+    """30 s a round: round 2 after 60 s leaves 8 rounds of 30 s, round 4 after 120 s leaves 6."""
+    with Bar(console=Console(stderr=True), label="fedhe on digits", total=10, figures="") as bar:
+        for number in range(11):
+            clock[0] = number * 30.0
+            bar.update(number, figures=f"accuracy {number * 10 / 100:.1%}  3 kB")
+    assert capsys.readouterr().err.splitlines() == [
+        "fedhe on digits: round 2 of 10, accuracy 20.0%, 3 kB, 240 s left",
+        "fedhe on digits: round 4 of 10, accuracy 40.0%, 3 kB, 180 s left",
+        "fedhe on digits: round 6 of 10, accuracy 60.0%, 3 kB, 120 s left",
+        "fedhe on digits: round 8 of 10, accuracy 80.0%, 3 kB, 60 s left",
+    ]
+
+
+def test_a_resumed_run_counts_its_own_rounds_for_the_time_left(clock, capsys):
+    """Rounds 51 and 52 take 60 s each, and 48 are left."""
+    with Bar(console=Console(stderr=True), label="run", total=100) as bar:
+        for number in (50, 51, 52):
+            bar.update(number)
+            clock[0] += 60.0
+    assert capsys.readouterr().err.splitlines()[-1] == "run: round 52 of 100, 2880 s left"
+
+
+def test_a_terminal_has_its_bar_and_no_line(clock, capsys):
+    with Bar(console=Console(stderr=True, force_terminal=True), label="run", total=100) as bar:
+        for number in range(3):
+            clock[0] += 90.0
+            bar.update(number)
+    assert "s left\n" not in capsys.readouterr().err.replace(" left 0:", "")
+
+
+@pytest.mark.parametrize("console", [Console(stderr=True, quiet=True)])
+def test_who_wants_no_bar_gets_no_line(clock, capsys, console):
+    with Bar(console=console, label="run", total=100) as bar:
+        clock[0] = 90.0
+        bar.update(2)
+    with Bar(console=Console(stderr=True), label="run", total=100, lines=False) as bar:
+        clock[0] = 300.0
+        bar.update(2)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_says_how_far_it_is(monkeypatch, tmp_path):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    keys = ["--clients", "2", "--rounds", "2", "--set", "models=mlp", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["run", "local", *keys])
+    lines = [line for line in done.stderr.splitlines() if line.startswith("local on digits: round ")]
+    assert [line.split(",")[0] for line in lines] == ["local on digits: round 0 of 2", "local on digits: round 1 of 2"]
+    assert "accuracy" in lines[1]
+    assert lines[1].endswith("s left")
