@@ -18,6 +18,7 @@ from rich.filesize import decimal
 
 from hetfl_flwr.config import RunConfig, Value, flattened, renamed
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.runs.schema import name_of
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import INCIDENTAL, figures, load_run
 
@@ -200,10 +201,12 @@ class Result:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row a client and round: its model, and what it reported, such as accuracy and training loss."""
+        """One row a client and round: its name and model, and what it reported, such as accuracy and training loss."""
         models = {client["partition"]: client["model"] for client in self._run.clients}
+        names = {client["partition"]: name_of(client) or None for client in self._run.clients}
         rows = [
-            {"round": record.round, "client": int(client), "model": models.get(int(client))}
+            {"round": record.round, "client": int(client), "name": names.get(int(client))}
+            | {"model": models.get(int(client))}
             | {key.replace("-", "_"): value for key, value in scores.items()}
             for record in self._run.rounds
             for client, scores in record.clients.items()
@@ -242,6 +245,7 @@ class Result:
         rows = [
             {
                 "client": client["partition"],
+                "name": name_of(client) or None,
                 "model": client["model"],
                 "training samples": client["train"],
                 "accuracy before": client["accuracy_before"],

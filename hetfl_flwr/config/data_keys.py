@@ -104,8 +104,8 @@ class DataKeys(Keys):
         _parsed("parse_partition"),
         Field(
             description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N (a client), shards:N (a "
-            "client), natural:COLUMN (its values own the rows), linear, square or exponential (client k's "
-            "share grows with k), or all (no split)."
+            "client), natural:COLUMN (its values own the rows), files (each file of a folder owns its rows), linear, "
+            "square or exponential (client k's share grows with k), or all (no split)."
         ),
     ] = "iid"
     features: Annotated[
@@ -189,9 +189,10 @@ class DataKeys(Keys):
     @property
     def reading(self) -> "Reading":
         """What the config says about reading the data."""
-        from hetfl_flwr.data import READING_KEYS, Reading
+        from hetfl_flwr.data import READING_KEYS, Reading, parse_partition
 
-        return Reading(**{key: getattr(self, key) for key in READING_KEYS})
+        by_file = parse_partition(self.partition).by_file
+        return Reading(**{key: getattr(self, key) for key in READING_KEYS}, by_file=by_file)
 
     def split(self, clients: int) -> "Split":
         """Return how the config shares the data out over a number of clients."""

@@ -13,8 +13,9 @@ NODE_KEYS = {"model": "models"} | {
 }
 """Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
 
-OWN_NODE_KEYS = ("partition-id", "num-partitions", "share-names")
-"""Keys of a ``--node-config`` alone: who a node is, and whether the names of its classes and columns may leave it."""
+OWN_NODE_KEYS = ("partition-id", "num-partitions", "share-names", "name")
+"""Keys of a ``--node-config`` alone: who a node is, whether the names of its classes and columns may leave it, and what
+its client is called."""
 
 
 def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:

@@ -30,7 +30,7 @@ from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.files import as_json, read_file
 from hetfl_flwr.notices import warn
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.text import printable
+from hetfl_flwr.text import LONGEST_NAME, printable
 
 T = TypeVar("T")
 
@@ -152,11 +152,13 @@ class Round:
 class ClientRecord(TypedDict):
     """One client of ``clients.json``; None where it is not known, or has no meaning.
 
-    ``partition`` is the client id, under the name that Flower has for it. A client's accuracies are on its own test
+    ``partition`` is the client id, under the name that Flower has for it. ``name`` is the client's own, where it has
+    one, and no other client's; versions before 0.2 do not know it. A client's accuracies are on its own test
     samples, at the first evaluation and at the last.
     """
 
     partition: Client
+    name: NotRequired[str | None]
     model: str | None
     dataset: str | None
     owners: Count | None
@@ -171,6 +173,11 @@ class ClientRecord(TypedDict):
     versions: dict[str, str] | None
     uploads: Count | None
     epsilon: Epsilon | None
+
+
+def name_of(client: ClientRecord) -> str:
+    """Return a client's name in one line; empty where it has none."""
+    return printable(" ".join((client.get("name") or "").split()), 2 * LONGEST_NAME)
 
 
 class Summary(TypedDict):

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.schema import ClientRecord, name_of
 
 T = TypeVar("T")
 NOTHING = "-"
@@ -23,9 +23,13 @@ LOG_WIDTH = 160
 
 
 def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
-    """Return one row a client: model, samples, accuracy on its own test set before and after, payload."""
+    """Return one row a client: name, model, samples, accuracy on its own test set before and after, payload.
+
+    The names are a column if any client has one.
+    """
     columns: dict[str, Callable[[ClientRecord], str]] = {
         "client": lambda client: str(client["partition"]),
+        "name": lambda client: name_of(client) or NOTHING,
         "model": lambda client: client["model"] or NOTHING,
         "params": lambda client: thousands(client["parameters"]),
         "train": lambda client: thousands(client["train"]),
@@ -36,8 +40,10 @@ def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
         "up": lambda client: byte_size(client["bytes_up"]),
         "down": lambda client: byte_size(client["bytes_down"]),
     }
+    if not any(map(name_of, clients)):
+        del columns["name"]
     note = f"Accuracy in % before and after training on the client's test set; payload up and down. {BYTES_NOTE}"
-    return table_of(f"Clients of {name}", columns, clients, words={"model"}, notes=[note])
+    return table_of(f"Clients of {name}", columns, clients, words={"name", "model"}, notes=[note])
 
 
 def lines(table: Table) -> list[str]:

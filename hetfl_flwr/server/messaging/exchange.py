@@ -17,6 +17,7 @@ from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.text import LONGEST_NAME, brief, printable
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN, STAGES
+from hetfl_flwr.wire.naming import called
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 FRACTIONS = {"accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"}
@@ -359,8 +360,9 @@ def reason(error: Error, who: object) -> str:
     """
     said = error.reason or f"error {error.code} without a reason"
     line = printable(" ".join(said.split()), LONGEST_REASON)
-    known = isinstance(who, Member) and line.startswith(f"client {who.client_id}, ")
-    return line if known else f"{who}: {line}"
+    if isinstance(who, Member) and line.startswith(prefix := f"{called(who.client_id)}, "):
+        return f"{called(who.client_id, who.name)}, {line.removeprefix(prefix)}"
+    return f"{who}: {line}"
 
 
 def _check_bounds(content: RecordDict, member: Member) -> None:

@@ -1,0 +1,144 @@
+"""Files of rows read one by one: a data set that is one file, or a folder in which each file is somebody's."""
+
+from collections.abc import Mapping, Sequence
+from glob import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from hetfl_flwr.data.columns import Columns, roles
+from hetfl_flwr.data.folders import TABLES, check_headers, ending, stem
+from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.errors import DataError, HetflError, private
+
+if TYPE_CHECKING:
+    from datasets.arrow_dataset import Dataset
+
+NAMES_FILE = "owners.hetfl"
+"""Beside files whose names cannot be those of their owners: a JSON object of both."""
+
+
+def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["Dataset", tuple[tuple[str, int], ...]]:
+    """Read some files of one kind, one after the other.
+
+    Columns are matched by name. Whole numbers in one file and fractions in another are both fractions; a column that is
+    empty in one file has the type that it has in the others.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        One or more.
+    called : str
+        What messages call them together.
+    reading : Reading
+        Which columns count.
+
+    Returns
+    -------
+    data : Dataset
+        All rows.
+    owners : tuple of (str, int)
+        Name and rows of each file.
+
+    Raises
+    ------
+    DataError
+        If one cannot be read or has no row, or if they differ in their columns.
+    """
+    headers = check_headers(files, reading.ignored)
+    parts: list[Dataset] = []
+    for path in files:
+        try:
+            parts.append(_read(path, called, reading, headers))
+        except HetflError:
+            raise
+        except Exception as error:
+            raise DataError(f"cannot read '{private(path)}': {private(reason(error))}") from error
+        if not len(parts[-1]):
+            raise DataError(f"'{private(path)}' holds no rows: put some into it, or take it away")
+    names = _names(files)
+    owners = tuple((names[path], len(part)) for path, part in zip(files, parts, strict=True))
+    return (parts[0] if len(parts) == 1 else _joined(files, parts)), owners
+
+
+def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequence[str]]) -> "Dataset":
+    from datasets.load import load_dataset_builder
+
+    options = {"sep": "\t"} if ending(path) == ".tsv" else {}
+    builder: Any = load_dataset_builder(TABLES[ending(path)], data_files={"train": [escape(str(path))]}, **options)
+    if columns := head(builder.config, path, headers):
+        roles(called, {"train": columns}, reading)
+    builder.download_and_prepare()
+    data: Dataset = builder.as_dataset(split="train")
+    return data
+
+
+def _joined(files: Sequence[Path], parts: Sequence["Dataset"]) -> "Dataset":
+    from datasets.combine import concatenate_datasets
+    from datasets.features import Features
+
+    shared = [name for name in parts[0].column_names if all(name in part.features for part in parts)]
+    whole = parts[0].select_columns(shared).features.arrow_schema
+    for path, part in zip(files, parts, strict=True):
+        for name in shared:
+            field = part.features.arrow_schema.field(name)
+            if part.features[name] != parts[0].features[name] and _is_special(part.features[name]):
+                raise DataError(
+                    f"column {private(repr(name))} of '{private(path)}' declares other classes than that of "
+                    f"'{private(files[0])}': declare the same in the same order"
+                )
+            try:
+                kind = pa.unify_schemas(
+                    [pa.schema([whole.field(name)]), pa.schema([field])], promote_options="permissive"
+                ).field(name)
+            except pa.ArrowTypeError:
+                raise DataError(
+                    f"column {private(repr(name))} of '{private(path)}' holds {private(field.type)}, that of "
+                    f"'{private(files[0])}' {private(whole.field(name).type)}: write all in one type, or name it in "
+                    "ignore-columns"
+                ) from None
+            whole = whole.set(whole.get_field_index(name), kind)
+    features = Features.from_arrow_schema(whole)
+    features |= {
+        name: feature for name, feature in parts[0].features.items() if _is_special(feature) and name in shared
+    }
+    return concatenate_datasets([part.select_columns(shared).cast(features) for part in parts])
+
+
+def _is_special(feature: Any) -> bool:
+    """Say whether a feature says more than the type of its cells, such as that they are classes or images."""
+    return type(feature).__name__ not in ("Value", "dict", "list")
+
+
+def _names(files: Sequence[Path]) -> dict[Path, str]:
+    """Return whose each file is: by the file that says so beside them, else by its own name."""
+    import json
+
+    try:
+        said = json.loads((files[0].parent / NAMES_FILE).read_text(encoding="utf-8"))
+        return {path: str(said[path.name]) for path in files}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {path: stem(path) for path in files}
+
+
+def head(config: Any, path: Path, headers: Mapping[Path, Sequence[str]]) -> Columns | None:
+    """Return the columns of one file, under the names by which it is going to be read."""
+    if hasattr(config, "pd_read_csv_kwargs"):
+        from pandas import read_csv
+
+        return dict.fromkeys(read_csv(path, **{**config.pd_read_csv_kwargs, "nrows": 0, "chunksize": None}).columns)
+    if path.suffix.lower() == ".parquet" and not config.columns:
+        from datasets.features import Features
+        from pyarrow.parquet import read_schema
+
+        return Features.from_arrow_schema(read_schema(path))
+    return dict.fromkeys(headers[path]) if path in headers and path.suffix.lower() != ".parquet" else None
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of what an error is about."""
+    while error.__cause__:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
