@@ -65,7 +65,10 @@ def run(
         Config keys as ``hetfl list keys`` has them: ``{"learning-rate": 0.01, "fedhe.alpha": 0.5}``.
     **keys
         Config keys with underscores, ``learning_rate=0.01``, and an algorithm's own as a mapping,
-        ``fedhe={"alpha": 0.5}``. A list becomes a comma list: ``models=["mlp", "lenet5"]``.
+        ``fedhe={"alpha": 0.5}``. A list becomes a comma list: ``models=["mlp", "lenet5"]``. ``dataset`` may also be
+        data: a frame of pandas or polars, a ``datasets.Dataset`` or ``DatasetDict``, or a torch data set of (image,
+        label) pairs; or a list of such, one a client, or a dict by the clients' names. It is written to the cache
+        folder of the datasets library, and the run's config names that folder.
 
     Returns
     -------
@@ -331,11 +334,21 @@ def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> 
     {'batch-size': 20, 'fedhe.alpha': 0.5, 'local-epochs': 2, 'models': 'mlp,lenet5'}
     """
     chosen: dict[str, Value] = {}
-    for key, value in [*flattened(settings or {}), *flattened(keys)]:
+    for key, value in [*flattened(_with_folder(settings or {})), *flattened(_with_folder(keys))]:
         if _key(key) in chosen:
             raise ConfigError(f"{_key(key)} is given twice: as a keyword, and in settings")
         chosen[_key(key)] = _value(key, value)
     return renamed(chosen)
+
+
+def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return config keys in which a data set that exists in Python alone is the folder that it is written to."""
+    from hetfl_flwr.data.objects import is_object, stored
+
+    if not is_object(keys.get("dataset", "")):
+        return keys
+    folder, several = stored(keys["dataset"])
+    return {**({"partition": "files"} if several else {}), **keys, "dataset": str(folder)}
 
 
 def _key(key: str) -> str:

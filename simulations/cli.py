@@ -52,7 +52,9 @@ DatasetOption = Annotated[
     str | None, typer.Option(help="Name from `hetfl list datasets`, a hub id, or a folder such as ./photos.")
 ]
 FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder with local copies in the hub's layout.")]
-ClientsOption = Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners).")]
+ClientsOption = Annotated[
+    int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners).")
+]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of all random numbers.")]
 RecipeOption = Annotated[
     Path | None, typer.Option(parser=path, help="TOML file of config keys, or a name from `hetfl list recipes`.")

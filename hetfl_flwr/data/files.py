@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hetfl_flwr.data.columns import Columns, roles
-from hetfl_flwr.data.folders import TABLES, check_headers, ending, stem
+from hetfl_flwr.data.folders import TABLES, check_filled, check_headers, ending, stem
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.errors import DataError, HetflError, private
 
@@ -46,17 +46,17 @@ def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["D
     DataError
         If one cannot be read or has no row, or if they differ in their columns.
     """
-    headers = check_headers(files, reading.ignored)
-    parts: list[Dataset] = []
-    for path in files:
-        try:
+    check_filled(files)
+    path, parts = files[0], list["Dataset"]()
+    try:
+        headers = check_headers(files, reading.ignored)
+        for path in files:
             parts.append(_read(path, called, reading, headers))
-        except HetflError:
-            raise
-        except Exception as error:
-            raise DataError(f"cannot read '{private(path)}': {private(reason(error))}") from error
-        if not len(parts[-1]):
-            raise DataError(f"'{private(path)}' holds no rows: put some into it, or take it away")
+    except HetflError:
+        raise
+    except Exception as error:
+        place = f"'{private(path)}'" if parts or len(files) == 1 else called
+        raise DataError(f"cannot read {place}: {private(reason(error))}") from error
     names = _names(files)
     owners = tuple((names[path], len(part)) for path, part in zip(files, parts, strict=True))
     return (parts[0] if len(parts) == 1 else _joined(files, parts)), owners
@@ -70,6 +70,8 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
     if columns := head(builder.config, path, headers):
         roles(called, {"train": columns}, reading)
     builder.download_and_prepare()
+    if not builder.info.splits["train"].num_examples:
+        raise DataError(f"'{private(path)}' holds no rows: put some into it, or take it away")
     data: Dataset = builder.as_dataset(split="train")
     return data
 

@@ -180,6 +180,20 @@ def check_files(folder: Path) -> None:
         if not path.is_file():
             raise DataError(f"'{private(path)}' is no file, or a link to none: put one there, or remove it")
         _check_name(path)
+        check_filled([path])
+
+
+def check_filled(files: Iterable[Path]) -> None:
+    """Refuse files of rows that hold nothing at all.
+
+    Raises
+    ------
+    DataError
+        Names the first.
+    """
+    for path in files:
+        if ending(path) in TABLES and not path.stat().st_size:
+            raise DataError(f"'{private(path)}' is empty: put rows into it, or take it away")
 
 
 def _check_name(path: Path) -> None:

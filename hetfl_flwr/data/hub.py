@@ -1,5 +1,6 @@
 """Data sets in the hub's layout, opened: from a local folder or from the hub itself. Nothing is decoded here."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.data.catalogue import DatasetEntry
 
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
+_NO_DATA = re.compile(r'Instruction "(\w+)" corresponds to no data!')  # what the library says of a split of no rows
 _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
 
 
@@ -193,7 +195,10 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
     except HetflError:
         raise
     except Exception as error:
-        raise DataError(f"cannot read the data set in {called}: {private(reason(error))}") from error
+        why = reason(error)
+        if empty := _NO_DATA.fullmatch(why):
+            raise DataError(f"split '{empty[1]}' of {called} is empty: take it away, or put rows into it") from error
+        raise DataError(f"cannot read the data set in {called}: {private(why)}") from error
     splits = dict(data) if isinstance(data, dict) else {"train": data}
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")

@@ -1,12 +1,13 @@
 """Data sets that exist in Python alone, written down once: frames, data sets of the datasets library and of torch.
 
-What is written lies in the cache folder of the datasets library, in a folder that is called by a digest of its contents.
-A run names that folder, so that its workers, and whoever goes on with it, read the same rows.
+What is written lies in the cache folder of the datasets library, in a folder that is called by a digest of what it
+holds. A run names that folder, so that its workers, and whoever goes on with it, read the same rows.
 """
 
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from io import BytesIO
@@ -24,7 +25,9 @@ from hetfl_flwr.text import brief
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
 
-ACCEPTED = "a data frame, a datasets.Dataset or DatasetDict, a torch data set of (image, label) pairs, or several of these"
+ACCEPTED = (
+    "a data frame, a datasets.Dataset or DatasetDict, a torch data set of (image, label) pairs, or several of these"
+)
 
 MOST_COUNTED = 2**20
 """Bytes of a file that are digested at a time."""
@@ -33,7 +36,7 @@ MOST_COUNTED = 2**20
 def is_object(dataset: object) -> bool:
     """Say whether a data set is no name, path, or list of these."""
     if isinstance(dataset, list | tuple):
-        return not all(isinstance(one, str | os.PathLike) for one in dataset)
+        return not dataset or not all(isinstance(one, str | os.PathLike) for one in dataset)
     return not isinstance(dataset, str | os.PathLike)
 
 
@@ -59,27 +62,27 @@ def stored(dataset: object) -> tuple[Path, bool]:
     """
     from datasets.dataset_dict import DatasetDict
 
-    several = isinstance(dataset, list | tuple | Mapping) and not isinstance(dataset, DatasetDict)
-    if several:
-        names = list(map(str, dataset)) if isinstance(dataset, Mapping) else []
-        files = _of_clients(list(dataset.values()) if isinstance(dataset, Mapping) else list(dataset), names)  # type: ignore[call-overload]
+    names: list[str] = []
+    if several := isinstance(dataset, list | tuple | Mapping) and not isinstance(dataset, DatasetDict):
+        named = dataset if isinstance(dataset, Mapping) else {}
+        names = list(map(str, named)) or [""] * len(dataset)
+        files = _of_clients([*(named.values() or dataset)], [f"dataset[{key!r}]" for key in named or range(len(names))])
+    elif isinstance(dataset, DatasetDict):
+        wanted = {split: one for split, one in dataset.items() if split in ("train", "test")}
+        files = {f"{split}.parquet": _rows(f"split {split!r}", one) for split, one in wanted.items()}
     else:
-        names = []
-        splits = dataset if isinstance(dataset, DatasetDict) else {"train": dataset}
-        files = {f"{split}.parquet": _rows(f"split {split!r}", one) for split, one in splits.items()}
-        if isinstance(dataset, DatasetDict):
-            files = {name: data for name, data in files.items() if name in ("train.parquet", "test.parquet")}
+        files = {"train.parquet": _rows("dataset", dataset)}
     try:
         return _written(files, names), several
     except OSError as error:
         raise DataError(f"the data set cannot be written to {_folder()}: {error.strerror}") from None
 
 
-def _of_clients(datasets: Sequence[object], names: Sequence[str]) -> dict[str, "Dataset"]:
+def _of_clients(datasets: Sequence[object], places: Sequence[str]) -> dict[str, "Dataset"]:
     if not datasets:
         raise DataError(f"dataset is empty: give {ACCEPTED}")
-    classes = max((_torch_classes(one) for one in datasets if _is_torch(one)), default=0, key=_count)
-    places = [f"dataset[{name!r}]" for name in (names or range(len(datasets)))]
+    pairs = zip(places, datasets, strict=True)
+    classes = _shared_classes([_torch_classes(place, one) for place, one in pairs if _is_torch(one)])
     digits = len(str(len(datasets)))
     return {
         f"{number:0{digits}}.parquet": _rows(place, one, classes)
@@ -87,8 +90,13 @@ def _of_clients(datasets: Sequence[object], names: Sequence[str]) -> dict[str, "
     }
 
 
-def _count(classes: int | Sequence[str]) -> int:
-    return classes if isinstance(classes, int) else len(classes)
+def _shared_classes(said: Sequence[int | Sequence[str]]) -> int | Sequence[str]:
+    """Return the classes of several torch data sets: their names or, where none has names, how many they are."""
+    named = [list(classes) for classes in said if not isinstance(classes, int)]
+    if any(classes != named[0] for classes in named):
+        other = next(classes for classes in named if classes != named[0])
+        raise DataError(f"the data sets have different classes, {brief(named[0])} and {brief(other)}: name them alike")
+    return named[0] if named else max((classes for classes in said if isinstance(classes, int)), default=0)
 
 
 def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dataset":
@@ -100,14 +108,14 @@ def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dat
         if isinstance(dataset, Dataset):
             rows = dataset.with_format(None)
         elif _is_torch(dataset):
-            rows = _images(place, dataset, classes or _torch_classes(dataset))
+            rows = _images(place, dataset, classes or _torch_classes(place, dataset))
         elif isinstance(dataset, DatasetDict) or not _is_frame(dataset):
             raise DataError(f"{place} is {_article(dataset)}: expected {ACCEPTED}")
         else:
             rows = Dataset(_plain(_table(dataset)))
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{place} cannot be written as a table: {lines[0]}") from error
+        why = " ".join("; ".join(map(str, error.args)).split()) or type(error).__name__
+        raise DataError(f"{place} cannot be written as a table: {why}") from error
     if not len(rows):
         raise DataError(f"{place} has no rows")
     return rows
@@ -157,18 +165,18 @@ def _is_torch(dataset: object) -> bool:
     return isinstance(dataset, Dataset)
 
 
-def _torch_classes(dataset: Any) -> int | Sequence[str]:
+def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
     """Return the names of a torch data set's classes or, where it has none, how many its labels ask for."""
     names = getattr(dataset, "classes", None)
     if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
         return names
-    return 1 + max((label for _, label in _pairs("the data set", dataset)), default=-1)
+    return 1 + max((label for _, label in _pairs(place, dataset)), default=-1)
 
 
 def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
     """Go through the images and labels of a torch data set."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise DataError(f"{place} is a torch data set without a length: expected one whose items have numbers")
+        raise DataError(f"{place} gives its items in turn alone: expected a data set whose items have numbers")
     for number in range(len(dataset)):
         item = dataset[number]
         if not isinstance(item, tuple | list) or len(item) != 2:
@@ -206,7 +214,7 @@ def _png(place: str, image: Any) -> bytes:
         pixels = pixels[0] if pixels.shape[0] == 1 else pixels.transpose(1, 2, 0)
     elif pixels.ndim != 2:
         raise DataError(f"{place} has shape {pixels.shape}: expected an image (H, W), (1, H, W) or (3, H, W)")
-    if pixels.dtype.kind == "f" and 0 <= pixels.min(initial=0) and pixels.max(initial=0) <= 1:
+    if pixels.dtype.kind == "f" and pixels.min(initial=0) >= 0 and pixels.max(initial=0) <= 1:
         pixels = np.rint(pixels * 255).astype(np.uint8)
     if pixels.dtype != np.uint8:
         raise DataError(f"{place} holds {pixels.dtype} beyond 0..1: expected uint8, or fractions from 0 to 1")
@@ -222,6 +230,10 @@ def _folder() -> Path:
 
 def _written(files: Mapping[str, "Dataset"], names: Sequence[str]) -> Path:
     """Write files into a folder that is called by their digest."""
+    from datasets.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     home = _folder()
     home.mkdir(parents=True, exist_ok=True)
     scratch = Path(mkdtemp(dir=home, prefix="writing-"))
@@ -231,8 +243,11 @@ def _written(files: Mapping[str, "Dataset"], names: Sequence[str]) -> Path:
         if names:
             (scratch / NAMES_FILE).write_text(json.dumps(dict(zip(files, names, strict=True))), encoding="utf-8")
         folder = home / _digest(scratch)
-        if not folder.exists():
+        try:
             scratch.rename(folder)
+        except OSError:  # it is there already
+            if not folder.is_dir():
+                raise
         return folder
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -54,7 +54,7 @@ def joined(names: Sequence[str]) -> str:
     >>> joined([f"ward {number}" for number in range(100)])
     'ward 0 + ward 1 + ward 2 + ward 3 + ward 4 + ward 5 + ward 6 + ward 7 + ward 8 + 91 more'
     """
-    called = [printable(" ".join(name.split()), LONGEST_NAME) for name in names]
+    called = [printable(" ".join(name.split()), LONGEST_NAME) for name in names if name.strip()]
     said = " + ".join(called)
     shown = len(called)
     while len(said) > LONGEST_NAME and shown > 1:
