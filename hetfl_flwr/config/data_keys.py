@@ -39,10 +39,10 @@ class DataKeys(Keys):
         PER_NODE,
         AfterValidator(_dataset),
         Field(
-            description="Data set: a name from `hetfl list datasets`, a Hugging Face hub id, a folder that starts "
-            "with ./ or /, or rotated-NAME for images. A comma-separated list is assigned round-robin to "
-            "the clients. Empty: digits where all clients are simulated; in a deployment each node names "
-            "its own.",
+            description="Data set: a name from `hetfl list datasets`, a Hugging Face hub id, a folder or a file of "
+            "rows that starts with ./ or /, or rotated-NAME for images. A comma-separated list is assigned "
+            "round-robin to the clients. Empty: digits where all clients are simulated; in a deployment each node "
+            "names its own.",
         ),
     ] = ""
     data_dir: Annotated[
@@ -104,7 +104,7 @@ class DataKeys(Keys):
         _parsed("parse_partition"),
         Field(
             description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N (a client), shards:N (a "
-            "client), natural:COLUMN (its values own the rows), files (each file of a folder owns its rows), linear, "
+            "client), natural:COLUMN (its values own the rows), files (a folder's files own their rows), linear, "
             "square or exponential (client k's share grows with k), or all (no split)."
         ),
     ] = "iid"

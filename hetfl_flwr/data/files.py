@@ -68,7 +68,8 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
     options = {"sep": "\t"} if ending(path) == ".tsv" else {}
     builder: Any = load_dataset_builder(TABLES[ending(path)], data_files={"train": [escape(str(path))]}, **options)
     if columns := head(builder.config, path, headers):
-        roles(called, {"train": columns}, reading)
+        others = (name for header in headers.values() for name in header if " ".join(name.split()) in reading.ignored)
+        roles(called, {"train": {**dict.fromkeys(others), **columns}}, reading)
     builder.download_and_prepare()
     if not builder.info.splits["train"].num_examples:
         raise DataError(f"'{private(path)}' holds no rows: put some into it, or take it away")
@@ -80,32 +81,33 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"]) -> "Dataset":
     from datasets.combine import concatenate_datasets
     from datasets.features import Features
 
-    shared = [name for name in parts[0].column_names if all(name in part.features for part in parts)]
-    whole = parts[0].select_columns(shared).features.arrow_schema
+    first: dict[str, tuple[Path, Any]] = {}
+    kinds: dict[str, pa.DataType] = {}
     for path, part in zip(files, parts, strict=True):
-        for name in shared:
-            field = part.features.arrow_schema.field(name)
-            if part.features[name] != parts[0].features[name] and _is_special(part.features[name]):
-                raise DataError(
-                    f"column {private(repr(name))} of '{private(path)}' declares other classes than that of "
-                    f"'{private(files[0])}': declare the same in the same order"
-                )
+        for name, feature in part.features.items():
+            before, wanted = first.setdefault(name, (path, feature))
+            kind = part.features.arrow_schema.field(name).type
+            place = f"column {private(repr(name))} of '{private(path)}'"
+            if feature != wanted and _is_special(feature):
+                raise DataError(f"{place} declares other classes than that of '{private(before)}': declare the same")
             try:
-                kind = pa.unify_schemas(
-                    [pa.schema([whole.field(name)]), pa.schema([field])], promote_options="permissive"
-                ).field(name)
+                kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
                 raise DataError(
-                    f"column {private(repr(name))} of '{private(path)}' holds {private(field.type)}, that of "
-                    f"'{private(files[0])}' {private(whole.field(name).type)}: write all in one type, or name it in "
-                    "ignore-columns"
+                    f"{place} holds {private(kind)}, that of '{private(before)}' {private(kinds[name])}: write all in "
+                    "one type, or name it in ignore-columns"
                 ) from None
-            whole = whole.set(whole.get_field_index(name), kind)
-    features = Features.from_arrow_schema(whole)
-    features |= {
-        name: feature for name, feature in parts[0].features.items() if _is_special(feature) and name in shared
-    }
-    return concatenate_datasets([part.select_columns(shared).cast(features) for part in parts])
+    values = Features.from_arrow_schema(pa.schema(kinds.items()))
+    wanted_features = {name: one if _is_special(one) else values[name] for name, (_, one) in first.items()}
+    return concatenate_datasets(
+        [part.cast(Features({name: wanted_features[name] for name in part.column_names})) for part in parts]
+    )
+
+
+def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type that holds what both hold."""
+    fields = [pa.schema([("", kind)]) for kind in (one, other)]
+    return pa.unify_schemas(fields, promote_options="permissive").field(0).type
 
 
 def _is_special(feature: Any) -> bool:
