@@ -104,7 +104,7 @@ class DataKeys(Keys):
         _parsed("parse_partition"),
         Field(
             description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N (a client), shards:N (a "
-            "client), natural:COLUMN (its values own the rows), files (a folder's files own their rows), linear, "
+            "client), natural:COLUMN (its values own the rows), files (each owns its rows), linear, "
             "square or exponential (client k's share grows with k), or all (no split)."
         ),
     ] = "iid"

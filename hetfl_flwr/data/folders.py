@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
@@ -341,7 +341,7 @@ def _is_packed(path: Path) -> bool:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if _is_packed(path) else path.open("rb")
+    return cast(IO[bytes], gzip.open(path, "rb")) if _is_packed(path) else path.open("rb")
 
 
 def _is_file(path: Path, suffixes: Container[str]) -> bool:
