@@ -41,7 +41,7 @@ from hetfl_flwr.wire.messages import (
     SHARE,
     STAGES,
 )
-from hetfl_flwr.wire.naming import Naming, data_label, public_data, shares
+from hetfl_flwr.wire.naming import Naming, client_name, data_label, public_data, shares
 from hetfl_flwr.wire.privacy import private_rows, private_upload, simulated
 from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
@@ -87,7 +87,8 @@ def register(message: Message, context: Context) -> Message:
     state = node.registered_state()  # refuses another run's state before round 1
     node.prune(str(origin.get(RUN, "")))
     share = simulated() or shares(context.node_config, "share-names")
-    classes, inputs = _named(node, share=share or public_data(node.config.dataset))
+    shown = share or public_data(node.config.dataset)
+    classes, inputs = _named(node, share=shown)
     member = Member(
         node=context.node_id,
         client_id=node.client_id,
@@ -108,6 +109,7 @@ def register(message: Message, context: Context) -> Message:
         round=-1 if not client.keeps_state else state.round if state else 0,
         holds=tuple(node.public_samples.client_ids()),
         dataset=data_label(node.config.dataset, context.node_config, share=share),
+        name=client_name(context.node_config, node.config.dataset, node.data.name, share=shown),
         class_digests=classes.digests,
         class_names=classes.shown,
         input_digests=inputs.digests,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, RunConfig, Value
-from hetfl_flwr.data import absolute
+from hetfl_flwr.config.federation_keys import MOST_CLIENTS
+from hetfl_flwr.data import absolute, most_clients
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.results import new_folder
 
@@ -34,11 +35,30 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
     named = config.dataset if engine == "deployment" else config.dataset or BUNDLED
     settled: dict[str, Value] = {"dataset": absolute(named) if engine == "local" else named}
     if engine == "local":
-        settled["clients"] = config.clients or DEFAULT_CLIENTS
+        settled["clients"] = config.clients or default_clients(config)
         for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
             settled[key] = str(Path(value).expanduser().resolve()) if value else ""
     config = _with(config, settled)
     return resolve(_with(config, {"output-dir": str(new_folder(config))}))
+
+
+def default_clients(config: RunConfig) -> int:
+    """Return the number of clients of a local run that names none: that of the owners of its rows, else 10.
+
+    Raises
+    ------
+    ConfigError
+        If there are more owners than a run has clients.
+    DataError
+        If the data cannot be read to count them.
+    """
+    owners = most_clients(config.with_data().split(1))
+    if owners > MOST_CLIENTS:
+        raise ConfigError(
+            f"partition '{config.partition}': {owners} owners, more than {MOST_CLIENTS} clients: set clients, each of "
+            "which then has several owners"
+        )
+    return owners or DEFAULT_CLIENTS
 
 
 def _with(config: RunConfig, values: dict[str, Value]) -> RunConfig:

@@ -19,7 +19,7 @@ from rich.filesize import decimal
 from hetfl_flwr.config import RunConfig, Value, flattened, renamed
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.runs.quality import notes
-from hetfl_flwr.runs.schema import QUALITIES
+from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import INCIDENTAL, figures, load_run
 
@@ -66,7 +66,10 @@ def run(
         Config keys as ``hetfl list keys`` has them: ``{"learning-rate": 0.01, "fedhe.alpha": 0.5}``.
     **keys
         Config keys with underscores, ``learning_rate=0.01``, and an algorithm's own as a mapping,
-        ``fedhe={"alpha": 0.5}``. A list becomes a comma list: ``models=["mlp", "lenet5"]``.
+        ``fedhe={"alpha": 0.5}``. A list becomes a comma list: ``models=["mlp", "lenet5"]``. ``dataset`` may also be
+        data: a frame of pandas or polars, a ``datasets.Dataset`` or ``DatasetDict``, or a torch data set of (image,
+        label) pairs; or a list of such, one a client, or a dict by the clients' names. It is written to the cache
+        folder of the datasets library, and the run's config names that folder.
 
     Returns
     -------
@@ -202,10 +205,12 @@ class Result:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row a client and round: its model, and what it reported, such as accuracy, recalls and training loss."""
+        """One row a client and round: its name and model, and what it reported, such as accuracy and recalls."""
         models = {client["partition"]: client["model"] for client in self._run.clients}
+        names = {client["partition"]: name_of(client) or None for client in self._run.clients}
         rows = [
-            {"round": record.round, "client": int(client), "model": models.get(int(client))}
+            {"round": record.round, "client": int(client), "name": names.get(int(client))}
+            | {"model": models.get(int(client))}
             | {key.replace("-", "_"): value for key, value in scores.items()}
             | {**record.classes.get(client, {})}
             for record in self._run.rounds
@@ -250,6 +255,7 @@ class Result:
         rows = [
             {
                 "client": client["partition"],
+                "name": name_of(client) or None,
                 "model": client["model"],
                 "training samples": client["train"],
                 "accuracy before": client["accuracy_before"],
@@ -371,11 +377,21 @@ def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> 
     {'batch-size': 20, 'fedhe.alpha': 0.5, 'local-epochs': 2, 'models': 'mlp,lenet5'}
     """
     chosen: dict[str, Value] = {}
-    for key, value in [*flattened(settings or {}), *flattened(keys)]:
+    for key, value in [*flattened(_with_folder(settings or {})), *flattened(_with_folder(keys))]:
         if _key(key) in chosen:
             raise ConfigError(f"{_key(key)} is given twice: as a keyword, and in settings")
         chosen[_key(key)] = _value(key, value)
     return renamed(chosen)
+
+
+def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return config keys in which a data set that exists in Python alone is the folder that it is written to."""
+    from hetfl_flwr.data.objects import is_object, stored
+
+    if not is_object(keys.get("dataset", "")):
+        return keys
+    folder, several = stored(keys["dataset"])
+    return {**({"partition": "files"} if several else {}), **keys, "dataset": str(folder)}
 
 
 def _key(key: str) -> str:

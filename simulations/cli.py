@@ -52,7 +52,9 @@ DatasetOption = Annotated[
     str | None, typer.Option(help="Name from `hetfl list datasets`, a hub id, or a folder such as ./photos.")
 ]
 FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder with local copies in the hub's layout.")]
-ClientsOption = Annotated[int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}).")]
+ClientsOption = Annotated[
+    int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners).")
+]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of all random numbers.")]
 RecipeOption = Annotated[
     Path | None, typer.Option(parser=path, help="TOML file of config keys, or a name from `hetfl list recipes`.")
@@ -224,13 +226,14 @@ def partition(
     Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
     """
     from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.resolution import default_clients
     from simulations.reports.partition import load_split, split_table, write_json
     from simulations.reports.plots import plot_split
 
     folder = None if data_dir is None else str(data_dir)
     chosen = _chosen(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
     config = RunConfig.from_flat(chosen)
-    split = load_split(resolve(config.with_values({"clients": config.clients or DEFAULT_CLIENTS})))
+    split = load_split(resolve(config.with_values({"clients": config.clients or default_clients(config)})))
     for line in split.notes:
         warn(printable(line))
     _print(split_table(split))

@@ -59,7 +59,7 @@ def test_any_other_text_is_refused_with_the_valid_forms(text):
         parse_partition(text)
     assert str(refused.value) == (
         f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), "
-        "natural:COLUMN, linear, square, exponential, all"
+        "natural:COLUMN, files, linear, square, exponential, all"
     )
 
 

@@ -46,6 +46,7 @@ def member(client_id, node=None, **fields):
         "round": -1,
         "holds": (),
         "dataset": "digits",
+        "name": "",
         "class_digests": (),
         "class_names": (),
         "input_digests": (),

@@ -105,7 +105,7 @@ LABELLED = Reading(label_column="label")
 
 def ward(shift, kinds=("ill", "well")):
     return {
-        "age": [shift + number for number in range(20)],
+        "age": [shift + number + 0.5 for number in range(20)],
         "mark": [number % 3 for number in range(20)],
         "label": [kinds[number % 2] for number in range(20)],
     }
@@ -141,7 +141,10 @@ def test_what_cannot_be_put_together_is_refused(keys, said, refusal):
     ("other", "said"),
     [
         (ward(5, ("well", "worse")), "differ in their classes"),
-        ({"height": [*range(20)], **{key: ward(5)[key] for key in ("mark", "label")}}, "differ in their columns"),
+        (
+            {"height": [row + 0.5 for row in range(20)], **{key: ward(5)[key] for key in ("mark", "label")}},
+            "differ in their columns",
+        ),
     ],
 )
 def test_tables_that_say_something_else_are_not_put_together(other, said, refusal, tmp_path):

@@ -39,10 +39,10 @@ class DataKeys(Keys):
         PER_NODE,
         AfterValidator(_dataset),
         Field(
-            description="Data set: a name from `hetfl list datasets`, a Hugging Face hub id, a folder that starts "
-            "with ./ or /, or rotated-NAME for images. A comma-separated list is assigned round-robin to "
-            "the clients. Empty: digits where all clients are simulated; in a deployment each node names "
-            "its own.",
+            description="Data set: a name from `hetfl list datasets`, a Hugging Face hub id, a folder or a file of "
+            "rows that starts with ./ or /, or rotated-NAME for images. A comma-separated list is assigned "
+            "round-robin to the clients. Empty: digits where all clients are simulated; in a deployment each node "
+            "names its own.",
         ),
     ] = ""
     data_dir: Annotated[
@@ -112,8 +112,8 @@ class DataKeys(Keys):
         _parsed("parse_partition"),
         Field(
             description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N (a client), shards:N (a "
-            "client), natural:COLUMN (its values own the rows), linear, square or exponential (client k's "
-            "share grows with k), or all (no split)."
+            "client), natural:COLUMN (its values own the rows), files (each owns its rows), linear, "
+            "square or exponential (client k's share grows with k), or all (no split)."
         ),
     ] = "iid"
     features: Annotated[
@@ -206,9 +206,10 @@ class DataKeys(Keys):
     @property
     def reading(self) -> "Reading":
         """What the config says about reading the data."""
-        from hetfl_flwr.data import READING_KEYS, Reading
+        from hetfl_flwr.data import READING_KEYS, Reading, parse_partition
 
-        return Reading(**{key: getattr(self, key) for key in READING_KEYS})
+        by_file = parse_partition(self.partition).by_file
+        return Reading(**{key: getattr(self, key) for key in READING_KEYS}, by_file=by_file)
 
     def split(self, clients: int) -> "Split":
         """Return how the config shares the data out over a number of clients."""

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from hetfl_flwr.config.keys import MOST, Keys, checked_path
 from hetfl_flwr.errors import ConfigError
 
+MOST_CLIENTS = 100_000
+
 DEFAULT_CLIENTS = 10
 """Clients of a local run that names no number."""
 
@@ -84,11 +86,11 @@ class FederationKeys(Keys):
         int,
         Field(
             ge=0,
-            le=100_000,
+            le=MOST_CLIENTS,
             description="Number of clients. In the local engine and the simulation, none may fail before round 1; a "
-            "deployment waits for them (start-clients, start-timeout). 0: 10 in the local engine; all "
-            "that exist and do not fail in a simulation; those in node-keys, or start-clients, in a "
-            "deployment.",
+            "deployment waits for them (start-clients, start-timeout). 0: as many as owners in the local engine "
+            "where partition is natural:COLUMN or files, else 10; all that exist and do not fail in a simulation; "
+            "those in node-keys, or start-clients, in a deployment.",
         ),
     ] = 0
     rounds: Annotated[int, Field(ge=1, le=MOST, description="Number of training rounds.")] = 50

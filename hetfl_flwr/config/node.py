@@ -13,9 +13,9 @@ NODE_KEYS = {"model": "models"} | {
 }
 """Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
 
-OWN_NODE_KEYS = ("partition-id", "num-partitions", "share-names", "share-recall")
-"""Keys of a ``--node-config`` alone: who a node is, whether the names of its classes and columns may leave it, and
-whether how well it does on each class may."""
+OWN_NODE_KEYS = ("partition-id", "num-partitions", "share-names", "share-recall", "name")
+"""Keys of a ``--node-config`` alone: who a node is, whether the names of its classes and columns may leave it, whether
+how well it does on each class may, and what its client is called."""
 
 
 def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:

@@ -5,7 +5,7 @@ Nothing here knows of a server, a model or an algorithm.
 
 from hetfl_flwr.data.augmentation import Augmented
 from hetfl_flwr.data.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
-from hetfl_flwr.data.clients import SPLIT_KEYS, Split, load_client_data
+from hetfl_flwr.data.clients import SPLIT_KEYS, Split, load_client_data, most_clients
 from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
@@ -33,6 +33,7 @@ __all__ = [
     "data_spec",
     "kind_of",
     "load_client_data",
+    "most_clients",
     "parse_classes",
     "parse_features",
     "parse_partition",

@@ -12,11 +12,13 @@ from torch import Tensor
 from hetfl_flwr.data.domains import (
     Family,
     centred,
+    domain_labels,
     family_arrays,
     parse_families,
     scaled_as_imagenet,
     standardised_colours,
 )
+from hetfl_flwr.data.owners import joined
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.pooling import check_alike, pooled, together
@@ -24,7 +26,7 @@ from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import Rotation
 from hetfl_flwr.data.samples import Arrays, ClientData, Samples
 from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, private
 from hetfl_flwr.seeding import generator
 
 
@@ -158,7 +160,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
     (126, 18, 36, 18)
     """
     form, overlap = parse_partition(split.partition), parse_features(split.features)
-    families = parse_families(split.dataset, replace(split.reading, id_column=form.column))
+    families = _families(split, form)
     _check_position(client, split.clients)
     seats = _Seats(sum(family.domains for family in families), split.clients)
     if split.shared_split:
@@ -166,24 +168,18 @@ def load_client_data(split: Split, client: int) -> ClientData:
     index, position = seats.of(client)
     family, first = _domains_for(families, index, split)
     domains = {
-        other: _Domain(
-            arrays=arrays,
-            partition=form,
-            clients=seats.in_domain(other),
-            draw=(split.seed,) if split.shared_split or other == 0 else (split.seed, other),
-            test=split.own_test,
-            validation=split.validation_fraction,
-            iid_evaluation=split.iid_evaluation,
-        )
+        other: _Domain.of(split, form, other, arrays, seats.in_domain(other))
         for other, arrays in enumerate(family, first)
         if seats.in_domain(other)
     }
 
     samples, (tests, validation, train) = domains[index].samples(position), domains[index].cut(position)
+    name = joined(domains[index].owners(position))
     if not len(train):
+        whose = f", {private(name)}," * bool(name)
         raise ConfigError(
-            f"partition {client} of {split.clients} ('{form}') has {samples} samples and none left to train on: lower "
-            f"validation-fraction {split.validation_fraction:g} or test-fraction {split.own_test or 0.0:g}, "
+            f"partition {client} of {split.clients} ('{form}'){whose} has {samples} samples and none left to train on: "
+            f"lower validation-fraction {split.validation_fraction:g} or test-fraction {split.own_test or 0.0:g}, "
             "use fewer clients, or a more even partition"
         )
     halved = _halved(split.clients, split.half_data_fraction, split.seed)
@@ -209,7 +205,32 @@ def load_client_data(split: Split, client: int) -> ClientData:
         domain=index,
         others=tuple(Samples(family[other], _held_of_all(domains[other], TEST)) for other in others),
         others_validation=tuple(Samples(family[other], _held_of_all(domains[other], VALIDATION)) for other in others),
+        name=name or (domain_labels(families)[index] if seats.domains > 1 else ""),
     )
+
+
+def most_clients(split: Split) -> int:
+    """Return how many clients a data set makes whose rows have owners: as many as have one each; 0 without owners.
+
+    Of several domains each has as many clients as the one with the fewest owners.
+
+    Raises
+    ------
+    DataError
+        If the data set cannot be found or read.
+    """
+    form = parse_partition(split.partition)
+    if not form.by_owner:
+        return 0
+    families, owners = _families(split, form), list[int]()
+    for family in families:
+        for arrays in family_arrays(family, split.seed, split.test_set == "global", split.rotation):
+            owners.append(_Domain.of(split, form, len(owners), arrays, 1).all_owners)
+    return len(owners) * min(owners)
+
+
+def _families(split: Split, form: Partition) -> tuple[Family, ...]:
+    return parse_families(split.dataset, replace(split.reading, id_column=form.column, by_file=form.by_file))
 
 
 WHOLE_SPLIT = {"mean-image": centred, "standard": standardised_colours, "imagenet": scaled_as_imagenet}
@@ -254,6 +275,33 @@ class _Domain:
     test: float | None  # part of a client's rows; None: all clients have the data set's own test split
     validation: float
     iid_evaluation: bool
+
+    @classmethod
+    def of(cls, split: Split, form: Partition, domain: int, arrays: Arrays, clients: int) -> "_Domain":
+        """Return a domain, of a number, and of so many clients."""
+        return cls(
+            arrays=arrays,
+            partition=form,
+            clients=clients,
+            draw=(split.seed,) if split.shared_split or domain == 0 else (split.seed, domain),
+            test=split.own_test,
+            validation=split.validation_fraction,
+            iid_evaluation=split.iid_evaluation,
+        )
+
+    @property
+    def all_owners(self) -> int:
+        """How many owners have rows to share out; 1 where nobody owns any, which `share_out` refuses."""
+        if self.arrays.owners is None:
+            return 1
+        return len(np.unique(self.arrays.owners.numpy()[_drawn(self._pool, self._even_tests, self.draw)[1]]))
+
+    def owners(self, position: int) -> list[str]:
+        """Return the names of those whose rows one of the domain's clients has; none where nobody owns any."""
+        if self.arrays.owners is None or not self.partition.by_owner:
+            return []
+        _, parts = _split(self.arrays, self._pool, self._even_tests, self.partition, self.clients, self.draw)
+        return [self.arrays.owner_names[owner] for owner in np.unique(self.arrays.owners.numpy()[parts[position]])]
 
     @property
     def _pool(self) -> int:
@@ -421,11 +469,17 @@ def _split(
     arrays: Arrays, pool: int, even: int, partition: Partition, clients: int, draw: tuple[int, ...]
 ) -> tuple[IntArray, tuple[IntArray, ...]]:
     """Return so many rows of the pool, drawn by chance, and the clients' shares of the others."""
-    order = generator(draw[0], "iid-evaluation", *draw[1:]).permutation(pool) if even else np.arange(pool)
-    rest = np.sort(order[even:])
+    held, rest = _drawn(pool, even, draw)
     owners = None if arrays.owners is None else arrays.owners[:pool].numpy()[rest]
     parts = share_out(arrays.labels[:pool].numpy()[rest], partition, clients, *draw, owners=owners)
-    return order[:even], tuple(rest[part] for part in parts)
+    return held, tuple(rest[part] for part in parts)
+
+
+@cache
+def _drawn(pool: int, even: int, draw: tuple[int, ...]) -> tuple[IntArray, IntArray]:
+    """Return so many rows of the pool, drawn by chance, and the others, ascending."""
+    order = generator(draw[0], "iid-evaluation", *draw[1:]).permutation(pool) if even else np.arange(pool)
+    return order[:even], np.sort(order[even:])
 
 
 @cache

@@ -88,6 +88,17 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
             f"{place} has {len(of_kind)} columns of type {kind}: set {key} to one of: {private(', '.join(columns))}"
         )
     column = wanted or of_kind[0]
+    several = [name.strip() for name in column.split(",")]
+    if (
+        key == "label-column"
+        and column not in columns
+        and len(several) > 1
+        and all(name in columns for name in several)
+    ):
+        raise DataError(
+            f"label-column = {private(repr(column))} names {len(several)} columns of {place}, and only single-label "
+            "classification is learnt here: name one of them, and the others in ignore-columns"
+        )
     for split, there in splits.items():
         if column not in there:
             near = get_close_matches(column, there, n=1)

@@ -1,5 +1,6 @@
 """From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from hetfl_flwr.data.folders import is_folder, local_folder
 from hetfl_flwr.data.hub import Source, open_source
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, class_names, declared, read_codes
+from hetfl_flwr.data.owners import read_owners
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.samples import Arrays, DataSpec
@@ -56,6 +58,11 @@ class Family:
         return self.name if self.base in CATALOGUE else private(self.name)
 
     @property
+    def short(self) -> str:
+        """Its name, of a folder or a file the last part."""
+        return self.name if self.is_rotated or not is_folder(self.name) else Path(self.name).name or self.name
+
+    @property
     def is_rotated(self) -> bool:
         """Whether it is a rotated family."""
         return self.name != self.base
@@ -88,6 +95,19 @@ def absolute(dataset: str) -> str:
     'digits,rotated-/data/photos'
     """
     return ",".join(map(_absolute, dataset.split(",")))
+
+
+def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
+    """Return what the domains of several families are called, one after the other."""
+    shorts = [family.short for family in families]
+    names: list[str] = []
+    for family, short in zip(families, shorts, strict=True):
+        called = short if shorts.count(short) == 1 else family.name
+        own = family.domain_names
+        names += (
+            own if len(families) == 1 else [called] if own == (family.name,) else [f"{called} {one}" for one in own]
+        )
+    return tuple(names)
 
 
 def _absolute(name: str) -> str:
@@ -370,11 +390,10 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
 
 def _read(source: Source, rows: IntArray) -> Arrays:
     """Return all rows of a data set in a given order."""
-    column = source.reading.id_column
-    owners = torch.from_numpy(read_codes(source, column, "partition")[1][rows]) if column else None
+    names, owners = read_owners(source, rows)
     if source.kind == "image":
-        return replace(read_images(source, rows), owners=owners)
+        return replace(read_images(source, rows), owners=owners, owner_names=names)
     arrays = read_table(source) if source.kind == "table" else read_texts(source)
     if source.reading.domain_column:
         arrays = replace(arrays, inputs=arrays.inputs[rows], labels=arrays.labels[rows])
-    return replace(arrays, owners=owners)
+    return replace(arrays, owners=owners, owner_names=names)

@@ -1,20 +1,26 @@
 """Data sets as files on this machine: which folder holds one."""
 
 import csv
+import gzip
 import json
 import os
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 
 from hetfl_flwr.errors import DataError, private
 from hetfl_flwr.text import printable
 
-TABLES = {".parquet", ".csv", ".json", ".jsonl", ".arrow"}
-"""Endings of the files that hold rows."""
+TABLES = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
+"""Endings of the files that hold rows, and the kind of each."""
+
+PACKED = ".gz"
+"""Ending after that of a csv or json file that is packed."""
 
 IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 """Endings of the files that are an image each."""
@@ -44,6 +50,63 @@ def is_folder(dataset: str) -> bool:
     return dataset.startswith((".", "/", "~"))
 
 
+def ending(path: Path) -> str:
+    """Return the ending that says what a file holds, in small letters.
+
+    Examples
+    --------
+    >>> ending(Path("wine.CSV")), ending(Path("wine.csv.gz"))
+    ('.csv', '.csv')
+    """
+    inner = path.with_suffix("").suffix.lower()
+    return inner if _is_packed(path) and TABLES.get(inner) in ("csv", "json") else path.suffix.lower()
+
+
+def stem(path: Path) -> str:
+    """Return a file's name without its ending."""
+    return path.with_suffix("").stem if _is_packed(path) else path.stem
+
+
+def own_file(dataset: str) -> Path | None:
+    """Return the file of rows that a data set's name is; None where it is no file.
+
+    Raises
+    ------
+    DataError
+        If it is a file of another kind, or the system's.
+    """
+    path = Path(dataset)
+    if not path.is_file():
+        return None
+    if any(path.resolve().is_relative_to(system) for system in SYSTEM):
+        raise DataError(f"dataset '{private(path)}' is the system's: give a file of your own")
+    if ending(path) not in TABLES:
+        raise DataError(f"dataset '{private(path)}' is no file of rows: give one that ends in {', '.join(TABLES)}")
+    _check_name(path)
+    return path
+
+
+def files_of_rows(folder: Path) -> list[Path]:
+    """Return the files of rows that lie in a folder, all of one kind, by name.
+
+    Raises
+    ------
+    DataError
+        If there is none, or there are several kinds.
+    """
+    found = sorted(path for path in folder.iterdir() if _is_file(path, TABLES) and not path.name.startswith("."))
+    kinds = Counter(TABLES[ending(path)] for path in found)
+    if len(kinds) != 1:
+        what = f"files of {len(kinds)} kinds, {' and '.join(sorted(kinds))}" if kinds else "no file of rows"
+        raise DataError(
+            f"partition 'files': '{private(folder)}' holds {what}: put files of one kind into it, such as csv, one a "
+            "client"
+        )
+    for path in found:
+        _check_name(path)
+    return found
+
+
 def own_folder(dataset: str) -> Path:
     """Return the folder that a data set's name is.
 
@@ -54,7 +117,10 @@ def own_folder(dataset: str) -> Path:
     """
     folder = Path(dataset)
     if not folder.is_dir():
-        raise DataError(f"dataset '{private(folder)}' is not a folder: give a folder that holds {EXPECTED}")
+        raise DataError(
+            f"dataset '{private(folder)}' is not a folder or a file: give a file of rows, or a folder that holds "
+            f"{EXPECTED}"
+        )
     place = folder.resolve()
     if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
         raise DataError(f"dataset '{private(folder)}' is the system's: give a folder that holds {EXPECTED}")
@@ -92,7 +158,7 @@ def local_folder(hub_id: str, data_dir: str) -> Path | None:
 
 def holds_data(folder: Path) -> bool:
     """Return whether there is a file of rows or an image anywhere below a folder."""
-    return any(_is_file(path, TABLES | IMAGES) for path in folder.rglob("*"))
+    return any(_is_file(path, TABLES.keys() | IMAGES) for path in folder.rglob("*"))
 
 
 def holds_images_alone(folder: Path) -> bool:
@@ -109,19 +175,37 @@ def check_files(folder: Path) -> None:
         Names the first.
     """
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() not in IMAGES | TABLES or path.is_dir():
+        if ending(path) not in IMAGES | TABLES.keys() or path.is_dir():
             continue
         if not path.is_file():
             raise DataError(f"'{private(path)}' is no file, or a link to none: put one there, or remove it")
-        if any("\udc80" <= letter <= "\udcff" for letter in path.name):
-            raise DataError(f"'{private(printable(str(path)))}' has a name that is not UTF-8: rename it")
+        _check_name(path)
+        check_filled([path])
+
+
+def check_filled(files: Iterable[Path]) -> None:
+    """Refuse files of rows that hold nothing at all.
+
+    Raises
+    ------
+    DataError
+        Names the first.
+    """
+    for path in files:
+        if ending(path) in TABLES and not path.stat().st_size:
+            raise DataError(f"'{private(path)}' is empty: put rows into it, or take it away")
+
+
+def _check_name(path: Path) -> None:
+    if any("\udc80" <= letter <= "\udcff" for letter in path.name):
+        raise DataError(f"'{private(printable(str(path)))}' has a name that is not UTF-8: rename it")
 
 
 def _is_mostly_other(folder: Path) -> bool:
     """Return whether of the first `MANY` files below a folder less than a quarter are data, as in a user's home."""
     files = (name for _, _, names in os.walk(folder) for name in names)
     first = list(islice(files, MANY))
-    data = sum(Path(name).suffix.lower() in TABLES | IMAGES for name in first)
+    data = sum(ending(Path(name)) in TABLES.keys() | IMAGES for name in first)
     return len(first) == MANY and data < MANY / 4
 
 
@@ -151,8 +235,9 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, 
     """
     first: tuple[Path, set[str]] | None = None
     headers: dict[Path, Sequence[str]] = {}
-    for path in (path for path in files if path.suffix.lower() in _HEADED):
+    for path in (path for path in files if TABLES.get(ending(path)) in _HEADED):
         header = headers[path] = _header(path)
+        _check_has_header(path, header)
         names = {name for name in header if " ".join(name.split()) not in ignored}
         for name, count in Counter(" ".join(name.split()) for name in header).items():
             if count > 1:
@@ -173,20 +258,35 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, 
 DEEPEST = 100
 """Lists and objects within each other in a line of a json file, at most."""
 
-_HEADED = (".csv", ".parquet", ".json", ".jsonl")
+_HEADED = ("csv", "parquet", "json")
+
+
+def _check_has_header(path: Path, header: Sequence[str]) -> None:
+    """Refuse a csv file whose first row holds values; column names 0, 1, ... are what pandas gives a frame."""
+    if TABLES[ending(path)] != "csv" or [*header] == [*map(str, range(len(header)))]:
+        return
+    try:
+        [float(name) for name in header]
+    except ValueError:
+        return
+    if header:
+        raise DataError(
+            f"'{private(path)}' has no header: its first row holds {len(header)} numbers: put the names of the columns "
+            "there"
+        )
 
 
 def _header(path: Path) -> Sequence[str]:
     """Return the names of a file's columns."""
-    if path.suffix.lower() in (".json", ".jsonl"):
+    if TABLES[ending(path)] == "json":
         return _keys(path)
-    if path.suffix.lower() == ".parquet":
+    if TABLES[ending(path)] == "parquet":
         from pyarrow.parquet import read_schema
 
         names: Sequence[str] = read_schema(path).names
         return names
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        return next(csv.reader(file), [])
+    with TextIOWrapper(_opened(path), newline="", encoding="utf-8-sig", errors="replace") as file:
+        return next(csv.reader(file, delimiter="\t" if ending(path) == ".tsv" else ","), [])
 
 
 def _keys(path: Path) -> Sequence[str]:
@@ -199,7 +299,8 @@ def _keys(path: Path) -> Sequence[str]:
         names: Sequence[str] = read_json(path, ReadOptions(block_size=_BLOCK)).schema.names
     except ArrowInvalid as error:
         try:
-            rows = json.loads(path.read_bytes())
+            with _opened(path) as file:
+                rows = json.loads(file.read())
         except ValueError:
             raise error from None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -210,7 +311,7 @@ def _keys(path: Path) -> Sequence[str]:
 
 def _check_depth(path: Path) -> None:
     """Refuse lines so deeply nested that the library that reads them would end the process."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if _brackets(line) > DEEPEST and _depth(line) > DEEPEST:
                 raise DataError(f"line {number} of '{private(path)}' is nested more than {DEEPEST} deep")
@@ -235,5 +336,13 @@ def _depth(line: bytes) -> int:
     return depth
 
 
-def _is_file(path: Path, suffixes: set[str]) -> bool:
-    return path.suffix.lower() in suffixes and path.is_file()
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == PACKED
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "rb")) if _is_packed(path) else path.open("rb")
+
+
+def _is_file(path: Path, suffixes: Container[str]) -> bool:
+    return ending(path) in suffixes and path.is_file()

@@ -1,5 +1,6 @@
 """Data sets in the hub's layout, opened: from a local folder or from the hub itself. Nothing is decoded here."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hetfl_flwr.data.columns import Columns, Kind, roles
+from hetfl_flwr.data.files import csv_features, from_files, head, left, reason
 from hetfl_flwr.data.folders import (
     EXPECTED,
     check_files,
     check_headers,
+    files_of_rows,
     holds_images_alone,
     is_folder,
     local_folder,
+    own_file,
     own_folder,
 )
 from hetfl_flwr.data.reading import Reading
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.data.catalogue import DatasetEntry
 
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
+_NO_DATA = re.compile(r'Instruction "(\w+)" corresponds to no data!')  # what the library says of a split of no rows
 _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
 
 
@@ -59,6 +64,8 @@ class Source:
         Of each split that has lost rows, (N,) int64: which rows of the file those are that are left.
     notes : tuple of str
         What was done when it was opened that nobody has asked for.
+    files : tuple of (str, int)
+        Name and rows of each file where it is read file by file, in the order of the rows; else empty.
     """
 
     place: str
@@ -70,6 +77,7 @@ class Source:
     values: tuple[str | int, ...] = ()
     rows: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    files: tuple[tuple[str, int], ...] = ()
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
@@ -127,7 +135,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    place, found = _found(dataset, reading, entry)
+    place, found, files = _found(dataset, reading, entry)
     label, kind, inputs = roles(place, {name: features_of(data) for name, data in found.items()}, reading)
     splits: dict[str, Dataset] = {name: _plain(found[name]) for name in ("train", "test") if name in found}
     if entry and entry.without:
@@ -139,7 +147,8 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         splits = {name: _as_images(place, data, inputs[0]) for name, data in splits.items()}
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
     splits, rows, notes = labelled(place, splits, label)
-    return Source(place, splits, kind, inputs, label, reading, values, rows, notes)
+    files = left(files, rows)
+    return Source(place, splits, kind, inputs, label, reading, values, rows, notes, files)
 
 
 def labelled(
@@ -208,18 +217,23 @@ def _plain(data: "Dataset") -> "Dataset":
     return data if data.format["type"] is None else data.with_format(None)
 
 
-def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> tuple[str, dict[str, "Dataset"]]:
-    """Return what messages call a data set, and its splits."""
+Found = tuple[str, dict[str, "Dataset"], tuple[tuple[str, int], ...]]
+"""What messages call a data set, its splits, and name and rows of each file where it was read file by file."""
+
+
+def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> Found:
     origin, called = (entry.origin, dataset) if entry else ("", private(dataset))
     if is_folder(dataset):
-        return _from_folder(own_folder(dataset), reading)
+        return _from_own(dataset, reading)
     if not reading.data_dir:
         if origin:
             raise DataError(
                 f"{dataset} is not on the hub: get it from {origin}, put it into a folder <data-dir>/{dataset} as "
                 f"{EXPECTED}, and set data-dir"
             )
-        return called, _from_hub(dataset, called)
+        if reading.by_file:
+            raise DataError(f"partition 'files': {called} is of the hub: give a folder of your own, such as ./wards")
+        return called, _from_hub(dataset, called), ()
     folder = local_folder(dataset, reading.data_dir)
     if folder is None:
         raise DataError(
@@ -230,12 +244,23 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> tupl
     return _from_folder(folder, reading)
 
 
-def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Dataset"]]:
+def _from_own(dataset: str, reading: Reading) -> Found:
+    file = own_file(dataset)
+    if file is None and not reading.by_file:
+        return _from_folder(own_folder(dataset), reading)
+    called = f"'{private(dataset)}'"
+    files = [file] if file else files_of_rows(own_folder(dataset))
+    _quiet()
+    data, owners = from_files(files, called, reading)
+    return called, {"train": data}, owners if reading.by_file else ()
+
+
+def _from_folder(folder: Path, reading: Reading) -> Found:
     from datasets.load import load_dataset, load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
     check_files(folder)
-    getLogger("datasets").setLevel(CRITICAL)  # of what it raises, too, and with the whole path
+    _quiet()
     try:
         if any((folder / name).exists() for name in _SAVED):
             data: Any = load_from_disk(str(folder))
@@ -251,11 +276,18 @@ def _from_folder(folder: Path, reading: Reading) -> tuple[str, dict[str, "Datase
     except HetflError:
         raise
     except Exception as error:
-        raise DataError(f"cannot read the data set in {called}: {private(reason(error))}") from error
+        why = reason(error)
+        if empty := _NO_DATA.fullmatch(why):
+            raise DataError(f"split '{empty[1]}' of {called} is empty: take it away, or put rows into it") from error
+        raise DataError(f"cannot read the data set in {called}: {private(why)}") from error
     splits = dict(data) if isinstance(data, dict) else {"train": data}
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
-    return called, splits
+    return called, splits, ()
+
+
+def _quiet() -> None:
+    getLogger("datasets").setLevel(CRITICAL)  # of what it raises, too, and with the whole path
 
 
 def _rows(folder: Path, headers: Mapping[Path, Sequence[str]]) -> Any:
@@ -267,33 +299,11 @@ def _rows(folder: Path, headers: Mapping[Path, Sequence[str]]) -> Any:
         return load_dataset(str(folder))
     except Exception:
         tables = [path for path in headers if path.suffix.lower() == ".csv"]
-        features = _features(tables) if len(tables) == len(headers) else None
+        features = csv_features(tables) if len(tables) == len(headers) else None
         if not features:
             raise
         of_columns: Any = datasets.features.Features
         return load_dataset(str(folder), features=of_columns(features))
-
-
-def _features(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the features of csv files that are read together: each column in the type that all of its cells have."""
-    from datasets.features import Value
-    from pandas import read_csv
-
-    kinds: dict[str, set[str]] = {}
-    for path in paths:
-        frame = read_csv(path, low_memory=False)
-        for name, column in frame.items():
-            if column.notna().any():
-                kinds.setdefault(str(name), set()).add(column.infer_objects().dtype.kind)
-            else:
-                kinds.setdefault(str(name), set())
-    number = {"i": "int64", "f": "float64", "b": "bool"}
-    return {
-        name: Value(
-            number.get(min(found), "string") if len(found) == 1 else "float64" if found <= {"i", "f"} else "string"
-        )
-        for name, found in kinds.items()
-    }
 
 
 def _columns(
@@ -302,22 +312,8 @@ def _columns(
     """Return the columns of each split, as far as the heads of its files tell them; nothing if one does not."""
     if builder.info.features is not None:
         return dict.fromkeys(files, builder.info.features)
-    found = {split: _head(builder.config, paths[0], headers) for split, paths in files.items()}
+    found = {split: head(builder.config, paths[0], headers) for split, paths in files.items()}
     return {split: columns for split, columns in found.items() if columns} if all(found.values()) else {}
-
-
-def _head(config: Any, path: Path, headers: Mapping[Path, Sequence[str]]) -> Columns | None:
-    """Return the columns of one file, under the names by which it is going to be read."""
-    if hasattr(config, "pd_read_csv_kwargs"):
-        from pandas import read_csv
-
-        return dict.fromkeys(read_csv(path, **{**config.pd_read_csv_kwargs, "nrows": 0, "chunksize": None}).columns)
-    if path.suffix.lower() == ".parquet" and not config.columns:
-        from datasets.features import Features
-        from pyarrow.parquet import read_schema
-
-        return Features.from_arrow_schema(read_schema(path))
-    return dict.fromkeys(headers[path]) if path in headers and path.suffix.lower() != ".parquet" else None
 
 
 def _from_hub(hub_id: str, called: str) -> dict[str, "Dataset"]:
@@ -337,14 +333,6 @@ def _from_hub(hub_id: str, called: str) -> dict[str, "Dataset"]:
             f"a copy in the hub's layout into a folder <data-dir>/{called} and set data-dir"
         ) from error
     return dict(data)
-
-
-def reason(error: BaseException) -> str:
-    """Return the first line of what an error is about."""
-    while error.__cause__:
-        error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _as_images(place: str, data: "Dataset", column: str) -> "Dataset":

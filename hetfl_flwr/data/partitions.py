@@ -50,6 +50,16 @@ class Partition:
         """The column whose values say who a row belongs to; empty where that does not matter."""
         return self.value if isinstance(self.value, str) else ""
 
+    @property
+    def by_file(self) -> bool:
+        """Whether each file's rows belong together."""
+        return self.form == "files"
+
+    @property
+    def by_owner(self) -> bool:
+        """Whether rows belong to somebody: to a value of a column, or to a file."""
+        return bool(self.column) or self.by_file
+
     def __str__(self) -> str:
         """Return the text it was parsed from."""
         value = self.column or f"{self.value:g}"
@@ -71,6 +81,7 @@ def parse_partition(text: str) -> Partition:
         - ``shards:N``: sorted by label and cut into N equal shards a client, given out at random;
         - ``natural:COLUMN``: each value of the column owns its rows, and the owners, sorted, are assigned round-robin:
           of as many owners as clients each client is one;
+        - ``files``: the same with the files of a folder, each of which owns its rows;
         - ``linear``, ``square``, ``exponential``: shuffled, then cut so that client k of 0..K-1 has a share
           proportional to k + 1, its square or its exponential, rounded down (the last client has what is left over);
           each client's mix of classes is near that of all rows;
@@ -93,7 +104,7 @@ def parse_partition(text: str) -> Partition:
         raise ConfigError(
             f"partition {text!r} is not one of: "
             "iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), natural:COLUMN, "
-            "linear, square, exponential, all"
+            "files, linear, square, exponential, all"
         ) from None
 
 
@@ -121,7 +132,7 @@ def split(
     *scope : int
         What else the draw is for: another scope is another draw.
     owners : ndarray, optional
-        (N,) int64, whose each row is; only "natural" asks for it.
+        (N,) int64, whose each row is; only "natural" and "files" ask for it.
 
     Returns
     -------
@@ -140,7 +151,7 @@ def split(
         raise ConfigError(
             f"{num_partitions} clients cannot share {len(labels)} samples: use {len(labels)} clients or fewer"
         )
-    keys = _dealt(owners, partition, num_partitions) if partition.column else labels
+    keys = _dealt(owners, partition, num_partitions) if partition.by_owner else labels
     parts = assign(keys, partition, num_partitions, draw)
     unused = len(labels) - sum(map(len, parts))
     if unused:
@@ -150,22 +161,25 @@ def split(
 
 def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -> IntArray:
     """Return to which client each row falls with its owner."""
+    what = "files" if partition.by_file else "owners"
     if owners is None:
+        lacks = "is no folder or file of your own" if partition.by_file else "has no columns"
         raise ConfigError(
-            f"partition '{partition}': the data set has no columns, so nobody owns its rows: use another partition"
+            f"partition '{partition}': the data set {lacks}, so nobody owns its rows: use another partition"
         )
     present, codes = np.unique(owners, return_inverse=True)
     if len(present) < num_partitions:
         raise ConfigError(
-            f"partition '{partition}': {num_partitions} clients cannot share {len(present)} owners: "
+            f"partition '{partition}': {num_partitions} clients cannot share {len(present)} {what}: "
             f"use {len(present)} clients or fewer"
         )
     if len(present) > num_partitions:
         _LOGGER.warning(
-            "partition '%s' merges %d owners into %d clients: client k is owner k and each %dth after it; take %d "
-            "clients for one owner each",
+            "partition '%s' merges %d %s into %d clients: client k has those of numbers k, k + %d and so on; take %d "
+            "clients for one each",
             partition,
             len(present),
+            what,
             num_partitions,
             num_partitions,
             len(present),
@@ -291,6 +305,7 @@ _FORMS = {
     "classes": _Form(_count, partial(_assigned, _classes)),
     "shards": _Form(_count, partial(_assigned, _shards)),
     "natural": _Form(_name, partial(_assigned, _natural)),
+    "files": _Form(_nothing, partial(_assigned, _natural)),
     **{form: _Form(_nothing, partial(_assigned, _sized)) for form in _SIZES},
     "all": _Form(_nothing, None),
 }

@@ -39,6 +39,8 @@ class Reading:
         Tokens of a text, 1 or more: longer ones are cut, shorter ones filled up.
     id_column : str
         Column whose values say who a row belongs to, where ``partition`` asks for it; empty: none.
+    by_file : bool
+        Whether each file of a folder is read by itself, and its rows belong to it; splits have no meaning then.
     """
 
     data_dir: str = ""
@@ -54,6 +56,7 @@ class Reading:
     vocabulary: str = "hashed:20000"
     text_length: int = 32
     id_column: str = ""
+    by_file: bool = False
 
     @property
     def ignored(self) -> frozenset[str]:
@@ -91,7 +94,7 @@ class Reading:
         )
 
 
-READING_KEYS = tuple(field.name for field in fields(Reading) if field.name != "id_column")
+READING_KEYS = tuple(field.name for field in fields(Reading) if field.name not in ("id_column", "by_file"))
 """The fields of a reading that the run config has a key for."""
 
 

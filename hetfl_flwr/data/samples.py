@@ -119,7 +119,9 @@ class Arrays:
     numeric : Tensor, optional
         (features,) bool, which inputs of a table are numbers, not categories; None: all.
     owners : Tensor, optional
-        (N,) int64, whose each row is, 0 or more, where the partition goes by a column; else None.
+        (N,) int64, whose each row is, 0 or more, where the partition goes by owners; else None.
+    owner_names : tuple of str
+        What the owners are called, by their numbers.
     class_names : tuple of str
         What the C classes are called; empty: their numbers.
     input_names : tuple of str
@@ -144,6 +146,7 @@ class Arrays:
     groups: tuple[int, ...] = ()
     numeric: Tensor | None = None
     owners: Tensor | None = None
+    owner_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ()
     words: Callable[[], Sequence[str]] | None = None
@@ -488,6 +491,9 @@ class ClientData:
         every other data set. They are scaled and centred as the client's own are.
     others_validation : tuple of Samples
         The validation samples of the same domains.
+    name : str
+        Whose data they are: the owners of its rows where the partition goes by owners, else its domain where there are
+        several; empty: nobody's in particular.
     """
 
     spec: DataSpec
@@ -498,6 +504,7 @@ class ClientData:
     domain: int = 0
     others: tuple[Samples, ...] = ()
     others_validation: tuple[Samples, ...] = ()
+    name: str = ""
 
     def __repr__(self) -> str:
         """Return what the client holds: shapes, classes and counts, and no row."""

@@ -20,6 +20,7 @@ from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.server.rounds import Played
 from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.naming import distinct
 from hetfl_flwr.wire.privacy import epsilon
 
 SEVERAL = "several"
@@ -197,9 +198,11 @@ class Ledger:
         """Return one object a client: model, samples, accuracy before and after, bytes."""
         before = _values(next((entry for entry in self.rounds if entry.round == 0), None), "accuracy")
         after = _values(self._last_evaluated, "accuracy")
+        names = distinct({client: member.name for client, member in self._members.items()})
         return [
             {
                 "partition": client,
+                "name": names[client] or None,
                 "model": member.model,
                 "dataset": member.dataset,
                 "owners": member.owners or None,

@@ -5,8 +5,9 @@ from itertools import islice
 
 from typing_extensions import TypedDict
 
-from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Fraction, PerClass, Quality, Round
+from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Fraction, PerClass, Quality, Round, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable
+from hetfl_flwr.wire.naming import called
 
 FEWEST_TEST_ROWS = 30
 """Test samples below which a client's figures are hardly more than chance."""
@@ -86,7 +87,9 @@ def notes(clients: Iterable[ClientRecord]) -> list[str]:
     records = list(clients)
     anybody = any(record["test"] for record in records)
     said = [
-        f"client {record['partition']}: {'; '.join(lines)}" for record in records if (lines := _notes(record, anybody))
+        f"{called(record['partition'], name_of(record))}: {'; '.join(lines)}"
+        for record in records
+        if (lines := _notes(record, anybody))
     ]
     more = len(said) - MOST_NOTED
     return [*said[:MOST_NOTED], *([f"and {more} more"] if more > 0 else [])]

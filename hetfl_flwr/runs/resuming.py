@@ -19,6 +19,7 @@ from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import NEWEST
+from hetfl_flwr.wire.naming import called
 
 
 class Checkpoints(RoundCallback):
@@ -165,7 +166,12 @@ def other_data(checkpoint: Checkpoint, roster: Roster, *, stops: bool) -> list[t
     for member in roster:
         before, now = checkpoint.members.get(member.client_id, {}), data_of(member)
         if odd := [_other(name, now[name], value) for name, value in before.items() if now[name] != value]:
-            found.append((member.client_id, f"client {member.client_id} has other data than before: {', '.join(odd)}"))
+            found.append(
+                (
+                    member.client_id,
+                    f"{called(member.client_id, member.name)} has other data than before: {', '.join(odd)}",
+                )
+            )
     if found and stops:
         more = f" ({len(found) - 1} more clients have, too)" * (len(found) > 1)
         raise RunFolderError(f"{found[0][1]}{more}: the run would go on with other results; {GO_ON}")

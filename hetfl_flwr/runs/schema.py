@@ -30,7 +30,7 @@ from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.files import as_json, read_file
 from hetfl_flwr.notices import warn
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.text import printable
+from hetfl_flwr.text import LONGEST_NAME, printable
 
 T = TypeVar("T")
 
@@ -190,12 +190,14 @@ class Round:
 class ClientRecord(TypedDict):
     """One client of ``clients.json``; None where it is not known, or has no meaning.
 
-    ``partition`` is the client id, under the name that Flower has for it. A client's accuracies are on its own test
+    ``partition`` is the client id, under the name that Flower has for it. ``name`` is the client's own, where it has
+    one, and no other client's; versions before 0.2 do not know it. A client's accuracies are on its own test
     samples, at the first evaluation and at the last. ``recall`` is that of each class with test samples, by its name,
     or by its number where the names stay on the node; ``untested`` and ``unpredicted`` are as in `PerClass`, by name.
     """
 
     partition: Client
+    name: NotRequired[str | None]
     model: str | None
     dataset: str | None
     owners: Count | None
@@ -217,6 +219,11 @@ class ClientRecord(TypedDict):
     recall: NotRequired[dict[str, Fraction] | None]
     untested: NotRequired[list[str] | None]
     unpredicted: NotRequired[list[str] | None]
+
+
+def name_of(client: ClientRecord) -> str:
+    """Return a client's name in one line; empty where it has none."""
+    return printable(" ".join((client.get("name") or "").split()), 2 * LONGEST_NAME)
 
 
 class Summary(TypedDict):

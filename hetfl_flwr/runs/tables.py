@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.schema import ClientRecord, name_of
 
 T = TypeVar("T")
 NOTHING = "-"
@@ -26,12 +26,14 @@ LOG_WIDTH = 160
 
 
 def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
-    """Return one row a client: model, samples, accuracy on its own test set before and after, other figures, payload.
+    """Return one row a client: name, model, samples, accuracy before and after, other figures, payload.
 
-    It fits into 100 characters a line, as long as models have names of at most ten.
+    Accuracy and the other figures are on the client's own test set. The names are a column if any client has one.
+    Without names it fits into 100 characters a line, as long as models have names of at most ten.
     """
     columns: dict[str, Callable[[ClientRecord], str]] = {
         "client": lambda client: str(client["partition"]),
+        "name": lambda client: name_of(client) or NOTHING,
         "model": lambda client: client["model"] or NOTHING,
         "params": lambda client: thousands(client["parameters"]),
         "train": lambda client: thousands(client["train"]),
@@ -46,6 +48,8 @@ def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
         "up": lambda client: byte_size(client["bytes_up"]),
         "down": lambda client: byte_size(client["bytes_down"]),
     }
+    if not any(map(name_of, clients)):
+        del columns["name"]
     meanings = {
         "bal.": "bal. balanced accuracy",
         "F1": "F1 macro F1",
@@ -55,7 +59,7 @@ def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
     beside = "; ".join(meaning for heading, meaning in meanings.items() if heading in columns)
     note = "Accuracy in % before and after training on the client's test set" + f"; {beside}" * bool(beside)
     notes = [f"{note}. Payload up and down. {BYTES_NOTE}"]
-    return table_of(f"Clients of {name}", columns, clients, words={"model"}, notes=notes)
+    return table_of(f"Clients of {name}", columns, clients, words={"name", "model"}, notes=notes)
 
 
 def _quality(key: str, client: ClientRecord) -> str:

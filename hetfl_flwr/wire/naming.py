@@ -1,14 +1,19 @@
 """Names of classes and columns as they leave a node: always as digests, by which they are compared, shown or not.
 
 A digest hides a name from those who cannot guess it: whoever has a list of likely names can try them all.
+A client's own name leaves its node as it is, or not at all.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
+from unicodedata import normalize
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
+from hetfl_flwr.data.folders import is_folder
 from hetfl_flwr.errors import ConfigError, private
 from hetfl_flwr.text import LONGEST_NAME, printable
 
@@ -76,6 +81,68 @@ def data_label(dataset: str, node_config: Mapping[str, Value], *, share: bool) -
         return printable(dataset, LONGEST_NAME)
     last = ",".join(name.rstrip("/").rpartition("/")[2] for name in dataset.split(","))
     return printable(last, LONGEST_NAME) if share else OWN
+
+
+def client_name(node_config: Mapping[str, Value], dataset: str, own: str, *, share: bool) -> str:
+    """Return what a client calls itself; empty: nothing.
+
+    That is ``name`` of the node's own config. Else it is whose data it has or, of a folder or file that the node's own
+    config names, the last part of its path; both only with `share`.
+
+    Parameters
+    ----------
+    node_config : mapping
+        The node's own config.
+    dataset : str
+        Its data set.
+    own : str
+        Whose data it has; empty: nobody's in particular.
+    share : bool
+        Whether names of its data may leave the node.
+    """
+    if "name" in node_config:
+        return _one_line(str(node_config["name"]))
+    if not share:
+        return ""
+    alone = "dataset" in node_config and "," not in dataset and is_folder(dataset)
+    return _one_line(own or (Path(dataset).name if alone else ""))
+
+
+def called(client_id: int, name: str | None = None, model: str | None = None) -> str:
+    """Return how messages call a client.
+
+    Examples
+    --------
+    >>> called(3, "General Hospital", "lenet5"), called(3, model="lenet5"), called(3)
+    ('client 3 (General Hospital, lenet5)', 'client 3 (lenet5)', 'client 3')
+    """
+    more = ", ".join(filter(None, (name, model)))
+    return f"client {client_id} ({more})" if more else f"client {client_id}"
+
+
+def distinct(names: Mapping[int, str]) -> dict[int, str]:
+    """Return the names of clients, by number, with the number after those that look alike; an empty one stays so.
+
+    Examples
+    --------
+    >>> distinct({0: "North", 1: "South", 2: "north", 3: "", 4: ""})
+    {0: 'North (0)', 1: 'South', 2: 'north (2)', 3: '', 4: ''}
+    """
+    found = dict(names)
+    while alike := _alike(found):
+        found |= {client_id: f"{found[client_id]} ({client_id})" for client_id in alike}
+    return found
+
+
+def _alike(names: Mapping[int, str]) -> list[int]:
+    """Return the clients whose names differ from another's in nothing that a reader sees at once."""
+    looks = {client_id: " ".join(normalize("NFKC", name).casefold().split()) for client_id, name in names.items()}
+    count = Counter(looks.values())
+    return [client_id for client_id, look in looks.items() if look and count[look] > 1]
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()), LONGEST_NAME)
 
 
 def _digest(name: str) -> str:

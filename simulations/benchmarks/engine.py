@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -74,34 +74,8 @@ def overhead(clients: int, repeats: int) -> list[Row]:
 
     with LocalGrid(config.to_flat(), clients, run=2**62, app="simulations.benchmarks.echo:app") as grid:
         federation = Federation(grid, config)
-        nobody = Member(
-            0,
-            0,
-            clients,
-            "none",
-            0,
-            0,
-            0,
-            (),
-            0,
-            "",
-            "",
-            "uint8",
-            0,
-            0,
-            0,
-            0,
-            -1,
-            (),
-            "",
-            (),
-            (),
-            (),
-            (),
-            0,
-            (),
-            *[""] * 3,
-        )
+        said: list[Any] = ["none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, (), "", "", (), (), (), (), 0, ()]
+        nobody = Member(0, 0, clients, *said, "", "", "")
         for client_id, node in enumerate(grid.get_node_ids()):
             federation.roster.add(replace(nobody, node=node, client_id=client_id))
         return [

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.config.data_keys import DataKeys
-from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.schema import ClientRecord, name_of
+from hetfl_flwr.wire.naming import called
 from simulations.reports.runs import INCIDENTAL, POOLED, Group, Run, figures, group_runs, method_of
 from simulations.reports.tables import UNEQUAL_KEYS
 
@@ -62,7 +63,7 @@ ACCURACY = Measure("accuracy", lambda client: client["accuracy"])
 
 def client_label(client: ClientRecord) -> str:
     """Return what people call a client."""
-    return f"client {client['partition']}"
+    return called(client["partition"], name_of(client))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from rich.table import Table
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.quality import notes
-from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.gains import Answer, answer, names_of, points
 from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
@@ -42,7 +42,14 @@ from simulations.reports.runs import (
 )
 from simulations.reports.sheets import Cell, Sheet
 from simulations.reports.svg import Picture, of_clients, of_gains, over_payload, over_rounds, percent
-from simulations.reports.tables import best_of, compare_table, privacy, shared_terms, unequal_terms
+from simulations.reports.tables import (
+    best_of,
+    clients_in_words,
+    compare_table,
+    privacy,
+    shared_terms,
+    unequal_terms,
+)
 
 if TYPE_CHECKING:
     from simulations.reports.partition import Split
@@ -251,7 +258,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Algorithm": f"{shown['algorithm']}: {_purpose(shown['algorithm'])}".removesuffix(": "),
         "Data": f"{shown['dataset']}, partition {config.get('partition', NOTHING)}",
         "Models": assigned or config.get("models"),
-        "Clients": shown["clients"],
+        "Clients": clients_in_words(run),
         "Seed": shown["seed"],
         "Engine": shown["engine"],
         "Privacy": privacy(run),
@@ -300,6 +307,7 @@ def _clients(run: Run, split: Split | str) -> Sheet:
         own.setdefault(client_id, []).append(accuracy)
     columns: list[tuple[str, bool, Callable[[ClientRecord], str]]] = [
         ("client", True, lambda client: str(client["partition"])),
+        ("name", False, lambda client: name_of(client) or NOTHING),
         ("model", False, lambda client: client["model"] or NOTHING),
         ("parameters", True, lambda client: _count(client["parameters"])),
         ("training", True, lambda client: _count(client["train"])),
@@ -318,6 +326,8 @@ def _clients(run: Run, split: Split | str) -> Sheet:
         ("down", True, lambda client: _in_bytes(client["bytes_down"])),
         ("failures", True, lambda client: str(failed.count(client["partition"]))),
     ]
+    if not any(map(name_of, run.clients)):
+        columns = [column for column in columns if column[0] != "name"]
     return Sheet(
         "Clients",
         [(name, numeric) for name, numeric, _ in columns],
@@ -338,17 +348,22 @@ def _failures(run: Run) -> Sheet | None:
             found.setdefault((failure.client_id, failure.stage, reason), []).append(record.round)
     if not found:
         return None
+    names = {client["partition"]: name_of(client) for client in run.clients}
     rows = [
-        [_spans(rounds), NOTHING if client < 0 else str(client), stage, reason]
+        [_spans(rounds), NOTHING if client < 0 else _numbered(client, names.get(client, "")), stage, reason]
         for (client, stage, reason), rounds in list(found.items())[:MOST_FAILURES]
     ]
     more = len(found) - MOST_FAILURES
     return Sheet(
         "Failures and refused uploads",
-        [("rounds", False), ("client", True), ("stage", False), ("reason", False)],
+        [("rounds", False), ("client", not any(names.values())), ("stage", False), ("reason", False)],
         [list(map(Cell, row)) for row in rows],
         f"And {more:,} more in rounds.jsonl." if more > 0 else "",
     )
+
+
+def _numbered(client: int, name: str) -> str:
+    return f"{client} {name}" if name else str(client)
 
 
 def _spans(rounds: Sequence[int]) -> str:
@@ -453,12 +468,16 @@ def _split_part(split: Split | str) -> SplitPart:
     if len(split.shares) * split.classes > MOST_CELLS:
         return SplitPart(split.title, picture=_picture(split))
     most = max(max(share.histogram, default=0) for share in split.shares) or 1
-    columns = [("client", True), *((str(label), True) for label in range(split.classes))]
+    columns = [("client", not any(share.name for share in split.shares)), *((name, True) for name in split.class_names)]
     rows = [
-        [Cell(str(share.client)), *(Cell(f"{n:,}" if n else "\u00b7", n / most) for n in share.histogram)]
+        [Cell(_numbered(share.client, share.name)), *(_shaded(count, most) for count in split.counts(share))]
         for share in split.shares
     ]
     return SplitPart(split.title, Sheet(f"Training rows of each class: {split.title}", columns, rows))
+
+
+def _shaded(count: int | None, most: int) -> Cell:
+    return Cell("") if count is None else Cell(f"{count:,}" if count else "\u00b7", count / most)
 
 
 def _picture(split: Split) -> str:

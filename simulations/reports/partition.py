@@ -1,26 +1,32 @@
 """Which client gets which rows under a run config, counted before anybody trains: what ``hetfl partition`` shows."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
-from hetfl_flwr.data.domains import parse_families
+from hetfl_flwr.data.domains import domain_labels, parse_families
 from hetfl_flwr.errors import ConfigError, plain
+from hetfl_flwr.text import printable
+from hetfl_flwr.wire.naming import distinct
 
 MOST_CLASSES = 20
 """Up to so many classes each one is a column of the table; beyond, the most frequent are named."""
 
 FREQUENT = 4
 """How many."""
+
+LONGEST_CLASS = 24
+"""Letters of a class's name in a column of the table."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,10 @@ class Share:
         How many; the public ones are training rows, too.
     histogram : tuple of int
         C counts, the training rows of each class.
+    name : str
+        What the client is called, as no other one is; empty: nothing.
+    class_names : tuple of str
+        What the C classes are called; empty: by their numbers.
     """
 
     client: int
@@ -46,6 +56,13 @@ class Share:
     test: int
     public: int
     histogram: tuple[int, ...]
+    name: str = ""
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The training rows of each class, by its name."""
+        return dict(zip(self.class_names or map(str, range(len(self.histogram))), self.histogram, strict=True))
 
     @property
     def classes(self) -> int:
@@ -85,10 +102,24 @@ class Split:
         """The names of the domains that have a client, in order."""
         return tuple(dict.fromkeys(share.domain for share in self.shares))
 
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes of all data sets by name, those of the first one first."""
+        return tuple(dict.fromkeys(name for share in self.shares for name in share.counts))
+
     @property
     def classes(self) -> int:
-        """C, the most classes that a client's data set has."""
-        return max(len(share.histogram) for share in self.shares)
+        """C, how many they are."""
+        return len(self.class_names)
+
+    @property
+    def named(self) -> bool:
+        """Whether clients have names that are not those of their domains."""
+        return any(share.name for share in self.shares) and len(self.domains) == 1
+
+    def counts(self, share: Share) -> list[int | None]:
+        """Return the training rows of each class that a client has; None of a class that its data set has not."""
+        return [share.counts.get(name) for name in self.class_names]
 
 
 def load_split(config: RunConfig) -> Split:
@@ -105,14 +136,15 @@ def load_split(config: RunConfig) -> Split:
         If the data cannot be read, or shared out as asked.
     """
     config = config.with_data()
-    names = _domain_names(config)
+    names = domain_labels(parse_families(config.dataset, config.reading))
     split = replace(config.split(config.clients), pooled=False)
     clients = [load_client_data(split, client) for client in range(config.clients)]
     domains = [[data for data in clients if data.domain == index] for index in {data.domain for data in clients}]
+    called = distinct({number: data.name for number, data in enumerate(clients)})
     rows = sum(len(members[0].train.arrays.labels) for members in domains)
     return Split(
         title=f"{config.dataset}, {config.partition}, {config.clients} clients, seed {config.seed}",
-        shares=tuple(_share(number, names[data.domain], data) for number, data in enumerate(clients)),
+        shares=tuple(_share(number, called[number], names[data.domain], data) for number, data in enumerate(clients)),
         own_tests=config.test_set == "client",
         rows=rows,
         unused=rows - sum(map(_used, domains)),
@@ -124,21 +156,24 @@ def split_table(split: Split) -> Table:
     """Return the table of a split: a line a client, and their sum. The domain stands there if there are several."""
     few, several = split.classes <= MOST_CLASSES, len(split.domains) > 1
     table = Table(title=split.title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.caption = f"{split.rows:,} rows, {split.unused:,} unused" + "; 0, 1, ...: training rows of each class" * few
+    table.caption = f"{split.rows:,} rows, {split.unused:,} unused" + "; right: training rows of each class" * few
     table.add_column("client", justify="right")
+    if split.named:
+        table.add_column("name", overflow="fold")
     if several:
         table.add_column("domain", no_wrap=True)
     for name in ("training", "validation", "test", "public", "classes"):
         table.add_column(name, justify="right", no_wrap=True)
-    for label in range(split.classes) if few else ():
-        table.add_column(str(label), justify="right", no_wrap=True)
+    for label in split.class_names if few else ():
+        table.add_column(printable(label, LONGEST_CLASS), justify="right", no_wrap=True)
     if not few:
         table.add_column("training rows of the most frequent classes")
     for share in split.shares:
-        table.add_row(str(share.client), *[share.domain] * several, *_counts(share), *_histogram(share.histogram, few))
-    total = _total(split.shares)
+        words = [share.name] * split.named + [share.domain] * several
+        table.add_row(*map(Text, (str(share.client), *words, *_counts(share), *_histogram(split, share, few))))
+    total = _total(split)
     table.add_section()
-    table.add_row("sum", *[""] * several, *_counts(total), *_histogram(total.histogram, few))
+    table.add_row("sum", *[""] * (split.named + several), *_counts(total), *_histogram(split, total, few))
     return table
 
 
@@ -146,14 +181,16 @@ def _counts(share: Share) -> list[str]:
     return [f"{count:,}" for count in (share.training, share.validation, share.test, share.public, share.classes)]
 
 
-def _histogram(counts: tuple[int, ...], few: bool) -> list[str]:
+def _histogram(split: Split, share: Share, few: bool) -> list[str]:
     if few:
-        return [f"{count:,}" if count else "\u00b7" for count in counts]
-    order = sorted(range(len(counts)), key=lambda label: -counts[label])[:FREQUENT]
-    return [", ".join(f"{label}: {counts[label]:,}" for label in order if counts[label])]
+        return ["" if count is None else f"{count:,}" if count else "\u00b7" for count in split.counts(share)]
+    counts = share.counts
+    order = sorted(counts, key=lambda name: -counts[name])[:FREQUENT]
+    return [", ".join(f"{name}: {counts[name]:,}" for name in order if counts[name])]
 
 
-def _total(shares: Sequence[Share]) -> Share:
+def _total(split: Split) -> Share:
+    shares = split.shares
     return Share(
         client=len(shares),
         domain="",
@@ -161,7 +198,8 @@ def _total(shares: Sequence[Share]) -> Share:
         validation=sum(share.validation for share in shares),
         test=sum(share.test for share in shares),
         public=sum(share.public for share in shares),
-        histogram=tuple(map(sum, zip_longest(*(share.histogram for share in shares), fillvalue=0))),
+        histogram=tuple(sum(share.counts.get(name, 0) for share in shares) for name in split.class_names),
+        class_names=split.class_names,
     )
 
 
@@ -179,16 +217,7 @@ def write_json(split: Split, path: Path) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}; name another file") from None
 
 
-def _domain_names(config: RunConfig) -> list[str]:
-    families = parse_families(config.dataset, config.reading)
-    return [
-        name if len(families) == 1 or name == family.name else f"{family.name} {name}"
-        for family in families
-        for name in family.domain_names
-    ]
-
-
-def _share(client: int, domain: str, data: ClientData) -> Share:
+def _share(client: int, name: str, domain: str, data: ClientData) -> Share:
     return Share(
         client=client,
         domain=domain,
@@ -197,6 +226,8 @@ def _share(client: int, domain: str, data: ClientData) -> Share:
         test=len(data.test),
         public=data.public_rows,
         histogram=tuple(data.train.class_counts(data.spec.classes).tolist()),
+        name=name,
+        class_names=data.train.arrays.class_names,
     )
 
 

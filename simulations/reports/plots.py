@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.text import printable
 from simulations.reports.runs import Group, Run, client_scores, curve, figures, group_runs, method_of
 from simulations.reports.tables import shared_terms, unequal_terms
@@ -47,6 +47,8 @@ PAGE_SIZE, PAGE_LINE, SMALL_SIZE = (5, 2.9), 0.2, (2.2, 1.15)
 MOST_CELLS = 400
 """Up to so many cells of a heat map each one bears its number."""
 MOST_CLIENT_TICKS, MOST_CLASS_TICKS = 40, 20
+LONGEST_TICK, MOST_LETTERS = 24, 60
+"""Letters of a name beside a heat map, and of all names below it that stand side by side."""
 FEW_POINTS = 30
 """Up to so many evaluated rounds each one is marked."""
 BELOW_LAST, ABOVE_BEST = 0.1, 0.02
@@ -297,7 +299,7 @@ def split_figure(split: Split) -> Figure:
     height = min(max(2.8, 1.6 + 0.26 * len(shares)), 11)
     figure = Figure(figsize=(10, height), dpi=DPI, layout="constrained")
     heat, bars = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    _draw_classes(heat, shares, split.classes)
+    _draw_classes(heat, shares, split)
     _draw_parts(bars, shares, split.own_tests)
     _mark_clients(heat, shares)
     _mark_domains(heat, bars, [share.domain for share in shares])
@@ -329,7 +331,7 @@ def _require_points(run: Run) -> None:
 
 
 def _client_name(client: ClientRecord) -> str:
-    name = f"client {client['partition']}"
+    name = name_of(client) or f"client {client['partition']}"
     return name if client["model"] is None else f"{name}: {client['model']}"
 
 
@@ -344,7 +346,7 @@ def _draw_clients(axes: Axes, run: Run, marker: str) -> None:
             linewidth=1.1,
             marker=marker,
             markersize=3,
-            label=_client_name(client),
+            label=fill(_client_name(client), 40),
         )
 
 
@@ -372,12 +374,11 @@ def _global_points(run: Run) -> NDArray[np.float64]:
     return np.array([point for point in points if point[1] is not None], dtype=np.float64).reshape(-1, 2)
 
 
-def _draw_classes(axes: Axes, shares: Sequence[Share], classes: int) -> None:
+def _draw_classes(axes: Axes, shares: Sequence[Share], split: Split) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    counts = np.full((len(shares), classes), np.nan)  # of a class that the client's data set does not have
-    for row, share in enumerate(shares):
-        counts[row, : len(share.histogram)] = share.histogram
+    classes = split.classes
+    counts = np.array([split.counts(share) for share in shares], dtype=np.float64)  # NaN: not in its data set
     few, most = counts.size <= MOST_CELLS, max(1.0, np.nanmax(counts))
     places = (np.arange(classes), np.arange(len(shares)))
     cells = axes.pcolormesh(
@@ -395,7 +396,12 @@ def _draw_classes(axes: Axes, shares: Sequence[Share], classes: int) -> None:
         bar.ax.tick_params(labelsize="x-small")
         bar.outline.set_visible(False)
     axes.set_xlabel("training rows of each class")
-    axes.xaxis.set_major_locator(MaxNLocator(MOST_CLASS_TICKS, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    if classes > MOST_CLASS_TICKS or split.class_names == tuple(map(str, range(classes))):
+        axes.xaxis.set_major_locator(MaxNLocator(MOST_CLASS_TICKS, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    else:
+        names = [printable(name, LONGEST_TICK) for name in split.class_names]
+        upright = sum(map(len, names)) > MOST_LETTERS
+        axes.set_xticks(range(classes), names, rotation=90 if upright else 0)
     axes.tick_params(length=0, labelsize="x-small")
     axes.spines[:].set_visible(False)
 
@@ -421,7 +427,8 @@ def _draw_parts(axes: Axes, shares: Sequence[Share], own_tests: bool) -> None:
 
 def _mark_clients(axes: Axes, shares: Sequence[Share]) -> None:
     step = next(step for step in (1, 2, 5, 10, 20, 50, len(shares)) if len(shares) <= step * MOST_CLIENT_TICKS)
-    axes.set_yticks(range(0, len(shares), step), [str(share.client) for share in shares[::step]])
+    names = [" ".join(filter(None, (str(share.client), printable(share.name, LONGEST_TICK)))) for share in shares]
+    axes.set_yticks(range(0, len(shares), step), names[::step])
     axes.set_ylim(len(shares) - 0.5, -0.5)
     axes.set_ylabel("client")
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.runs.tables import NOTHING, percent
+from hetfl_flwr.wire.naming import called
 from simulations.reports import svg
 from simulations.reports.sheets import Cell, Sheet
 
@@ -34,11 +35,15 @@ def recalls(clients: Sequence[ClientRecord]) -> Sheet | None:
         "predicts the class for no test sample. "
     )
     if len(known) * len(classes) > MOST_CELLS:
-        rows = [[Cell(str(client["partition"])), Cell(_lowest(client))] for client in known]
+        rows = [[_client(client), Cell(_lowest(client))] for client in known]
         return Sheet(caption, [("client", True), (f"the {LOWEST} lowest", False)], rows, marks.strip())
-    rows = [[Cell(str(client["partition"])), *(_cell(client, name) for name in classes)] for client in known]
+    rows = [[_client(client), *(_cell(client, name) for name in classes)] for client in known]
     columns = [("client", True), *((name, True) for name in classes)]
     return Sheet(caption, columns, rows, f"{marks}{NOTHING}: the client has no test sample of the class.")
+
+
+def _client(client: ClientRecord) -> Cell:
+    return Cell(called(client["partition"], name_of(client)))
 
 
 def _classes(clients: Sequence[ClientRecord]) -> list[str]:

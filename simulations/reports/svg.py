@@ -18,6 +18,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from hetfl_flwr.runs.schema import name_of
 from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.gains import Answer, points
 from simulations.reports.plots import (
@@ -97,7 +98,7 @@ def of_clients(run: Run) -> list[Picture]:
     for client in run.clients:
         own = np.array([(at, accuracy) for at, client_id, accuracy in scores if client_id == client["partition"]])
         if own.size:
-            name = " ".join(filter(None, (f"client {client['partition']}", client["model"])))
+            name = " ".join(filter(None, (name_of(client) or f"client {client['partition']}", client["model"])))
             description = f"{percent(own[0, 1])} to {percent(own[-1, 1])}"
             few, few_means = (line[_evenly(len(line), MOST_SMALL_POINTS)] for line in (own, mean))
             draw = partial(client_figure, few, few_means, scale)

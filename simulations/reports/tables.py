@@ -66,7 +66,7 @@ def summary_table(run: Run) -> Table:
     rows = {
         "algorithm": shown["algorithm"],
         "dataset": shown["dataset"],
-        "clients": str(shown["clients"]),
+        "clients": clients_in_words(run),
         "rounds": _rounds(run),
         "seed": str(shown["seed"]),
         "engine": shown["engine"],
@@ -221,6 +221,14 @@ def _accuracy(summaries: Sequence[Summary]) -> str:
 def _over_seeds(accuracies: Sequence[float | None]) -> str:
     known = _known(accuracies)
     return percent(stdev(known)) if len(known) > 1 else NOTHING
+
+
+def clients_in_words(run: Run) -> str:
+    """Return how many clients there are, and how many owners, or files, they were merged of."""
+    clients, owners = figures(run)["clients"], sum(client["owners"] or 1 for client in run.clients)
+    what = "files" if run.config.get("partition") == "files" else "owners"
+    merged = any((client["owners"] or 1) > 1 for client in run.clients)
+    return f"{clients} ({owners} {what}, some of them merged)" if merged else str(clients)
 
 
 def privacy(run: Run) -> str | None:

@@ -18,6 +18,7 @@ from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable
 from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN, STAGES
+from hetfl_flwr.wire.naming import called
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 FRACTIONS = {
@@ -372,8 +373,9 @@ def reason(error: Error, who: object) -> str:
     said = error.reason or f"error {error.code} without a reason"
     longest = LONGEST_REASON if isinstance(who, Member) else LONGEST_TEXT  # who cannot register says all that is wrong
     line = printable(" ".join(said.split()), longest)
-    known = isinstance(who, Member) and line.startswith(f"client {who.client_id}, ")
-    return line if known else f"{who}: {line}"
+    if isinstance(who, Member) and line.startswith(prefix := f"{called(who.client_id)}, "):
+        return f"{called(who.client_id, who.name)}, {line.removeprefix(prefix)}"
+    return f"{who}: {line}"
 
 
 def _check_bounds(content: RecordDict, member: Member) -> None:

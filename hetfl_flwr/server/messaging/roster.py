@@ -11,9 +11,10 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models.bounds import MOST_NUMBERS
+from hetfl_flwr.text import LONGEST_NAME
 from hetfl_flwr.versions import PACKAGES
 from hetfl_flwr.wire.messages import MEMBER
-from hetfl_flwr.wire.naming import MOST_NAMES
+from hetfl_flwr.wire.naming import MOST_NAMES, called
 from hetfl_flwr.wire.samples import MOST_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
@@ -40,6 +41,9 @@ def _bounded(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
 """One line of a stranger."""
+
+Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
+"""What a stranger calls itself; empty: nothing."""
 
 Names = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES)]
 """Names of a stranger's classes or columns, or their digests."""
@@ -85,6 +89,8 @@ class Member:
         Ids of the clients whose public samples it has been brought.
     dataset : str
         What it calls its data: as the run config does, a name of the catalogue, or ``own``.
+    name : str
+        What it calls itself: whose data it has, or what its operator says. Empty: nothing. Others may have the same.
     class_digests, input_digests : tuple of str
         Digests of the names of its classes and, of a table, of its inputs, in order; or one digest of all of them
         where they are many. See `hetfl_flwr.wire.naming`. Of texts whose words are numbered by the data, one of the
@@ -124,6 +130,7 @@ class Member:
         tuple[Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)], ...], Field(max_length=MOST_CLIENTS)
     ]
     dataset: Text
+    name: Name
     class_digests: Names
     class_names: Names
     input_digests: Names
@@ -183,7 +190,7 @@ class Member:
 
     def __str__(self) -> str:
         """Return how messages call it."""
-        return f"client {self.client_id} ({self.model})"
+        return called(self.client_id, self.name, self.model)
 
 
 _MEMBERS = TypeAdapter(Member)
@@ -456,7 +463,7 @@ def _names(member: Member, kind: Literal["class", "column"]) -> tuple[tuple[str,
 def _different_names(kind: Literal["class", "column"], first: Member, other: Member) -> str:
     """Return in a line what two clients call by different names, and the way out."""
     (digests, names), (their_digests, their_names) = _names(first, kind), _names(other, kind)
-    here, there = f"client {first.client_id}", f"client {other.client_id}"
+    here, there = (called(member.client_id, member.name) for member in (first, other))
     if kind == "column" and first.vocabulary:
         return (
             f"{here} and {there} have other words for the same tokens, for vocabulary = 'shared:{first.vocabulary}' "

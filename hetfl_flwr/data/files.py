@@ -1,0 +1,195 @@
+"""Files of rows read one by one: a data set that is one file, or a folder in which each file is somebody's."""
+
+from collections.abc import Mapping, Sequence
+from glob import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hetfl_flwr.data.columns import Columns, roles
+from hetfl_flwr.data.folders import TABLES, check_filled, check_headers, ending, stem
+from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.errors import DataError, HetflError, private
+
+if TYPE_CHECKING:
+    from datasets.arrow_dataset import Dataset
+
+NAMES_FILE = "owners.hetfl"
+"""Beside files whose names cannot be those of their owners: a JSON object of both."""
+
+
+def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["Dataset", tuple[tuple[str, int], ...]]:
+    """Read some files of one kind, one after the other.
+
+    Columns are matched by name. Whole numbers in one file and fractions in another are both fractions; a column that is
+    empty in one file has the type that it has in the others.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        One or more.
+    called : str
+        What messages call them together.
+    reading : Reading
+        Which columns count.
+
+    Returns
+    -------
+    data : Dataset
+        All rows.
+    owners : tuple of (str, int)
+        Name and rows of each file.
+
+    Raises
+    ------
+    DataError
+        If one cannot be read or has no row, or if they differ in their columns.
+    """
+    check_filled(files)
+    path, parts = files[0], list["Dataset"]()
+    try:
+        headers = check_headers(files, reading.ignored)
+        for path in files:
+            parts.append(_read(path, called, reading, headers))
+    except HetflError:
+        raise
+    except Exception as error:
+        place = f"'{private(path)}'" if parts or len(files) == 1 else called
+        raise DataError(f"cannot read {place}: {private(reason(error))}") from error
+    names = _names(files)
+    owners = tuple((names[path], len(part)) for path, part in zip(files, parts, strict=True))
+    return (parts[0] if len(parts) == 1 else _joined(files, parts)), owners
+
+
+def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequence[str]]) -> "Dataset":
+    from datasets.features import Features
+    from datasets.load import load_dataset_builder
+
+    options = {"sep": "\t"} if ending(path) == ".tsv" else {}
+    builder: Any = load_dataset_builder(TABLES[ending(path)], data_files={"train": [escape(str(path))]}, **options)
+    if columns := head(builder.config, path, headers):
+        others = (name for header in headers.values() for name in header if " ".join(name.split()) in reading.ignored)
+        roles(called, {"train": {**dict.fromkeys(others), **columns}}, reading)
+    try:
+        builder.download_and_prepare()
+    except Exception:
+        if ending(path) != ".csv":
+            raise
+        builder = load_dataset_builder(
+            "csv", data_files=builder.config.data_files, features=Features(csv_features([path]))
+        )
+        builder.download_and_prepare()
+    if not builder.info.splits["train"].num_examples:
+        raise DataError(f"'{private(path)}' holds no rows: put some into it, or take it away")
+    data: Dataset = builder.as_dataset(split="train")
+    return data
+
+
+def _joined(files: Sequence[Path], parts: Sequence["Dataset"]) -> "Dataset":
+    from datasets.combine import concatenate_datasets
+    from datasets.features import Features
+
+    first: dict[str, tuple[Path, Any]] = {}
+    kinds: dict[str, pa.DataType] = {}
+    for path, part in zip(files, parts, strict=True):
+        for name, feature in part.features.items():
+            before, wanted = first.setdefault(name, (path, feature))
+            kind = part.features.arrow_schema.field(name).type
+            place = f"column {private(repr(name))} of '{private(path)}'"
+            if feature != wanted and _is_special(feature):
+                raise DataError(f"{place} declares other classes than that of '{private(before)}': declare the same")
+            try:
+                kinds[name] = _both(kinds.get(name, kind), kind)
+            except pa.ArrowTypeError:
+                raise DataError(
+                    f"{place} holds {private(kind)}, that of '{private(before)}' {private(kinds[name])}: write all in "
+                    "one type, or name it in ignore-columns"
+                ) from None
+    values = Features.from_arrow_schema(pa.schema(kinds.items()))
+    wanted_features = {name: one if _is_special(one) else values[name] for name, (_, one) in first.items()}
+    return concatenate_datasets(
+        [part.cast(Features({name: wanted_features[name] for name in part.column_names})) for part in parts]
+    )
+
+
+def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type that holds what both hold."""
+    fields = [pa.schema([("", kind)]) for kind in (one, other)]
+    return pa.unify_schemas(fields, promote_options="permissive").field(0).type
+
+
+def _is_special(feature: Any) -> bool:
+    """Say whether a feature says more than the type of its cells, such as that they are classes or images."""
+    return type(feature).__name__ not in ("Value", "dict", "list")
+
+
+def _names(files: Sequence[Path]) -> dict[Path, str]:
+    """Return whose each file is: by the file that says so beside them, else by its own name."""
+    import json
+
+    try:
+        said = json.loads((files[0].parent / NAMES_FILE).read_text(encoding="utf-8"))
+        return {path: str(said[path.name]) for path in files}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {path: stem(path) for path in files}
+
+
+def csv_features(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the features of csv files that are read together: each column in the type that all of its cells have."""
+    from datasets.features import Value
+    from pandas import read_csv
+
+    kinds: dict[str, set[str]] = {}
+    for path in paths:
+        frame = read_csv(path, low_memory=False)
+        for name, column in frame.items():
+            if column.notna().any():
+                kinds.setdefault(str(name), set()).add(column.infer_objects().dtype.kind)
+            else:
+                kinds.setdefault(str(name), set())
+    number = {"i": "int64", "f": "float64", "b": "bool"}
+    return {
+        name: Value(
+            number.get(min(found), "string") if len(found) == 1 else "float64" if found <= {"i", "f"} else "string"
+        )
+        for name, found in kinds.items()
+    }
+
+
+def left(files: Sequence[tuple[str, int]], rows: Mapping[str, npt.NDArray[np.int64]]) -> tuple[tuple[str, int], ...]:
+    """Return name and rows of each file after some rows of the training split were left out.
+
+    Examples
+    --------
+    >>> left([("a", 3), ("b", 2)], {"train": np.array([0, 2, 3])})
+    (('a', 2), ('b', 1))
+    """
+    if "train" not in rows:
+        return tuple(files)
+    ends = np.searchsorted(rows["train"], np.cumsum([count for _, count in files]))
+    return tuple((name, int(count)) for (name, _), count in zip(files, np.diff(ends, prepend=0), strict=True))
+
+
+def head(config: Any, path: Path, headers: Mapping[Path, Sequence[str]]) -> Columns | None:
+    """Return the columns of one file, under the names by which it is going to be read."""
+    if hasattr(config, "pd_read_csv_kwargs"):
+        from pandas import read_csv
+
+        return dict.fromkeys(read_csv(path, **{**config.pd_read_csv_kwargs, "nrows": 0, "chunksize": None}).columns)
+    if path.suffix.lower() == ".parquet" and not config.columns:
+        from datasets.features import Features
+        from pyarrow.parquet import read_schema
+
+        return Features.from_arrow_schema(read_schema(path))
+    return dict.fromkeys(headers[path]) if path in headers and path.suffix.lower() != ".parquet" else None
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of what an error is about."""
+    while error.__cause__:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,263 @@
+"""Data sets that exist in Python alone, written down once: frames, data sets of the datasets library and of torch.
+
+What is written lies in the cache folder of the datasets library, in a folder that is called by a digest of what it
+holds. A run names that folder, so that its workers, and whoever goes on with it, read the same rows.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from io import BytesIO
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hetfl_flwr.data.files import NAMES_FILE
+from hetfl_flwr.errors import DataError
+from hetfl_flwr.text import brief
+
+if TYPE_CHECKING:
+    from datasets.arrow_dataset import Dataset
+
+ACCEPTED = (
+    "a data frame, a datasets.Dataset or DatasetDict, a torch data set of (image, label) pairs, or several of these"
+)
+
+MOST_COUNTED = 2**20
+"""Bytes of a file that are digested at a time."""
+
+
+def is_object(dataset: object) -> bool:
+    """Say whether a data set is no name, path, or list of these."""
+    if isinstance(dataset, list | tuple):
+        return not dataset or not all(isinstance(one, str | os.PathLike) for one in dataset)
+    return not isinstance(dataset, str | os.PathLike)
+
+
+def stored(dataset: object) -> tuple[Path, bool]:
+    """Write a data set down, unless it has been before.
+
+    Parameters
+    ----------
+    dataset : object
+        One of `ACCEPTED`. A list of several, or a dict by the clients' names, holds one a client.
+
+    Returns
+    -------
+    folder : Path
+        Where it lies.
+    several : bool
+        Whether each of its files is one client's.
+
+    Raises
+    ------
+    DataError
+        If it is none of these, or cannot be written.
+    """
+    from datasets.dataset_dict import DatasetDict
+
+    names: list[str] = []
+    if several := isinstance(dataset, list | tuple | Mapping) and not isinstance(dataset, DatasetDict):
+        named = dataset if isinstance(dataset, Mapping) else {}
+        names = list(map(str, named)) or [""] * len(dataset)
+        files = _of_clients([*(named.values() or dataset)], [f"dataset[{key!r}]" for key in named or range(len(names))])
+    elif isinstance(dataset, DatasetDict):
+        wanted = {split: one for split, one in dataset.items() if split in ("train", "test")}
+        files = {f"{split}.parquet": _rows(f"split {split!r}", one) for split, one in wanted.items()}
+    else:
+        files = {"train.parquet": _rows("dataset", dataset)}
+    try:
+        return _written(files, names), several
+    except OSError as error:
+        raise DataError(f"the data set cannot be written to {_folder()}: {error.strerror}") from None
+
+
+def _of_clients(datasets: Sequence[object], places: Sequence[str]) -> dict[str, "Dataset"]:
+    if not datasets:
+        raise DataError(f"dataset is empty: give {ACCEPTED}")
+    pairs = zip(places, datasets, strict=True)
+    classes = _shared_classes([_torch_classes(place, one) for place, one in pairs if _is_torch(one)])
+    digits = len(str(len(datasets)))
+    return {
+        f"{number:0{digits}}.parquet": _rows(place, one, classes)
+        for number, (place, one) in enumerate(zip(places, datasets, strict=True))
+    }
+
+
+def _shared_classes(said: Sequence[int | Sequence[str]]) -> int | Sequence[str]:
+    """Return the classes of several torch data sets: their names or, where none has names, how many they are."""
+    named = [list(classes) for classes in said if not isinstance(classes, int)]
+    if any(classes != named[0] for classes in named):
+        other = next(classes for classes in named if classes != named[0])
+        raise DataError(f"the data sets have different classes, {brief(named[0])} and {brief(other)}: name them alike")
+    return named[0] if named else max((classes for classes in said if isinstance(classes, int)), default=0)
+
+
+def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dataset":
+    """Return the rows of one data set, as the datasets library has them."""
+    from datasets.arrow_dataset import Dataset
+    from datasets.dataset_dict import DatasetDict
+
+    try:
+        if isinstance(dataset, Dataset):
+            rows = dataset.with_format(None)
+        elif _is_torch(dataset):
+            rows = _images(place, dataset, classes or _torch_classes(place, dataset))
+        elif isinstance(dataset, DatasetDict) or not _is_frame(dataset):
+            raise DataError(f"{place} is {_article(dataset)}: expected {ACCEPTED}")
+        else:
+            rows = Dataset(_plain(_table(dataset)))
+    except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
+        why = " ".join("; ".join(map(str, error.args)).split()) or type(error).__name__
+        raise DataError(f"{place} cannot be written as a table: {why}") from error
+    if not len(rows):
+        raise DataError(f"{place} has no rows")
+    return rows
+
+
+def _article(dataset: object) -> str:
+    kind = type(dataset).__name__
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind} ({brief(dataset)})"
+
+
+def _is_frame(dataset: object) -> bool:
+    return hasattr(dataset, "__arrow_c_stream__") or hasattr(dataset, "__dataframe__")
+
+
+def _table(frame: Any) -> pa.Table:
+    """Return a frame as a table of Arrow, an index left out."""
+    names = [str(name) for name in getattr(frame, "columns", ())]
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise DataError(f"a data frame has column {twice[0]!r} more than once: give each column a name of its own")
+    if type(frame).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pa.table(frame)
+    from pyarrow.interchange import from_dataframe
+
+    return from_dataframe(frame)
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Return a table without the types of Arrow that the datasets library has none for."""
+    columns = [column.cast(_plain_type(column.type)) for column in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+
+
+def _is_torch(dataset: object) -> bool:
+    from torch.utils.data import Dataset
+
+    return isinstance(dataset, Dataset)
+
+
+def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
+    """Return the names of a torch data set's classes or, where it has none, how many its labels ask for."""
+    names = getattr(dataset, "classes", None)
+    if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
+        return names
+    return 1 + max((label for _, label in _pairs(place, dataset)), default=-1)
+
+
+def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
+    """Go through the images and labels of a torch data set."""
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(f"{place} gives its items in turn alone: expected a data set whose items have numbers")
+    for number in range(len(dataset)):
+        item = dataset[number]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise DataError(f"item {number} of {place} is {_article(item)}: expected an (image, label) pair")
+        label = item[1].item() if getattr(item[1], "ndim", None) == 0 else item[1]
+        if isinstance(label, bool) or not isinstance(label, int) or label < 0:
+            raise DataError(f"item {number} of {place} has label {brief(label)}: expected an integer, 0 or more")
+        yield item[0], label
+
+
+def _images(place: str, dataset: object, classes: int | Sequence[str]) -> "Dataset":
+    from datasets.arrow_dataset import Dataset
+    from datasets.features import ClassLabel, Features, Image
+
+    label = ClassLabel(num_classes=classes) if isinstance(classes, int) else ClassLabel(names=list(classes))
+    images, labels = [], []
+    for number, (image, value) in enumerate(_pairs(place, dataset)):
+        if value >= label.num_classes:
+            raise DataError(f"item {number} of {place} has label {value}: expected 0..{label.num_classes - 1}")
+        images.append({"bytes": _png(f"item {number} of {place}", image), "path": None})
+        labels.append(value)
+    return Dataset.from_dict({"image": images, "label": labels}, Features(image=Image(), label=label))
+
+
+def _png(place: str, image: Any) -> bytes:
+    """Return an image as a PNG file: a tensor (H, W), or (C, H, W) of one or three colours, or what Pillow has."""
+    from PIL import Image
+
+    file = BytesIO()
+    if isinstance(image, Image.Image):
+        image.save(file, "png")
+        return file.getvalue()
+    pixels = np.asarray(image)
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3):
+        pixels = pixels[0] if pixels.shape[0] == 1 else pixels.transpose(1, 2, 0)
+    elif pixels.ndim != 2:
+        raise DataError(f"{place} has shape {pixels.shape}: expected an image (H, W), (1, H, W) or (3, H, W)")
+    if pixels.dtype.kind == "f" and pixels.min(initial=0) >= 0 and pixels.max(initial=0) <= 1:
+        pixels = np.rint(pixels * 255).astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        raise DataError(f"{place} holds {pixels.dtype} beyond 0..1: expected uint8, or fractions from 0 to 1")
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "png")
+    return file.getvalue()
+
+
+def _folder() -> Path:
+    from datasets import config
+
+    return Path(config.HF_DATASETS_CACHE) / "hetfl-objects"
+
+
+def _written(files: Mapping[str, "Dataset"], names: Sequence[str]) -> Path:
+    """Write files into a folder that is called by their digest."""
+    from datasets.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    home = _folder()
+    home.mkdir(parents=True, exist_ok=True)
+    scratch = Path(mkdtemp(dir=home, prefix="writing-"))
+    try:
+        for name, data in files.items():
+            data.to_parquet(scratch / name)
+        if names:
+            (scratch / NAMES_FILE).write_text(json.dumps(dict(zip(files, names, strict=True))), encoding="utf-8")
+        folder = home / _digest(scratch)
+        try:
+            scratch.rename(folder)
+        except OSError:  # it is there already
+            if not folder.is_dir():
+                raise
+        return folder
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _digest(folder: Path) -> str:
+    digest = blake2b(digest_size=16)
+    for path in sorted(folder.iterdir()):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while block := file.read(MOST_COUNTED):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,181 @@
+"""Data sets that exist in Python alone: frames, those of the datasets library and of torch; one, or one a client."""
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from hetfl_flwr.data import Reading, Split, load_client_data
+from hetfl_flwr.data.objects import is_object, stored
+from hetfl_flwr.errors import ConfigError, DataError
+from simulations.api import config_keys, load, run
+
+ROWS = 60
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache" / "hetfl-objects"
+
+
+@pytest.fixture
+def frame():
+    numbers = {"age": [row + 0.5 for row in range(ROWS)], "bp": [row / 4 for row in range(ROWS)]}
+    words = {"ward": ["a", "b"] * (ROWS // 2), "sick": ["ill", "well", "well"] * (ROWS // 3)}
+    return pd.DataFrame(numbers | words)
+
+
+class Arrow:
+    """What gives its rows by one of the two protocols alone, as polars and others do."""
+
+    def __init__(self, table, protocol):
+        setattr(type(self), protocol, lambda self, *args, **keys: getattr(table, protocol)(*args, **keys))
+
+
+class Pairs(Dataset):
+    def __init__(self, images, labels, classes=None):
+        self.images, self.labels = images, labels
+        if classes:
+            self.classes = classes
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, number):
+        return self.images[number], self.labels[number]
+
+
+def read(folder, **reading):
+    """Return all rows of a folder that one client has."""
+    split = Split(dataset=str(folder), clients=1, seed=0, reading=Reading(**reading), normalize="none")
+    return load_client_data(split, 0).train.arrays
+
+
+@pytest.mark.parametrize("kind", ["pandas", "category", "datasets", "stream", "view", "interchange"])
+def test_a_table_is_what_pandas_has(frame, kind):
+    given = {
+        "pandas": lambda: frame.set_index("age", drop=False),
+        "category": lambda: frame.astype({"ward": "category", "sick": "category"}),
+        "datasets": lambda: datasets.Dataset.from_pandas(frame),
+        "stream": lambda: type("Stream", (Arrow,), {})(pa.table(frame), "__arrow_c_stream__"),
+        "view": lambda: pa.table(frame).set_column(3, "sick", pa.array(frame.sick.tolist(), pa.string_view())),
+        "interchange": lambda: type("Frame", (Arrow,), {})(pa.table(frame), "__dataframe__"),
+    }[kind]()
+    folder, several = stored(given)
+    arrays = read(folder, label_column="sick")
+    assert not several
+    assert arrays.class_names == ("ill", "well")
+    assert arrays.input_names == ("age", "bp", "ward=b")
+    expected = frame.assign(ward=frame.ward == "b")[["age", "bp", "ward"]].to_numpy(np.float32)
+    assert np.array_equal(arrays.inputs.numpy(), expected)
+    assert arrays.labels.tolist() == (frame.sick == "well").astype(int).tolist()
+
+
+def test_polars_is_taken(frame):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    assert read(stored(polars.from_pandas(frame))[0], label_column="sick").inputs.shape == (ROWS, 3)
+
+
+def test_equal_contents_are_written_once_and_others_elsewhere(frame, cache):
+    first, again, other = stored(frame)[0], stored(frame.copy())[0], stored(frame.assign(age=1))[0]
+    assert first == again != other
+    assert sorted(cache.iterdir()) == sorted([first, other])
+
+
+def test_a_test_split_stays_one(frame):
+    parts = datasets.DatasetDict({name: datasets.Dataset.from_pandas(frame) for name in ("train", "test", "spare")})
+    arrays = read(stored(parts)[0], label_column="sick")
+    assert (len(arrays.labels), arrays.train_rows) == (2 * ROWS, ROWS)
+
+
+@pytest.mark.parametrize("scale", [1, 255])
+def test_images_of_torch_are_kept_to_eight_bits(scale):
+    """Fractions are rounded to 255 steps; whole numbers stay as they are."""
+    digits = load_digits()
+    pixels = np.rint(digits.images[:ROWS] * 255 / 16).astype(np.uint8)
+    images = torch.from_numpy(pixels) if scale == 255 else torch.from_numpy(pixels / np.float32(255))[:, None]
+    arrays = read(stored(Pairs(images, digits.target[:ROWS].tolist()))[0])
+    assert np.array_equal(arrays.inputs[:, 0].numpy(), pixels)
+    assert arrays.labels.tolist() == digits.target[:ROWS].tolist()
+    assert arrays.class_names == tuple(map(str, range(10)))
+
+
+def test_colours_and_names_of_classes_are_kept():
+    images = torch.randint(256, (12, 3, 6, 5), dtype=torch.uint8)
+    arrays = read(stored(Pairs(images, [0, 1] * 6, ["cat", "dog"]))[0])
+    assert torch.equal(arrays.inputs, images)
+    assert arrays.class_names == ("cat", "dog")
+
+
+def test_a_run_with_a_frame_for_each_client_has_their_names(frame, tmp_path):
+    """Names that are no file names do no harm, and the run goes on from the folder that its config names."""
+    parts = {"a/b": frame[:20], "..": frame[20:40], "": frame[40:], "x" * 300: frame[:30]}
+    keys = {"label_column": "sick", "models": "mlp", "out": tmp_path / "run", "progress": False}
+    done = run("fedhe", dataset=parts, rounds=1, **keys)
+    names = done.clients.query("round == 1").name.tolist()
+    assert names[:2] == ["a/b", ".."]
+    assert (str(names[2]), len(names[3])) == ("nan", 100) or (names[2], len(names[3])) == (None, 100)
+    assert (done.config["clients"], done.config["partition"]) == (4, "files")
+    went_on = run("fedhe", rounds=2, resume=True, out=tmp_path / "run", progress=False)
+    assert went_on.summary["rounds"] == 2
+    assert len(load(tmp_path / "run").node(0).data.train) + len(load(tmp_path / "run").node(0).data.test) < 20
+
+
+def test_a_list_is_one_a_client_without_names():
+    images = torch.zeros(20, 8, 8, dtype=torch.uint8)
+    keys = config_keys({}, {"dataset": [Pairs(images, [0, 1] * 10), Pairs(images, [2, 1] * 10)]})
+    assert keys["partition"] == "files"
+    clients = [
+        load_client_data(Split(dataset=keys["dataset"], clients=2, seed=0, partition="files"), k) for k in range(2)
+    ]
+    assert [data.name for data in clients] == ["", ""]
+    assert [data.train.class_counts(3)[[0, 2]].gt(0).tolist() for data in clients] == [[True, False], [False, True]]
+
+
+def test_names_and_paths_are_what_they_were(tmp_path):
+    assert not any(map(is_object, ("digits", tmp_path, ["digits", "mnist"], (tmp_path, "digits"))))
+    assert config_keys({}, {"dataset": ["digits", "mnist"]}) == {"dataset": "digits,mnist"}
+    with pytest.raises(ConfigError):
+        config_keys({"dataset": "digits"}, {"dataset": "digits"})
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield torch.zeros(2, 2), 0
+
+
+IMAGE = torch.zeros(1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "dataset is an int (3): expected a data frame"),
+        (None, "dataset is a NoneType (None): expected"),
+        ([], "dataset is empty: give a data frame"),
+        ({}, "dataset is empty: give a data frame"),
+        (np.zeros((2, 2)), "dataset is a ndarray ("),
+        (pd.DataFrame({"a": []}), "dataset has no rows"),
+        (pd.DataFrame({"a": [1, "x"]}), "dataset cannot be written as a table: Could not convert 'x'"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "a data frame has column 'a' more than once"),
+        ({"A": pd.DataFrame({"a": [1]}), "B": 3}, "dataset['B'] is an int (3)"),
+        ([pd.DataFrame({"a": [1]}), "digits"], "dataset[1] is a str ('digits')"),
+        (Stream(), "dataset gives its items in turn alone"),
+        (Pairs([IMAGE], ["cat"]), "item 0 of dataset has label 'cat': expected an integer, 0 or more"),
+        (Pairs([IMAGE], [-1]), "item 0 of dataset has label -1"),
+        (Pairs([IMAGE], [2], ["cat", "dog"]), "item 0 of dataset has label 2: expected 0..1"),
+        (Pairs([IMAGE + 2], [0]), "item 0 of dataset holds float32 beyond 0..1"),
+        (Pairs([IMAGE * np.nan], [0]), "item 0 of dataset holds float32 beyond 0..1"),
+        (Pairs([torch.zeros(2, 4, 4)], [0]), "item 0 of dataset has shape (2, 4, 4): expected an image"),
+        (TensorDataset(torch.zeros(2, 4, 4)), "item 0 of dataset is a tuple ("),
+        ([Pairs([IMAGE], [0], ["a", "b"]), Pairs([IMAGE], [0], ["b", "a"])], "the data sets have different classes"),
+    ],
+)
+def test_what_is_no_data_set_is_told_in_one_line(refusal, cache, given, said):
+    assert refusal(DataError, stored, given).startswith(said)
+    assert not cache.exists() or not [*cache.iterdir()]
