@@ -65,10 +65,11 @@ def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["D
 
 
 def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequence[str]]) -> "Dataset":
-    from datasets.features import Features
+    import datasets.features
     from datasets.load import load_dataset_builder
 
-    options = {"sep": "\t"} if ending(path) == ".tsv" else {}
+    of_columns: Any = datasets.features.Features
+    options: dict[str, Any] = {"sep": "\t"} if ending(path) == ".tsv" else {}
     builder: Any = load_dataset_builder(TABLES[ending(path)], data_files={"train": [escape(str(path))]}, **options)
     if columns := head(builder.config, path, headers):
         others = (name for header in headers.values() for name in header if " ".join(name.split()) in reading.ignored)
@@ -78,9 +79,8 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
     except Exception:
         if ending(path) != ".csv":
             raise
-        builder = load_dataset_builder(
-            "csv", data_files=builder.config.data_files, features=Features(csv_features([path]))
-        )
+        features = of_columns(csv_features([path]))
+        builder = load_dataset_builder("csv", data_files=builder.config.data_files, features=features)
         builder.download_and_prepare()
     if not builder.info.splits["train"].num_examples:
         raise DataError(f"'{private(path)}' holds no rows: put some into it, or take it away")
@@ -89,9 +89,10 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
 
 
 def _joined(files: Sequence[Path], parts: Sequence["Dataset"]) -> "Dataset":
+    import datasets.features
     from datasets.combine import concatenate_datasets
-    from datasets.features import Features
 
+    of_columns: Any = datasets.features.Features
     first: dict[str, tuple[Path, Any]] = {}
     kinds: dict[str, pa.DataType] = {}
     for path, part in zip(files, parts, strict=True):
@@ -108,10 +109,10 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"]) -> "Dataset":
                     f"{place} holds {private(kind)}, that of '{private(before)}' {private(kinds[name])}: write all in "
                     "one type, or name it in ignore-columns"
                 ) from None
-    values = Features.from_arrow_schema(pa.schema(kinds.items()))
+    values = of_columns.from_arrow_schema(pa.schema(kinds.items()))
     wanted_features = {name: one if _is_special(one) else values[name] for name, (_, one) in first.items()}
     return concatenate_datasets(
-        [part.cast(Features({name: wanted_features[name] for name in part.column_names})) for part in parts]
+        [part.cast(of_columns({name: wanted_features[name] for name in part.column_names})) for part in parts]
     )
 
 

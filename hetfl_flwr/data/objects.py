@@ -104,6 +104,7 @@ def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dat
     from datasets.arrow_dataset import Dataset
     from datasets.dataset_dict import DatasetDict
 
+    rows: Dataset
     try:
         if isinstance(dataset, Dataset):
             rows = dataset.with_format(None)
@@ -188,17 +189,20 @@ def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _images(place: str, dataset: object, classes: int | Sequence[str]) -> "Dataset":
+    import datasets.features
     from datasets.arrow_dataset import Dataset
-    from datasets.features import ClassLabel, Features, Image
+    from datasets.features import Image
 
-    label = ClassLabel(num_classes=classes) if isinstance(classes, int) else ClassLabel(names=list(classes))
+    kind: Any = datasets.features.ClassLabel
+    of_columns: Any = datasets.features.Features
+    label = kind(num_classes=classes) if isinstance(classes, int) else kind(names=list(classes))
     images, labels = [], []
     for number, (image, value) in enumerate(_pairs(place, dataset)):
         if value >= label.num_classes:
             raise DataError(f"item {number} of {place} has label {value}: expected 0..{label.num_classes - 1}")
         images.append({"bytes": _png(f"item {number} of {place}", image), "path": None})
         labels.append(value)
-    return Dataset.from_dict({"image": images, "label": labels}, Features(image=Image(), label=label))
+    return Dataset.from_dict({"image": images, "label": labels}, of_columns(image=Image(), label=label))
 
 
 def _png(place: str, image: Any) -> bytes:

@@ -75,7 +75,7 @@ def overhead(clients: int, repeats: int) -> list[Row]:
     with LocalGrid(config.to_flat(), clients, run=2**62, app="simulations.benchmarks.echo:app") as grid:
         federation = Federation(grid, config)
         said: list[Any] = ["none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, (), "", "", (), (), (), (), 0, ()]
-        nobody = Member(0, 0, clients, *said, "", "", "")
+        nobody = Member(0, 0, clients, *said, *[""] * 3)
         for client_id, node in enumerate(grid.get_node_ids()):
             federation.roster.add(replace(nobody, node=node, client_id=client_id))
         return [

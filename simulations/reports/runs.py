@@ -200,6 +200,7 @@ def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
     return [
         ClientRecord(
             partition=client_id,
+            name=None,
             model=None,
             dataset=None,
             owners=None,
