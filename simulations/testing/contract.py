@@ -121,10 +121,10 @@ class AlgorithmContract:
         monkeypatch.setattr(client, "learn", broken)
         rounds = entries(lab.run(lab.config(clients=3)))
         for entry in rounds[1:]:
-            reason = f"client 1, train, round {entry['round']}: RuntimeError: the disk is full"
-            assert entry["failures"] == [
-                {"partition": 1, "stage": "train", "reason": reason, "node": FIRST_NODE + 1},
-            ]
+            [failure] = entry["failures"]
+            reason = failure.pop("reason")
+            assert reason.startswith(f"client 1, train, round {entry['round']}: RuntimeError: the disk is full (")
+            assert failure == {"partition": 1, "stage": "train", "node": FIRST_NODE + 1}
 
     def test_the_order_of_replies_changes_no_bit(self, lab: Lab) -> None:
         """`aggregate` gets its uploads ordered by client id, whoever was first."""
