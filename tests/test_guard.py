@@ -193,8 +193,8 @@ def test_of_an_update_the_change_is_measured():
     arrays = {"weight": np.float32([101, 98]), "logits": np.float32([5, 5])}
     sent = {"weight": np.float16([100, 100]), "logits": np.float32([4, 4])}  # the average of all: another thing
     assert measure(arrays, spec, sent, 49) == {
-        "weight": Size(np.sqrt(2.5), work=7, usual=5.0),
-        "logits": Size(5.0, usual=1.0),
+        "weight": Size(np.sqrt(2.5), work=7, usual=5.0, numbers=2),
+        "logits": Size(5.0, usual=1.0, numbers=2),
     }
 
 
@@ -216,12 +216,15 @@ def test_once_training_has_settled_no_slight_change_is_far():
 
 def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_round():
     """It changes as much as the others for 60 rounds, and then 8 times as much: beyond the factor, as in round 1."""
-    spec, sent = PayloadSpec((ArraySpec("weight", (4,), "float32", update=True),)), {"weight": np.zeros(4, np.float32)}
+    spec, sent = (
+        PayloadSpec((ArraySpec("weight", (400,), "float32", update=True),)),
+        {"weight": np.zeros(400, np.float32)},
+    )
     guard = Guard(5.0)
     for change, far in [(1.0, set())] * 60 + [(8.0, {3})]:
         said = [(1.0, 150), (1.0, 150), (1.0, 150), (change, 0)]
         sizes = {
-            client: measure({"weight": np.full(4, size, np.float32)}, spec, sent, samples)
+            client: measure({"weight": np.full(400, size, np.float32)}, spec, sent, samples)
             for client, (size, samples) in enumerate(said)
         }
         assert guard.set_aside(sizes).keys() == far

@@ -124,7 +124,7 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         patch.setattr(
             cli,
             "_compare",
-            lambda folders, out, target, compare=cli._compare: compare_runs(compare, folders, out, target),
+            lambda folders, *others, compare=cli._compare: compare_runs(compare, folders, *others),
         )
         patch.setattr(sweeps, "run_all", lambda *arguments: {})
         patch.setattr(command, "run_all", lambda *arguments: {})
@@ -133,12 +133,12 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         yield lambda *arguments: called(patch, *arguments)
 
 
-def compare_runs(compare, folders, out, target):
+def compare_runs(compare, folders, *others):
     """Compare run folders; those of a sweep are not there, for nothing is run."""
     if all((folder / "rounds.jsonl").exists() for folder in folders) or not any(
         "=" in folder.name for folder in folders
     ):
-        compare(folders, out, target)
+        compare(folders, *others)
 
 
 def no_hub(name: str, called: str) -> None:
@@ -216,7 +216,7 @@ REFUSED = {
     "etc": (["dataset=../../etc"], "is not a folder"),
     "three parts": (["dataset=a/b/c"], "a/b/c"),
     "no folder": (["dataset=./nope"], "is not a folder"),
-    "memory": (["dataset=/proc/self/mem"], "is not a folder"),
+    "memory": (["dataset=/proc/self/mem"], "is the system's: give a file of your own"),
     "fifo": (["dataset=./fifo"], "is not a folder"),
     "images that are none": (["dataset=./photos"], "photos"),
     "root": (["dataset=/"], "dataset '/' is the system's"),

@@ -167,7 +167,7 @@ def keep_until_told_otherwise(monkeypatch, *, stays):
         monkeypatch.setattr(executor, "_leave", lambda status: None)
         read, write = os.pipe()
         os.close(write)
-        executor._answer_all(read)
+        executor._answer_all(read, os.getppid())
 
 
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):

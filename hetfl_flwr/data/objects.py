@@ -245,7 +245,9 @@ def _written(files: Mapping[str, "Dataset"], names: Sequence[str]) -> Path:
         for name, data in files.items():
             data.to_parquet(scratch / name)
         if names:
-            (scratch / NAMES_FILE).write_text(json.dumps(dict(zip(files, names, strict=True))), encoding="utf-8")
+            (scratch / NAMES_FILE).write_text(
+                json.dumps(dict(zip(files, names, strict=True)), allow_nan=False), encoding="utf-8"
+            )
         folder = home / _digest(scratch)
         try:
             scratch.rename(folder)

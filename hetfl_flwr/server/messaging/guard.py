@@ -27,7 +27,7 @@ UNHEARD_OF = 100.0
 """Size above which an array is not taken before it can be compared."""
 
 WIDEST = 30.0
-"""Times the median up to which the clients' own spread may widen the bound."""
+"""Times the median up to which the clients' own spread, or few numbers, may widen the bound."""
 
 MOST_MORE = 4.0
 """Times by which more training than the median client's may raise the bound, and by which few numbers may."""
@@ -80,8 +80,8 @@ class Guard:
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
     2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`. The bound is
-    raised by ``exp(3 / sqrt(2 n))``, four times at most, where the size is taken of n entries: few numbers vary, such
-    as the two of a bias.
+    raised by ``exp(3 / sqrt(2 n))``, four times and up to 30 m at most, where the size is taken of n entries: few
+    numbers vary, such as the two of a bias.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most: what a client says of its training is held against the run config and its registered rows, and the rows are
     its own word. So fewer than half of the clients do not move the others' bound beyond the sizes of honest ones. Small
@@ -176,7 +176,8 @@ class Guard:
         distance = log(size.value) - middle
         spread = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
         inexact = min(DEVIATIONS * size.error, log(MOST_MORE))
-        if size.value <= size.usual or distance <= spread + inexact + log(more):
+        bound = max(spread, min(spread + inexact, log(WIDEST)))
+        if size.value <= size.usual or distance <= bound + log(more):
             return None
         return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(middle):.3g}"
 
