@@ -188,6 +188,8 @@ def predict(
 ) -> None:
     """Predict the class of each row, image or text, with a client's trained model.
 
+    A .pt2 file is a program: open only those of people whom you trust.
+
     Columns are found by name; others are ignored. An image that cannot be read is named, the others are predicted, and
     the exit status is 2.
 

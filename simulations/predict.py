@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.data.encoding import encode_like
-from hetfl_flwr.data.folders import IMAGES
+from hetfl_flwr.data.folders import IMAGES, check_headers
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.samples import Column
 from hetfl_flwr.data.texts import tokens
-from hetfl_flwr.errors import ConfigError, DataError, ModelError, plain, private
+from hetfl_flwr.errors import ConfigError, DataError, HetflError, ModelError, plain, private
 from hetfl_flwr.models.split_model import cause
 from hetfl_flwr.notices import warn
+from hetfl_flwr.text import printable
 from simulations.export import EXTRA, FORMAT, description, program_of, quiet
 
 AT_ONCE = 256
@@ -94,7 +95,7 @@ class Predictions:
 
 
 def predict(model: Path | str, file: Path | str, client: int | None = None) -> Predictions:
-    """Return the classes of what a file holds.
+    """Return the classes of what a file holds. A ``.pt2`` is a program: take none from somebody you do not trust.
 
     Parameters
     ----------
@@ -118,13 +119,16 @@ def predict(model: Path | str, file: Path | str, client: int | None = None) -> P
     loaded, file = load_model(Path(model), client), Path(file)
     if not file.exists():
         raise DataError(f"'{private(file)}' is not there")
-    inputs, unit, names, unreadable = _READERS[loaded.inputs["kind"]](loaded, file)
-    logits = [_logits(loaded, part) for part in inputs]
-    if not logits:
-        return Predictions(unit, names, [], [], unreadable)
-    scores, classes = torch.cat(logits).softmax(1).max(1)
-    known = loaded.told["outputs"]["classes"]
-    return Predictions(unit, names, [known[number] for number in classes.tolist()], scores.tolist(), unreadable)
+    try:
+        inputs, unit, names, unreadable = _READERS[loaded.inputs["kind"]](loaded, file)
+        logits = [_logits(loaded, part) for part in inputs]
+        if not logits:
+            return Predictions(unit, names, [], [], unreadable)
+        scores, classes = torch.cat(logits).softmax(1).max(1)
+        known = [printable(str(name)) for name in loaded.told["outputs"]["classes"]]
+        return Predictions(unit, names, [known[number] for number in classes.tolist()], scores.tolist(), unreadable)
+    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {private(cause(error))}") from None
 
 
 def load_model(path: Path, client: int | None = None) -> Model:
@@ -139,7 +143,7 @@ def load_model(path: Path, client: int | None = None) -> Model:
         told = description(node)
         program: Any = program_of(node)
     else:
-        if client is not None:
+        if client is not None and path.exists():
             raise ConfigError(f"{called} is one client's model already: leave --client out")
         program, told = _read(path, called)
     if told.get("format") != FORMAT or (told["inputs"]["kind"] == "table" and not told["inputs"]["columns"]):
@@ -303,7 +307,10 @@ def _table(model: Model, path: Path) -> pa.Table:
     if path.suffix.lower() not in TABLES or path.is_dir():
         raise DataError(f"'{private(path)}' is no file of rows ({', '.join(TABLES)}), and {kind}")
     try:
+        check_headers([path] if path.suffix.lower() != ".txt" else [], ())
         table = _READ[path.suffix.lower()](path)
+    except HetflError:
+        raise
     except Exception as error:
         raise DataError(f"cannot read '{private(path)}': {private(cause(error))}") from None
     if not table.num_rows:

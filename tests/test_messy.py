@@ -14,6 +14,7 @@ from fixtures.members import member, roster
 from typer.testing import CliRunner
 
 from hetfl_flwr.client_app import _notes
+from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.hub import Source
 from hetfl_flwr.data.tables import read_table
 from hetfl_flwr.errors import DataError, FederationError, plain
@@ -379,3 +380,19 @@ def test_data_are_shown_as_counts_and_no_rows(tmp_path):
         == f"Samples(table 3 inputs, 2 classes: {len(data.train)} samples (0: {counts[0]}, 1: {counts[1]}))"
     )
     assert "tensor" not in repr(data) + repr(data.train) + repr(data.train.arrays)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b,label\n1,2,x,\n3,4,y,\n", "row 0 of '{}' has 4 fields, its header 3: take the separator at the end"),
+        ("a;b;label\n1;2;x\n3;4;y\n", "the columns of '{}' are separated by semicolons: save it with commas"),
+        ("a\tb\tlabel\n1\t2\tx\n", "the columns of '{}' are separated by tabs: save it with commas"),
+    ],
+)
+def test_a_file_whose_fields_would_be_shifted_is_refused(tmp_path, refusal, text, said):
+    """The library takes the first field of longer rows for a row's name, and reads every column one further."""
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    split = Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="label"))
+    assert refusal(DataError, load_client_data, split, 0).startswith(said.format(path))

@@ -247,7 +247,7 @@ class TestRefused:
         for name, said in (
             ("empty.csv", "cannot read"),
             ("header.csv", "holds no row"),
-            ("rows.json", "expected a list of rows"),
+            ("rows.json", "is no list of rows"),
             ("missing.csv", "is not there"),
             ("photo.png", "is no file of rows"),
             ("data", "is no file of rows"),

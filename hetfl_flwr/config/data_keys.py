@@ -199,7 +199,7 @@ class DataKeys(Keys):
         Field(
             description="Each client trains on the training samples of all clients put together, and tests on its own: "
             "the upper mark, beside local. Only for algorithm local, and only where all clients are simulated. The "
-            "others' public, validation and test samples are not trained on."
+            "others' validation and test samples are not trained on."
         ),
     ] = False
 

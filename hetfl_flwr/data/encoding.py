@@ -154,7 +154,8 @@ def encode_like(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.ND
     if column.kind == "category":
         return _like_category(column, values)
     numbers = _like_numbers(column, values)
-    return numbers.astype(np.float32)[:, None], np.isnan(numbers) & _filled(values)
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)[:, None], np.isnan(numbers) & _filled(values)
 
 
 def cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -238,6 +238,7 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, 
     for path in (path for path in files if TABLES.get(ending(path)) in _HEADED):
         header = headers[path] = _header(path)
         _check_has_header(path, header)
+        _check_separated(path, header)
         names = {name for name in header if " ".join(name.split()) not in ignored}
         for name, count in Counter(" ".join(name.split()) for name in header).items():
             if count > 1:
@@ -276,6 +277,44 @@ def _check_has_header(path: Path, header: Sequence[str]) -> None:
         )
 
 
+LOOKED_AT = 1000
+"""Rows of a csv file whose fields are counted."""
+
+
+def _check_separated(path: Path, header: Sequence[str]) -> None:
+    """Refuse a csv file with another separator, or whose rows have more fields than its header.
+
+    The library that reads them would take the first field of such rows for a name of the row, and shift the others.
+    """
+    if TABLES[ending(path)] != "csv":
+        return
+    for letter, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if len(header) == 1 and letter in header[0]:
+            raise DataError(f"the columns of '{private(path)}' are separated by {name}: save it with commas")
+    with _text(path) as file:
+        rows = csv.reader(file, delimiter=_separator(path))
+        next(rows, None)
+        try:
+            first = enumerate(islice(rows, LOOKED_AT))
+            long = next(((number, row) for number, row in first if len(row) > len(header)), None)
+        except csv.Error:
+            return  # what reads the file says what is wrong with it
+    if long and header:
+        number, row = long
+        raise DataError(
+            f"row {number} of '{private(path)}' has {len(row)} fields, its header {len(header)}: take the separator at "
+            "the end of the row away, or give each column a name"
+        )
+
+
+def _separator(path: Path) -> str:
+    return "\t" if ending(path) == ".tsv" else ","
+
+
+def _text(path: Path) -> TextIOWrapper:
+    return TextIOWrapper(_opened(path), newline="", encoding="utf-8-sig", errors="replace")
+
+
 def _header(path: Path) -> Sequence[str]:
     """Return the names of a file's columns."""
     if TABLES[ending(path)] == "json":
@@ -285,8 +324,8 @@ def _header(path: Path) -> Sequence[str]:
 
         names: Sequence[str] = read_schema(path).names
         return names
-    with TextIOWrapper(_opened(path), newline="", encoding="utf-8-sig", errors="replace") as file:
-        return next(csv.reader(file, delimiter="\t" if ending(path) == ".tsv" else ","), [])
+    with _text(path) as file:
+        return next(csv.reader(file, delimiter=_separator(path)), [])
 
 
 def _keys(path: Path) -> Sequence[str]:

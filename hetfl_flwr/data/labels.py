@@ -146,7 +146,7 @@ def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
     """Refuse classes that only capitals or blanks tell apart, or that hold what nobody sees."""
     first: dict[str, int | str] = {}
     for value in values:
-        if any(category(letter) == "Cc" and not letter.isspace() for letter in str(value)):
+        if any(category(letter) == "Cc" and letter != "\t" for letter in str(value).strip()):
             raise DataError(
                 f"label column '{source.label}' of {source.place} holds {private(repr(value))}, with a control "
                 "character: write the label without it, or name all classes in classes"

@@ -22,6 +22,9 @@ from hetfl_flwr.data.files import NAMES_FILE
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import brief
 
+MOST_CLASSES = 100_000
+"""Classes that a client may have."""
+
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
 
@@ -69,6 +72,9 @@ def stored(dataset: object) -> tuple[Path, bool]:
         files = _of_clients([*(named.values() or dataset)], [f"dataset[{key!r}]" for key in named or range(len(names))])
     elif isinstance(dataset, DatasetDict):
         wanted = {split: one for split, one in dataset.items() if split in ("train", "test")}
+        if "train" not in wanted:
+            found = ", ".join(map(repr, dataset)) or "none"
+            raise DataError(f"dataset has the splits {found}: expected 'train', and 'test' if there is one")
         files = {f"{split}.parquet": _rows(f"split {split!r}", one) for split, one in wanted.items()}
     else:
         files = {"train.parquet": _rows("dataset", dataset)}
@@ -114,7 +120,7 @@ def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dat
             raise DataError(f"{place} is {_article(dataset)}: expected {ACCEPTED}")
         else:
             rows = Dataset(_plain(_table(dataset)))
-    except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
+    except (pa.ArrowException, ValueError, TypeError, NotImplementedError, OverflowError) as error:
         why = " ".join("; ".join(map(str, error.args)).split()) or type(error).__name__
         raise DataError(f"{place} cannot be written as a table: {why}") from error
     if not len(rows):
@@ -171,7 +177,10 @@ def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
     names = getattr(dataset, "classes", None)
     if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
         return names
-    return 1 + max((label for _, label in _pairs(place, dataset)), default=-1)
+    most = max((label for _, label in _pairs(place, dataset)), default=-1)
+    if most >= MOST_CLASSES:
+        raise DataError(f"{place} has label {brief(most)}: expected less than {MOST_CLASSES:,}")
+    return 1 + most
 
 
 def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
