@@ -225,7 +225,7 @@ SPOILT = {
     "a broken row": (
         {"train": SICK + "1,2,3,Jane Doe\n"},
         {},
-        "cannot read the data set in '(not shown)': (not shown)",
+        "row 40 of '(not shown)' has 4 fields, its header 2",
     ),
     "no folder": (None, {}, "dataset '(not shown)' is not a folder"),
 }
