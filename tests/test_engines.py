@@ -211,5 +211,7 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
     told = [f"{entry['round']} {entry['accuracy']}" for entry in rounds(run)]
     assert (run / "lines.txt").read_text().splitlines() == ["begin None", *told, "end None"]
     [row] = re.findall(r"\b2  fixtures\.models:waiting .*", said)
-    assert f"{100 * clients[2]['accuracy']:.1f}  480 bytes" in row
+    figures = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority")
+    assert row.split()[6:11] == [f"{100 * clients[2][figure]:.1f}" for figure in figures]
+    assert "  480 bytes" in row
     assert "partition=" not in said
