@@ -12,10 +12,10 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec
 from strategies.fedmd import Consensus, public_answers, public_consensus

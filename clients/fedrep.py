@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from clients.base import KnowledgeClient, Metrics, Moments
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.training import draw_batches, train
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights

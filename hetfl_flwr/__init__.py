@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clients.base import KnowledgeClient as KnowledgeClient
     from clients.base import to_numpy as to_numpy
+    from hetfl_flwr.common.seeding import generator as generator
     from hetfl_flwr.config import RunConfig as RunConfig
     from hetfl_flwr.data import DataSpec as DataSpec
     from hetfl_flwr.errors import ConfigError as ConfigError
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RoundCallback as RoundCallback
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
     from hetfl_flwr.runs.trained import load_client as load_client
-    from hetfl_flwr.seeding import generator as generator
     from hetfl_flwr.server.messaging.exchange import Most as Most
     from hetfl_flwr.server.messaging.roster import Member as Member
     from hetfl_flwr.server.messaging.roster import Roster as Roster
@@ -95,7 +95,7 @@ _NAMES = {
     "hetfl_flwr.models": ("SplitModel", "split"),
     "hetfl_flwr.data": ("DataSpec",),
     "hetfl_flwr.config": ("RunConfig",),
-    "hetfl_flwr.seeding": ("generator",),
+    "hetfl_flwr.common.seeding": ("generator",),
     "hetfl_flwr.errors": ("HetflError", "ConfigError", "FederationError"),
     "simulations.testing": ("AlgorithmContract", "Lab"),
     "simulations.testing.fixtures": ("lab",),
@@ -117,7 +117,7 @@ def __getattr__(name: str) -> Any:
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    from hetfl_flwr.packages import own_package
+    from hetfl_flwr.common.packages import own_package
 
     module = _MODULES[name]
     own_package(module.partition(".")[0])

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb, walk_tb
 
-from hetfl_flwr.text import printable
+from hetfl_flwr.common.text import printable
 
 _OPEN, _CLOSE = "\x02", "\x03"  # around what stays on its node
 _PRIVATE = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}?")

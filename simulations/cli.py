@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
+from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.packages import working_directory_last
+from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_settings, read_toml, renamed, usable_path
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.node.allocation import keep_freed_memory
-from hetfl_flwr.notices import warn
-from hetfl_flwr.packages import working_directory_last
 from hetfl_flwr.runs.schema import check_no_run_file
-from hetfl_flwr.text import printable
 from simulations.engine.run import run_locally
 
 if TYPE_CHECKING:

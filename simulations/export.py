@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from hetfl_flwr.data import Samples, prepared
-from hetfl_flwr.data.notations import FORMATS, MARKS
-from hetfl_flwr.data.samples import Column
+from hetfl_flwr.data.arrays.samples import Column
+from hetfl_flwr.data.sources.notations import FORMATS, MARKS
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models.split_model import cause
 from hetfl_flwr.node.node import Node

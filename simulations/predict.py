@@ -16,15 +16,15 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.encoding import encode_like
-from hetfl_flwr.data.folders import IMAGES, check_headers
-from hetfl_flwr.data.reading import parse_vocabulary
-from hetfl_flwr.data.samples import Column
-from hetfl_flwr.data.texts import tokens
+from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.text import printable
+from hetfl_flwr.data.arrays.samples import Column
+from hetfl_flwr.data.decoding.encoding import encode_like
+from hetfl_flwr.data.decoding.texts import tokens
+from hetfl_flwr.data.sources.folders import IMAGES, check_headers
+from hetfl_flwr.data.sources.reading import parse_vocabulary
 from hetfl_flwr.errors import ConfigError, DataError, HetflError, ModelError, plain, private
 from hetfl_flwr.models.split_model import cause
-from hetfl_flwr.notices import warn
-from hetfl_flwr.text import printable
 from simulations.export import EXTRA, FORMAT, description, program_of, quiet
 
 AT_ONCE = 256

@@ -10,9 +10,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.training import most_drawn
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.exchange import Most
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, fractions, probabilities, row_numbers

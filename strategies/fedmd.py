@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, probabilities, row_numbers

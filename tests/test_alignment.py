@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.alignment import (
     kernel_cka,
     linear_cka,
@@ -18,7 +19,6 @@ from hetfl_flwr.learning.alignment import (
     thin_factor,
     thin_factor_of_kernel,
 )
-from hetfl_flwr.seeding import generator
 
 SIGMA = 2.0
 SHAPES = st.tuples(st.integers(4, 12), st.integers(1, 15), st.integers(1, 15), st.integers(0, 1000))

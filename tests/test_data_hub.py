@@ -12,7 +12,7 @@ from fixtures.loading import load_client
 from PIL import Image
 
 from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
-from hetfl_flwr.data.samples import ClientData
+from hetfl_flwr.data.arrays.samples import ClientData
 from hetfl_flwr.errors import ConfigError, DataError
 
 INTEGERS = Value("int64")

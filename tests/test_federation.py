@@ -6,6 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.admission import attendance
@@ -16,7 +17,6 @@ from hetfl_flwr.server.messaging import grids, messenger
 from hetfl_flwr.server.messaging.exchange import Expected
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import Member, Roster
-from hetfl_flwr.versions import installed
 from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec

@@ -21,11 +21,11 @@ from clients.agg import AGGClient
 from clients.fedh2l import FedH2LClient
 from clients.local import LocalClient
 from hetfl_flwr.algorithms import build_client, check_options
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND

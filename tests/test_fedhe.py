@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 
 from clients.fedhe import FedHeClient
 from clients.local import LocalClient
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
 from strategies.base import Upload

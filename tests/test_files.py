@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hetfl_flwr.files import read_file
+from hetfl_flwr.common.files import read_file
 
 
 def test_what_is_no_plain_file_is_an_error_at_once(tmp_path):

@@ -15,7 +15,7 @@ from test_federation import GOOD, federation_of, member, reply_with
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
-from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server.federation import Federation

@@ -12,14 +12,14 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional
 
+from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
-from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.learning.stepping import stepper
 from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
 from hetfl_flwr.models import build_model
 from hetfl_flwr.models.split_model import SplitModel
-from hetfl_flwr.seeding import generator, seeded
 from simulations.engine import stacks
 from simulations.engine.lockstep import run_together
 from simulations.engine.stacks import Stack, stackable

@@ -12,6 +12,7 @@ from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from test_federation import Post, client_ids, fails, member, never
 
+from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.admission import attendance, registration
@@ -22,7 +23,6 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging import messenger
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import NEWEST
 
 

@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.data.arrays.rotation import Rotation
+from hetfl_flwr.data.arrays.samples import Arrays, ClientData, Samples
+from hetfl_flwr.data.decoding.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
 from hetfl_flwr.data.domains import (
     Family,
     centred,
@@ -22,12 +26,8 @@ from hetfl_flwr.data.owners import joined
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.pooling import check_alike, pooled, together
-from hetfl_flwr.data.reading import Reading
-from hetfl_flwr.data.rotation import Rotation
-from hetfl_flwr.data.samples import Arrays, ClientData, Samples
-from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
+from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import ConfigError, private
-from hetfl_flwr.seeding import generator
 
 
 @dataclass(frozen=True, kw_only=True)

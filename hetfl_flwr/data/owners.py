@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.hub import Source
-from hetfl_flwr.data.labels import IntArray, read_codes
-from hetfl_flwr.text import LONGEST_NAME, printable
+from hetfl_flwr.common.text import LONGEST_NAME, printable
+from hetfl_flwr.data.decoding.labels import IntArray, read_codes
+from hetfl_flwr.data.sources.hub import Source
 
 
 def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], Tensor | None]:

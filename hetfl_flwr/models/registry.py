@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, ends_process, place, unknown
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
@@ -32,7 +33,6 @@ from hetfl_flwr.models.zoo import (
     mlp,
     tabular,
 )
-from hetfl_flwr.seeding import generator, seeded
 
 LARGEST = 2**30
 """Trainable parameters of a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.client import FederatedClient, Metrics
@@ -22,7 +23,6 @@ from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
-from hetfl_flwr.seeding import seeded
 from hetfl_flwr.wire.messages import EXAMPLES
 
 BEST = "best."

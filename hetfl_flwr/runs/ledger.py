@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
+from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.runs.quality import client_quality, mean_quality, named_classes, per_class
@@ -18,7 +19,6 @@ from hetfl_flwr.server.messaging.grids import simulated_time
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.server.rounds import Played
-from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.naming import distinct
 from hetfl_flwr.wire.privacy import epsilon

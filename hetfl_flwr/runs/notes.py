@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from logging import WARNING
 from pathlib import Path
 
-from hetfl_flwr.files import replace_file
+from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.notices import warn
 from hetfl_flwr.flower import FLOWER_LOGGER, log
-from hetfl_flwr.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round

@@ -5,8 +5,8 @@ from itertools import islice
 
 from typing_extensions import TypedDict
 
+from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Fraction, PerClass, Quality, Round, name_of
-from hetfl_flwr.text import LONGEST_NAME, printable
 from hetfl_flwr.wire.naming import called
 
 FEWEST_TEST_ROWS = 30

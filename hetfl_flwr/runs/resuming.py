@@ -5,8 +5,8 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from hetfl_flwr.common.notices import warn
 from hetfl_flwr.errors import Interrupted, RunFolderError
-from hetfl_flwr.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, choose
 from hetfl_flwr.runs.results import Results

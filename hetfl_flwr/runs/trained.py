@@ -4,10 +4,10 @@ from pathlib import Path
 
 from flwr.app import Context, RecordDict
 
+from hetfl_flwr.common.files import read_header, read_sealed
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.errors import DamagedError, RunFolderError, private
-from hetfl_flwr.files import read_header, read_sealed
 from hetfl_flwr.node.inputs import unpack_inputs
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import decode, read_stamp

@@ -37,7 +37,7 @@ from rich.filesize import decimal
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import Reading
-from hetfl_flwr.data.hub import open_source
+from hetfl_flwr.data.sources.hub import open_source
 from simulations.benchmarks.measure import run
 from simulations.reports.plots import plot_costs
 from simulations.reports.runs import INCIDENTAL, Group, Run, bytes_to, curve, figures, group_runs, load_run

@@ -30,12 +30,12 @@ import typer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data import Batches, DataSpec, Reading, Samples, Split, load_client_data, parse_partition
+from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.partitions import split
-from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.learning.training import train
 from hetfl_flwr.models import build_model
-from hetfl_flwr.seeding import generator
 from simulations.benchmarks.measure import Row, show
 
 ROWS, CLIENTS, BATCH, OWNERS = 60_000, 500, 50, 2000

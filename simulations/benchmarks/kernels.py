@@ -40,9 +40,9 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, get_blas_funcs, get_lapack_funcs
 from torch import Tensor
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.learning.alignment import kernel_cka, linear_cka, mean_kernel_factor, stack_factor, thin_factor
-from hetfl_flwr.seeding import generator
 from simulations.benchmarks.measure import Row, ratios, show
 
 SAMPLES, CLIENTS, WIDTH, RANK, SIGMA = 5000, 10, 84, 128, 10.0

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.text import printable
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord, name_of
-from hetfl_flwr.text import printable
 from simulations.reports.runs import Group, Run, client_scores, curve, figures, group_runs, method_of
 from simulations.reports.tables import shared_terms, unequal_terms
 

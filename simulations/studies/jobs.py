@@ -17,10 +17,10 @@ from threading import Lock, Thread
 from rich.console import Console
 from rich.progress import TextColumn
 
+from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.node.allocation import keep_freed_memory
-from hetfl_flwr.notices import warn
 from hetfl_flwr.runs.notes import read_notes
 from hetfl_flwr.runs.progress import Bar
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, read_summary, rounds_written

@@ -184,7 +184,7 @@ class AlgorithmContract:
         assert [client["bytes_down"] for client in totals[0]] == [client["bytes_down"] for client in totals[1]]
 
     def test_the_global_generators_are_left_as_they_were(self, lab: Lab) -> None:
-        """Whatever is drawn comes from `hetfl_flwr.seeding.generator`; in `learn`, torch's own is seeded, too."""
+        """Whatever is drawn comes from `hetfl_flwr.common.seeding.generator`; in `learn`, torch's is seeded, too."""
         before = _global_generators()
         lab.run(lab.config())
         assert _global_generators() == before

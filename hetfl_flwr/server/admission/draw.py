@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.config.federation_keys import idle_clients, sampled_clients
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Member
 
 

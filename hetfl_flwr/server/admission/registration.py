@@ -8,6 +8,7 @@ from logging import INFO, WARNING
 
 from flwr.app import Message
 
+from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import ErrorCode, log
@@ -21,7 +22,6 @@ from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import is_stopped
 from hetfl_flwr.server.messaging.messenger import BUSY, Messenger
 from hetfl_flwr.server.messaging.roster import Member, Roster
-from hetfl_flwr.versions import installed
 from hetfl_flwr.wire.messages import REGISTRATION
 
 Check = Callable[[Roster], object]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.files import as_json
+from hetfl_flwr.common.files import as_json
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.flower import ErrorCode
@@ -28,7 +29,6 @@ from hetfl_flwr.server.messaging.guard import Guards, measure
 from hetfl_flwr.server.messaging.punctuality import Kind, Punctuality
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.server.messaging.uploads import Uploads
-from hetfl_flwr.text import printable
 from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS
 

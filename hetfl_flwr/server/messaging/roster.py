@@ -8,11 +8,11 @@ from typing import Annotated, Literal, TypeVar
 from flwr.app import ConfigRecord, Message
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from hetfl_flwr.common.text import LONGEST_NAME
+from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models.bounds import MOST_NUMBERS
-from hetfl_flwr.text import LONGEST_NAME
-from hetfl_flwr.versions import PACKAGES
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import MOST_NAMES, called
 from hetfl_flwr.wire.samples import MOST_SHARED
@@ -143,7 +143,7 @@ class Member:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of `hetfl_flwr.versions.PACKAGES` where it runs."""
+        """The versions of `hetfl_flwr.common.versions.PACKAGES` where it runs."""
         return {package: getattr(self, package) for package in PACKAGES}
 
     @property

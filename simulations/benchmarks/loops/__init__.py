@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Samples
 from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
 
 Rows = tuple[Tensor, Tensor]
 """Inputs (N, *shape), as a model takes them, and labels (N,)."""

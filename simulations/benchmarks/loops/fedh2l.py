@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.gradients import flat_gradient, project, set_gradient
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
 from simulations.benchmarks.loops import Learner, Rows, ready
 
 Signal = tuple[Tensor, Tensor, Tensor]

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import seeded
 from simulations.benchmarks.loops import Learner
 
 ALPHA = 1.0

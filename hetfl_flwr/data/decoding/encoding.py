@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.data.notations import (
+from hetfl_flwr.data.arrays.samples import Column
+from hetfl_flwr.data.sources.notations import (
     ISO,
     PLAIN,
     TYPED,
@@ -20,11 +21,10 @@ from hetfl_flwr.data.notations import (
     not_a_number,
     recognised,
 )
-from hetfl_flwr.data.samples import Column
 from hetfl_flwr.errors import DataError, private
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.hub import Source
+    from hetfl_flwr.data.sources.hub import Source
 
 Inputs = npt.NDArray[np.float32]
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.hub import Source, cells, features_of
-from hetfl_flwr.data.reading import parse_classes
-from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.sources.hub import Source, cells, features_of
+from hetfl_flwr.data.sources.reading import parse_classes
 from hetfl_flwr.errors import DataError, private
 
 IntArray = npt.NDArray[np.int64]

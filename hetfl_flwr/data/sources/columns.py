@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import ConfigError, DataError, private, unknown
 
 Kind = Literal["image", "text", "table"]

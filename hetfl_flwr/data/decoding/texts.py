@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.labels import IntArray, read_labels
-from hetfl_flwr.data.reading import parse_vocabulary
-from hetfl_flwr.data.samples import Arrays, DataSpec
+from hetfl_flwr.data.arrays.cache import kept
+from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
+from hetfl_flwr.data.decoding.labels import IntArray, read_labels
+from hetfl_flwr.data.sources.reading import parse_vocabulary
 from hetfl_flwr.errors import DataError, private
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.hub import Source
+    from hetfl_flwr.data.sources.hub import Source
 
 _BETWEEN_WORDS = r"[^\pL\pN_]+"
 _BATCH = 50_000  # texts that are cut into words at a time

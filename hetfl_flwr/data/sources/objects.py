@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hetfl_flwr.data.files import NAMES_FILE
+from hetfl_flwr.common.text import brief
+from hetfl_flwr.data.sources.files import NAMES_FILE
 from hetfl_flwr.errors import DataError
-from hetfl_flwr.text import brief
 
 MOST_CLASSES = 100_000
 """Classes that a client may have."""

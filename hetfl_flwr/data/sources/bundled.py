@@ -7,10 +7,10 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from hetfl_flwr.data.memory import check_fits
-from hetfl_flwr.data.notations import PLAIN
-from hetfl_flwr.data.samples import Arrays, Column, DataSpec
-from hetfl_flwr.seeding import generator
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.data.arrays.memory import check_fits
+from hetfl_flwr.data.arrays.samples import Arrays, Column, DataSpec
+from hetfl_flwr.data.sources.notations import PLAIN
 
 _SIDE = 16  # of a coloured digit, in pixels
 _BRIGHTEST = 160  # of a coloured ground: a ground near white would swallow the digit's strokes

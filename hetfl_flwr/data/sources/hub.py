@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.data.columns import Columns, Kind, roles
-from hetfl_flwr.data.files import csv_features, from_files, head, left, reason
-from hetfl_flwr.data.folders import (
+from hetfl_flwr.data.sources.columns import Columns, Kind, roles
+from hetfl_flwr.data.sources.files import csv_features, from_files, head, left, reason
+from hetfl_flwr.data.sources.folders import (
     EXPECTED,
     check_files,
     check_headers,
@@ -24,7 +24,7 @@ from hetfl_flwr.data.folders import (
     own_file,
     own_folder,
 )
-from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import DataError, HetflError, private
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datasets.builder import DatasetBuilder
     from datasets.features import Features
 
-    from hetfl_flwr.data.catalogue import DatasetEntry
+    from hetfl_flwr.data.sources.catalogue import DatasetEntry
 
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
 _NO_DATA = re.compile(r'Instruction "(\w+)" corresponds to no data!')  # what the library says of a split of no rows

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.data.columns import Columns, roles
-from hetfl_flwr.data.folders import TABLES, check_filled, check_headers, ending, stem
-from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.sources.columns import Columns, roles
+from hetfl_flwr.data.sources.folders import TABLES, check_filled, check_headers, ending, stem
+from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import DataError, HetflError, private
 
 if TYPE_CHECKING:

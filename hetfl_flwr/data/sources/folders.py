@@ -13,8 +13,8 @@ from typing import IO, cast
 
 import numpy as np
 
+from hetfl_flwr.common.text import printable
 from hetfl_flwr.errors import DataError, private
-from hetfl_flwr.text import printable
 
 TABLES = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
 """Endings of the files that hold rows, and the kind of each."""

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from hetfl_flwr.errors import ConfigError, private
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 """The folder that this project's packages lie in."""
 
 

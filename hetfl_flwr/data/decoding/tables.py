@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.data.columns import learnt_columns
-from hetfl_flwr.data.encoding import Encoded, Findings, Wanted, encode
-from hetfl_flwr.data.labels import IntArray, read_labels
-from hetfl_flwr.data.samples import Arrays, DataSpec
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
+from hetfl_flwr.data.decoding.encoding import Encoded, Findings, Wanted, encode
+from hetfl_flwr.data.decoding.labels import IntArray, read_labels
+from hetfl_flwr.data.sources.columns import learnt_columns
 from hetfl_flwr.errors import ConfigError, DataError, private
-from hetfl_flwr.seeding import generator
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.hub import Source
+    from hetfl_flwr.data.sources.hub import Source
 
 
 def read_table(source: "Source") -> Arrays:
@@ -28,8 +28,8 @@ def read_table(source: "Source") -> Arrays:
     values or other texts, and each of ``categorical-columns``, is a category: an input for each value that the training
     split has, 1 where it is the row's and 0 elsewhere, in sorted order; a missing value is a value like any other, and
     the last. With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout.
-    A column of ids is left out, see `hetfl_flwr.data.encoding`. Tables of the catalogue are taken as they are: there,
-    only texts all of which are numbers are numbers, and no column is left out.
+    A column of ids is left out, see `hetfl_flwr.data.decoding.encoding`. Tables of the catalogue are taken as they are:
+    there, only texts all of which are numbers are numbers, and no column is left out.
 
     Returns
     -------
@@ -232,7 +232,7 @@ def _class_labels(source: "Source") -> list[str]:
     """Return the columns that the data set itself declares as categories."""
     from datasets.features import ClassLabel
 
-    from hetfl_flwr.data.hub import features_of
+    from hetfl_flwr.data.sources.hub import features_of
 
     return [name for name, feature in features_of(source.splits["train"]).items() if isinstance(feature, ClassLabel)]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.data.memory import check_fits
+from hetfl_flwr.data.arrays.memory import check_fits
 
 SMALL = 16 * 2**20
 """Bytes up to which an array is simply held in memory."""

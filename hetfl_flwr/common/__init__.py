@@ -1,0 +1,1 @@
+"""What every module may use: random numbers, files, texts, notices, packages, versions. Nothing here learns."""
