@@ -27,6 +27,7 @@ def cut(labels, text, clients, seed=0, owners=None):
         ("dirichlet:0.5", Partition("dirichlet", 0.5)),
         ("classes:2", Partition("classes", 2)),
         ("shards:3", Partition("shards", 3)),
+        ("ways:3:2:100", Partition("ways", (3, 2, 100))),
         ("natural:user:id", Partition("natural", "user:id")),
         ("square", Partition("square")),
         ("all", Partition("all")),
@@ -50,6 +51,13 @@ def test_a_partition_reads_back_as_it_was_written(text, partition):
         "classes:0",
         "classes:1.5",
         "shards:two",
+        "ways:3",
+        "ways:3:2",
+        "ways:3:2:1",
+        "ways:0:0:5",
+        "ways:3:-1:5",
+        "ways:3:2:x",
+        "ways:3:2:1000000000000000000000",
         "natural",
         "linear:2",
     ],
@@ -59,7 +67,7 @@ def test_any_other_text_is_refused_with_the_valid_forms(text):
         parse_partition(text)
     assert str(refused.value) == (
         f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), "
-        "natural:COLUMN, files, linear, square, exponential, all"
+        "ways:N:D:K, natural:COLUMN, files, linear, square, exponential, all"
     )
 
 
@@ -329,3 +337,33 @@ def test_clients_share_what_all_of_them_test_on(own_rows):
     first, fifth = (load_client(dataset="rotated-digits", partition_id=k, num_partitions=8, seed=0) for k in (0, 4))
     assert all(some.rows is same.rows for some, same in zip(first.others, fifth.others, strict=True))
     assert len(first.others) == 3
+
+
+def test_ways_give_each_client_a_few_classes_and_as_many_samples_of_each():
+    labels = generator(0, "labels").integers(0, 10, 20_000)
+    parts = cut(labels, "ways:3:2:100", 20)
+    classes = [np.unique(labels[part], return_counts=True) for part in parts]
+    assert {len(found) for found, _ in classes} == {2, 3, 4, 5}
+    assert all(len(set(counts.tolist())) == 1 for _, counts in classes)
+    assert {int(counts[0]) for _, counts in classes} <= {99, 100, 101}
+    assert len({int(counts[0]) for _, counts in classes}) > 1
+    together = np.concatenate(parts)
+    assert len(set(together.tolist())) == len(together) < len(labels)
+
+
+def test_ways_without_deviation_are_all_alike_and_one_class_is_possible():
+    labels = np.repeat(np.arange(4), 15)
+    parts = cut(labels, "ways:1:0:5", 3)
+    assert [(len(part), len(np.unique(labels[part]))) for part in parts] == [(5, 1)] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "clients", "said"),
+    [
+        ("ways:5:0:1", 1, "partition 'ways:5:0:1': the data has 4 classes, ask for no more"),
+        ("ways:4:0:10", 2, "class 0 has 5 samples left for client 1, which is to have 10: use fewer clients"),
+    ],
+)
+def test_ways_that_cannot_be_met_are_refused(text, clients, said):
+    with pytest.raises(ConfigError, match=said):
+        cut(FOUR_CLASSES, text, clients)

@@ -111,9 +111,10 @@ class DataKeys(Keys):
         PER_NODE,
         _parsed("parse_partition"),
         Field(
-            description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N (a client), shards:N (a "
-            "client), natural:COLUMN (its values own the rows), files (each owns its rows), linear, "
-            "square or exponential (client k's share grows with k), or all (no split)."
+            description="How samples are split over clients: iid, dirichlet:ALPHA, classes:N or shards:N (a client), "
+            "ways:N:D:K (N classes a client, K samples of each, plus or minus D), natural:COLUMN (its values own the "
+            "rows), files (each owns its rows), linear, square or exponential (client k's share grows with k), or all "
+            "(no split)."
         ),
     ] = "iid"
     features: Annotated[

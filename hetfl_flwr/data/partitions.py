@@ -21,6 +21,7 @@ Parts = tuple[IntArray, ...]
 
 _LOGGER = getLogger(__name__)
 _KEY = "key"  # the column that a partitioner goes by
+_MOST = 10**9  # classes or samples that a text may ask for
 _MIN_SAMPLES = 3  # so that train, validation and test get one each
 _SIZES: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
     "linear": np.positive,
@@ -37,13 +38,13 @@ class Partition:
     ----------
     form : str
         What stands before the colon.
-    value : float or str
+    value : float, str or tuple of int
         Concentration of the Dirichlet distribution, or classes or shards a client; 0 for the forms without a value.
-        Of "natural" the column.
+        Of "natural" the column; of "ways" classes a client, their deviation, and samples a class.
     """
 
     form: str
-    value: float | str = 0
+    value: float | str | tuple[int, int, int] = 0
 
     @property
     def column(self) -> str:
@@ -62,7 +63,8 @@ class Partition:
 
     def __str__(self) -> str:
         """Return the text it was parsed from."""
-        value = self.column or f"{self.value:g}"
+        parts = self.value if isinstance(self.value, tuple) else (self.value,)
+        value = ":".join(part if isinstance(part, str) else f"{part:g}" for part in parts)
         return f"{self.form}:{value}" if self.value else self.form
 
 
@@ -78,6 +80,9 @@ def parse_partition(text: str) -> Partition:
         - ``dirichlet:ALPHA``: each class is shared out by proportions drawn from a symmetric Dirichlet
           distribution, ALPHA above 0 and at most 1e6 (low: few classes a client; high: near ``iid``);
         - ``classes:N``: N classes a client, the first in turn, the others at random;
+        - ``ways:N:D:K``: N classes a client on average, at random, and K samples of each, which no other client has
+          (n-way k-shot of Tan et al., FedProto, AAAI 2022): their number is drawn evenly from N - D, but 2, up to
+          N + D, and the samples a class from K - D + 1 to K + D - 1;
         - ``shards:N``: sorted by label and cut into N equal shards a client, given out at random;
         - ``natural:COLUMN``: each value of the column owns its rows, and the owners, sorted, are assigned round-robin:
           of as many owners as clients each client is one;
@@ -103,7 +108,7 @@ def parse_partition(text: str) -> Partition:
     except (KeyError, ValueError):
         raise ConfigError(
             f"partition {text!r} is not one of: "
-            "iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), natural:COLUMN, "
+            "iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), ways:N:D:K, natural:COLUMN, "
             "files, linear, square, exponential, all"
         ) from None
 
@@ -124,7 +129,7 @@ def split(
         (N,) int64, the class of each row.
     partition : Partition
         How to share them out. "classes" leaves out the classes that fall to no client, "shards" what is left over
-        when N rows are cut into equal shards; the others give out every row.
+        when N rows are cut into equal shards, "ways" what nobody was to have; the others give out every row.
     num_partitions : int
         K, the number of clients, 1 or more.
     seed : int
@@ -212,6 +217,30 @@ def _assigned(
     return tuple(np.asarray(part.with_format("numpy")[:]["row"]) for part in parts)
 
 
+def _ways(keys: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator) -> Parts:
+    assert isinstance(partition.value, tuple)
+    ways, deviation, shots = partition.value
+    present, slack = np.unique(keys), max(deviation - 1, 0)
+    fewest, most = min(max(2, ways - deviation), ways), min(len(present), ways + deviation)
+    if ways > len(present):
+        raise ConfigError(f"partition '{partition}': the data has {len(present)} classes, ask for no more")
+    left = {label: list(draw.permutation(np.flatnonzero(keys == label))) for label in present.tolist()}
+    parts = []
+    for client in range(num_partitions):
+        chosen = draw.choice(present, int(draw.integers(fewest, most + 1)), replace=False)
+        each, rows = int(draw.integers(shots - slack, shots + slack + 1)), list[int]()
+        for label in np.sort(chosen).tolist():
+            if len(left[label]) < each:
+                raise ConfigError(
+                    f"partition '{partition}': class {label} has {len(left[label])} samples left for client {client}, "
+                    f"which is to have {each}: use fewer clients, or a lower K"
+                )
+            rows += left[label][:each]
+            del left[label][:each]
+        parts.append(draw.permutation(np.array(rows, np.int64)))
+    return tuple(parts)
+
+
 def _dirichlet(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
     from flwr_datasets.partitioner import DirichletPartitioner
 
@@ -280,6 +309,13 @@ def _count(text: str) -> int:
     return count
 
 
+def _ways_of(text: str) -> tuple[int, int, int]:
+    ways, deviation, shots = map(int, text.split(":"))
+    if not (1 <= ways <= _MOST and 0 <= deviation <= _MOST and max(deviation, 1) <= shots <= _MOST):
+        raise ValueError(text)
+    return ways, deviation, shots
+
+
 def _name(text: str) -> str:
     if not text:
         raise ValueError(text)
@@ -295,7 +331,7 @@ Assign = Callable[[IntArray, Partition, int, np.random.Generator], Parts]
 
 @dataclass(frozen=True)
 class _Form:
-    parse: Callable[[str], float | str]
+    parse: Callable[[str], float | str | tuple[int, int, int]]
     assign: Assign | None  # None: nothing is assigned, every client has every row
 
 
@@ -304,6 +340,7 @@ _FORMS = {
     "dirichlet": _Form(_alpha, partial(_assigned, _dirichlet)),
     "classes": _Form(_count, partial(_assigned, _classes)),
     "shards": _Form(_count, partial(_assigned, _shards)),
+    "ways": _Form(_ways_of, _ways),
     "natural": _Form(_name, partial(_assigned, _natural)),
     "files": _Form(_nothing, partial(_assigned, _natural)),
     **{form: _Form(_nothing, partial(_assigned, _sized)) for form in _SIZES},
