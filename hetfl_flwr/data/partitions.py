@@ -52,6 +52,11 @@ class Partition:
         return self.value if isinstance(self.value, str) else ""
 
     @property
+    def number(self) -> float:
+        """The value of the forms whose value is one number; 0 of the others."""
+        return 0 if isinstance(self.value, str | tuple) else self.value
+
+    @property
     def by_file(self) -> bool:
         """Whether each file's rows belong together."""
         return self.form == "files"
@@ -245,14 +250,14 @@ def _dirichlet(keys: IntArray, partition: Partition, num_partitions: int, seed: 
     from flwr_datasets.partitioner import DirichletPartitioner
 
     return DirichletPartitioner(
-        num_partitions, _KEY, alpha=float(partition.value), min_partition_size=_MIN_SAMPLES, seed=seed
+        num_partitions, _KEY, alpha=partition.number, min_partition_size=_MIN_SAMPLES, seed=seed
     )
 
 
 def _classes(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
     from flwr_datasets.partitioner import PathologicalPartitioner
 
-    present, wanted = len(np.unique(keys)), int(partition.value)
+    present, wanted = len(np.unique(keys)), int(partition.number)
     if wanted > present:
         raise ConfigError(f"partition '{partition}': the data has {present} classes, ask for no more")
     return PathologicalPartitioner(num_partitions, _KEY, wanted, class_assignment_mode="first-deterministic", seed=seed)
@@ -261,7 +266,7 @@ def _classes(keys: IntArray, partition: Partition, num_partitions: int, seed: in
 def _shards(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
     from flwr_datasets.partitioner import ShardPartitioner
 
-    most, wanted = len(keys) // num_partitions, int(partition.value)
+    most, wanted = len(keys) // num_partitions, int(partition.number)
     if wanted > most:
         raise ConfigError(
             f"partition '{partition}': {len(keys)} samples over {num_partitions} clients "
