@@ -46,7 +46,13 @@ DEPLOYING = ("test_survival.py", "test_deployment.py", "test_engines.py", "test_
 
 
 SAMPLES = ("fedhe", "fedh2l", "fedavg")
-"""Algorithms with which tests of all of them are quick; those of the others count as slow."""
+"""Algorithms with which each test of all of them is run each time; with the others it counts as exhaustive."""
+
+ALWAYS = (
+    "test_two_rounds_run_without_a_failure_and_measure_every_client",
+    "test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was",
+)
+"""Tests of all algorithms that are run each time with every one; with others than the samples they count as slow."""
 
 
 def is_of_another_algorithm(item: pytest.Item) -> bool:
@@ -58,9 +64,12 @@ def is_of_another_algorithm(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count as slow what is exhaustive or of an algorithm that is no sample; keep together what shares a federation."""
+    """Sort what is of an algorithm that is no sample into its tier; keep together what shares a federation."""
     for item in items:
-        if item.get_closest_marker("exhaustive") or is_of_another_algorithm(item):
+        if is_of_another_algorithm(item):
+            always = isinstance(item, pytest.Function) and item.originalname in ALWAYS
+            item.add_marker("slow" if always else "exhaustive")
+        if item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()):
@@ -96,6 +105,14 @@ def workers_share_their_imports() -> Iterator[Callable[..., BaseContext]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", chosen)
         yield get_context
+
+
+@pytest.fixture(autouse=True, scope="session")
+def disk_takes_its_time() -> Iterator[None]:
+    """Wait for no disk: no test pulls a plug."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture
