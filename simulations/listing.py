@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import tomli_w
 from rich.table import Column, Table
@@ -27,35 +27,38 @@ FLOWER_S = re.compile(
 
 
 def algorithms() -> Table:
-    """List the algorithms: paper, what crosses the wire, what is needed of the clients, and the own keys.
+    """List the algorithms by what leaves a client: paper, payload, what is needed of the clients, and the own keys.
 
     All of it is read off the server side: the citation in its module's docstring, the first line and the ``Wire``
-    paragraph of the class's docstring, the attributes ``heterogeneous``, ``sharing`` and ``width``. A need that these
-    do not tell stands in a ``Needs`` paragraph beside ``Wire``.
+    paragraph of the class's docstring, the attributes ``sends``, ``heterogeneous``, ``sharing`` and ``width``. A need
+    that these do not tell stands in a ``Needs`` paragraph beside ``Wire``. A server side whose ``sends`` is none of the
+    known words is shown as "something else", last.
     """
     from hetfl_flwr.algorithms import find, names
+    from hetfl_flwr.server.strategy import Sends
 
     table = Table(
+        Column("leaves a client", min_width=10),
         Column("name", no_wrap=True),
         Column("what it does", ratio=4),
         Column("paper", ratio=3, min_width=10, overflow="fold"),
         Column("what crosses the wire", ratio=6),
-        Column("heterogeneous models", width=13),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
         Column("options = default", no_wrap=True),
         title="algorithms (in full: the docstrings of strategies/NAME.py and clients/NAME.py)",
         show_lines=True,
         expand=True,
     )
-    for name in names():
-        algorithm = find(name)
+    words = get_args(Sends)
+    for algorithm in sorted(map(find, names()), key=lambda algorithm: words.index(_sends(algorithm))):
+        name = algorithm.name
         doc = inspect.getdoc(algorithm.strategy) or ""
         row = (
+            _sends(algorithm),
             name,
             doc.partition("\n")[0],
             _paper(algorithm) or "-",
             "\n".join(_by_mode(algorithm, lambda strategy: wire(inspect.getdoc(strategy) or ""))),
-            "yes" if algorithm.strategy.heterogeneous else "no",
             "\n".join(_by_mode(algorithm, _needs)) or "-",
             "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items()),
         )
@@ -114,14 +117,26 @@ def _paper(algorithm: "Algorithm") -> str:
     return citation(inspect.getdoc(module) or "") or citation(inspect.getdoc(package) or "")
 
 
+def _sends(algorithm: "Algorithm") -> str:
+    """Return what leaves a client, in a known word."""
+    from hetfl_flwr.server.strategy import Sends
+
+    *known, other = get_args(Sends)
+    sends: str = getattr(algorithm.strategy, "sends", other)
+    return sends if sends in known else other
+
+
 def _needs(strategy_class: type["FederatedStrategy"]) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
-    strategy, doc = strategy_class(), inspect.getdoc(strategy_class) or ""
+    strategy = strategy_class()
+    own = paragraph("Needs", inspect.getdoc(strategy_class) or "")
+    if not (strategy.heterogeneous or own):
+        yield "one model"
     if strategy.sharing is not None:
-        yield "public samples with labels" if strategy.sharing.labelled else "public samples"
+        yield "public samples with labels" if strategy.sharing.labelled else "public samples without labels"
     if strategy.width:
         yield f"one embedding width ({strategy.width})"
-    yield from paragraph("Needs", doc)
+    yield from own
 
 
 def datasets(data_dir: str) -> Table:

@@ -21,6 +21,7 @@ class AGG(KnowledgeStrategy):
     State  none.
     """
 
+    sends = "public samples"
     sharing = Sharing(labelled=True, to_clients=True)
 
     def check(self, roster: Roster) -> None:

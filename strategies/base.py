@@ -9,6 +9,7 @@ from hetfl_flwr.server.hooks import FlowerHooks
 from hetfl_flwr.server.messaging.exchange import Most
 from hetfl_flwr.server.messaging.exchange import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.strategy import Sends
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 
@@ -32,6 +33,12 @@ class KnowledgeStrategy(FlowerHooks):
         Whether each client is answered as soon as it has uploaded. Default: False.
     exchanges : bool
         Class attribute: whether clients learn from each other. Default: True.
+    sends : {"weights", "parts of weights", "small models", "prototypes", "logits", "representations", \
+"public samples", "nothing", "something else"}
+        Class attribute: what leaves a client in a round. `hetfl list algorithms` groups by it. "parts of weights": the
+        body, the head or some channels; "small models": a model that travels, beside one that stays; "prototypes" and
+        "logits": a mean of each class; "representations": embeddings of samples that all know; "public samples": these
+        alone, or predictions on them. Default: "something else".
     roster : Roster
         The clients, set before `initial` is called.
     config : RunConfig
@@ -69,6 +76,9 @@ class KnowledgeStrategy(FlowerHooks):
 
     exchanges = True
     """Whether clients learn from each other."""
+
+    sends: Sends = "something else"
+    """What leaves a client."""
 
     roster: Roster
     config: RunConfig

@@ -64,6 +64,7 @@ class CHFL(KnowledgeStrategy):
         ``robust`` is none of these.
     """
 
+    sends = "parts of weights"
     width = 64
 
     def __init__(

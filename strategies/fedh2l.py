@@ -83,6 +83,8 @@ class FedH2L(KnowledgeStrategy):
         As in `clients.fedh2l.FedH2LClient`: what a client may say that it has trained on is held against it.
     """
 
+    sends = "public samples"
+
     def __init__(
         self,
         *,

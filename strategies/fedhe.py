@@ -82,6 +82,8 @@ class FedHe(KnowledgeStrategy):
         a mean that counts as one upload is nobody's.
     """
 
+    sends = "logits"
+
     def __init__(
         self,
         *,

@@ -79,6 +79,7 @@ class FedMD(KnowledgeStrategy):
         ``robust`` is none of these.
     """
 
+    sends = "public samples"
     sharing = Sharing(labelled=True, to_clients=True)
 
     def __init__(

@@ -28,5 +28,7 @@ class FedRep(WeightStrategy):
         ``robust`` is none of these.
     """
 
+    sends = "parts of weights"
+
     def __init__(self, *, robust: str = "none") -> None:
         super().__init__("fedrep", robust, bodies=True)

@@ -58,6 +58,8 @@ class FML(KnowledgeStrategy):
         The meme is not one model.
     """
 
+    sends = "small models"
+
     def __init__(self, *, meme: str = AUTO, share: Literal["model", "body"] = "model", robust: str = "none") -> None:
         if meme != AUTO and len(parse_models(meme)) != 1:
             raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")

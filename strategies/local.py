@@ -14,6 +14,7 @@ class Local(KnowledgeStrategy):
     State  none.
     """
 
+    sends = "nothing"
     exchanges = False
 
     def check(self, roster: Roster) -> None:

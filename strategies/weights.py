@@ -16,7 +16,7 @@ from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.server.messaging.exchange import Most, Reply, averageable, with_arrays
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
-from hetfl_flwr.server.strategy import FederatedStrategy
+from hetfl_flwr.server.strategy import FederatedStrategy, Sends
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS
 from hetfl_flwr.wire.spec import PayloadSpec
@@ -71,6 +71,9 @@ class WeightStrategy(Strategy, FederatedStrategy):
 
     exchanges = True
     """Whether clients learn from each other."""
+
+    sends: Sends = "weights"
+    """What leaves a client."""
 
     takes_messages = True
     """Whether uploads come as Flower's messages: its strategies take them."""

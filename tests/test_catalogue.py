@@ -1,6 +1,6 @@
 """The recipes, and the tables of `hetfl list`."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
@@ -11,6 +11,7 @@ from hetfl_flwr.data import data_spec
 from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.models import assign, build_model
 from hetfl_flwr.server.messaging.roster import Sharing
+from hetfl_flwr.server.strategy import Sends
 from simulations import listing as catalogue
 from simulations.cli import RECIPES
 
@@ -57,34 +58,59 @@ def test_every_key_is_listed_with_its_default_and_meaning():
 
 
 def listed() -> dict[str, dict[str, str]]:
-    """The table of algorithms: row by name, cell by column."""
+    """The table of algorithms, in its order: row by name, cell by column."""
     table = catalogue.algorithms()
     headers = [str(column.header) for column in table.columns]
     rows = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
-    return {row[0]: dict(zip(headers, row, strict=True)) for row in rows}
+    named = headers.index("name")
+    return {row[named]: dict(zip(headers, row, strict=True)) for row in rows}
 
 
 def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
     rows = listed()
-    assert list(rows) == names()
+    assert sorted(rows) == names()
     for name, row in rows.items():
         assert row["what it does"].endswith(".")
         assert (row["paper"] == "-") == (name == "local")
         assert row["what crosses the wire"]
         defaults = find(name).defaults
         assert row["options = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
-        assert row["heterogeneous models"] == ("yes" if find(name).strategy.heterogeneous else "no")
+        assert find(name).strategy.heterogeneous or row["needs"].startswith("one ")
+
+
+def test_every_method_of_the_house_says_what_leaves_a_client():
+    *known, _ = get_args(Sends)
+    sides = [each.strategy for name in names() for each in find(name).modes.values() or [find(name)]]
+    assert [side.__qualname__ for side in sides if side.sends not in known] == []
+
+
+def test_algorithms_are_grouped_by_what_leaves_a_client():
+    """From all weights to nothing; within a group by name."""
+    groups = [(row["leaves a client"], name) for name, row in listed().items()]
+    assert groups == sorted(groups, key=lambda group: (get_args(Sends).index(group[0]), group[1]))
+    assert [name for word, name in groups if word == "weights"][:2] == ["fedavg", "fedprox"]
+    assert groups[-1] == ("nothing", "local")
+
+
+@pytest.mark.parametrize("attributes", [{}, {"sends": "pigeons"}])
+def test_what_leaves_a_client_is_never_guessed(attributes, monkeypatch):
+    side = type("Own", (own("Averages the weights.\n\nWire   up: weights"),), attributes)
+    monkeypatch.setattr("hetfl_flwr.algorithms.names", lambda: ["local", "own"])
+    monkeypatch.setattr(
+        "hetfl_flwr.algorithms.find", lambda name: find("local") if name == "local" else Algorithm("own", side, side)
+    )
+    assert [row["leaves a client"] for row in listed().values()] == ["nothing", "something else"]
 
 
 def test_a_row_says_what_the_docstrings_say():
     rows = listed()
     assert rows["fedhe"] == {
+        "leaves a client": "logits",
         "name": "fedhe",
         "what it does": "Averages the class-average logits of all clients, class by class.",
         "paper": "Chan and Ngai, MSN 2021",
         "what crosses the wire": "down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes\n"
         "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
-        "heterogeneous models": "yes",
         "needs": "equal classes",
         "options = default": "\n".join(f"fedhe.{key} = {value}" for key, value in find("fedhe").defaults.items()),
     }
@@ -94,13 +120,13 @@ def test_a_row_says_what_the_docstrings_say():
         'up: logits (A, C) float32: 4 A C bytes; with consensus = "softmax" they are called softmax',
     ]
     assert rows["local"]["what crosses the wire"] == "nothing either way"
-    assert rows["fedhenn"]["needs"] == "public samples\nmode=homogeneous: one model"
+    assert rows["fedhenn"]["needs"] == "public samples without labels\nmode=homogeneous: one model"
     assert rows["fedhenn"]["what crosses the wire"].splitlines()[1:] == [
         "up: representations (R, D) float32: 4 R D bytes",
         "mode=homogeneous: down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R",
         "mode=homogeneous: up: the weights",
     ]
-    assert rows["fedavg"]["heterogeneous models"] == "no"
+    assert rows["fedavg"]["needs"] == "one model"
 
 
 def own(doc: str, **attributes: Any) -> Any:
@@ -109,7 +135,7 @@ def own(doc: str, **attributes: Any) -> Any:
     def build(self: Any) -> None:
         vars(self).update(attributes)
 
-    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": False, "sharing": None, "width": 0})
+    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": True, "sharing": None, "width": 0})
 
 
 @pytest.mark.parametrize(
@@ -117,8 +143,13 @@ def own(doc: str, **attributes: Any) -> Any:
     [
         (own("Does."), "-"),
         (own("Does.", sharing=None, width=0), "-"),
+        (own("Does.", heterogeneous=False), "one model"),
+        (own("Does.\n\nNeeds  one body", heterogeneous=False), "one body"),
         (own("Does.", sharing=Sharing()), "public samples with labels"),
-        (own("Does.", sharing=Sharing(labelled=False), width=64), "public samples\none embedding width (64)"),
+        (
+            own("Does.", sharing=Sharing(labelled=False), width=64),
+            "public samples without labels\none embedding width (64)",
+        ),
         (
             own("Does.\n\nNeeds  like bodies;\n       heads may differ\nState  x.", width=8),
             "one embedding width (8)\nlike bodies; heads may differ",
@@ -129,7 +160,6 @@ def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy
     monkeypatch.setattr("hetfl_flwr.algorithms.names", lambda: ["own"])
     monkeypatch.setattr("hetfl_flwr.algorithms.find", lambda name: Algorithm(name, strategy, own("Client.")))
     assert listed()["own"]["needs"] == needs
-    assert listed()["own"]["heterogeneous models"] == "no"
 
 
 @pytest.mark.parametrize(

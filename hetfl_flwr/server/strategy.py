@@ -1,7 +1,7 @@
 """What the server's loop asks of a strategy."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -10,6 +10,24 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.messaging.exchange import Most, Reply
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.spec import PayloadSpec
+
+Sends = Literal[
+    "weights",
+    "parts of weights",
+    "small models",
+    "prototypes",
+    "logits",
+    "representations",
+    "public samples",
+    "nothing",
+    "something else",
+]
+"""What leaves a client, in the order in which `hetfl list algorithms` groups by it.
+
+"weights": all of the model's. "parts of weights": the body, the head or some channels. "small models": a model that
+travels, beside one that stays. "prototypes": the mean embedding of each class. "logits": the mean logits of each class.
+"representations": of samples that all know. "public samples": these alone, or predictions on them. "nothing".
+"""
 
 
 class FederatedStrategy(Protocol):
@@ -29,6 +47,8 @@ class FederatedStrategy(Protocol):
         Whether each client is answered as soon as it has uploaded, without waiting for the others.
     exchanges : bool
         Whether clients learn anything from each other. False: each trains by itself, on whatever rows it is given.
+    sends : str
+        What leaves a client: one of the words of `Sends`.
     takes_messages : bool
         Whether `aggregate_replies` needs the clients' messages, as Flower's own strategies do. False: their arrays.
     """
@@ -38,6 +58,7 @@ class FederatedStrategy(Protocol):
     sharing: Sharing | None
     asynchronous: bool
     exchanges: bool
+    sends: Sends
     takes_messages: bool
 
     def check(self, roster: Roster) -> None:

@@ -38,6 +38,8 @@ class Skeleton(KnowledgeStrategy):
     State  logits (C, C) float32, known (C,) bool.
     """
 
+    sends = "logits"
+
     def initial(self, roster: Roster) -> Arrays:
         """Return the server state before round 1. All that the server is to remember is in these arrays."""
         classes = roster.classes

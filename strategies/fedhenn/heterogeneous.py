@@ -83,6 +83,7 @@ class FedHeNN(KnowledgeStrategy):
         ``robust`` is none of these.
     """
 
+    sends = "representations"
     sharing = Sharing(labelled=False)
 
     def __init__(
