@@ -223,20 +223,23 @@ class Result:
         """What to mind when the figures are read: small test sets, classes that are never tested or predicted."""
         return notes(self._run.clients)
 
-    def node(self, client_id: int) -> Node:
-        """Return a client with its trained model and its data; as `hetfl_flwr.runs.trained.load_client`."""
+    def node(self, client: int | str) -> Node:
+        """Return a client, by number or name, with its trained model and its data.
+
+        As `hetfl_flwr.runs.trained.load_client`.
+        """
         from hetfl_flwr.runs.trained import load_client
 
         with process_as_it_was(log=False, bars=False):
-            return load_client(self.folder, client_id)
+            return load_client(self.folder, client)
 
-    def model(self, client_id: int) -> SplitModel:
+    def model(self, client: int | str) -> SplitModel:
         """Return a client's trained model, to be called with inputs as `node` has them in its data."""
-        return self.node(client_id).model
+        return self.node(client).model
 
-    def export(self, client_id: int, path: Path | str) -> Path:
+    def export(self, client: int | str, path: Path | str) -> Path:
         """Write a client's trained model to a file that needs nothing of this project; as `export`."""
-        return export(self.folder, client_id, path)
+        return export(self.folder, client, path)
 
     def plot(self) -> Figure:
         """Return the accuracy over the rounds as a figure, which a notebook shows as the value of a cell."""
@@ -339,15 +342,15 @@ FIGURES = (
 """What `compare` tells of a run."""
 
 
-def export(folder: Path | str, client_id: int, path: Path | str) -> Path:
+def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
     """Write what a client has learnt to a file for a device that has none of this project; as ``hetfl export``.
 
     Parameters
     ----------
     folder : path
         A run folder, or a node's ``state-dir``; as in `hetfl_flwr.runs.trained.load_client`.
-    client_id : int
-        Which client.
+    client : int or str
+        Its number or its name, as there.
     path : path
         ``.pt2`` for torch.export, or ``.onnx``.
 
@@ -360,7 +363,7 @@ def export(folder: Path | str, client_id: int, path: Path | str) -> Path:
     from simulations.export import export_node
 
     with process_as_it_was(log=False, bars=False):
-        return export_node(load_client(folder, client_id, data=False), Path(path))
+        return export_node(load_client(folder, client, data=False), Path(path))
 
 
 def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> dict[str, Value]:

@@ -152,7 +152,7 @@ def run(
 @app.command()
 def export(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="Run folder, or the state-dir of a node.")],
-    client: Annotated[int, typer.Option(min=0, help="Client id.")],
+    client: Annotated[str, typer.Option(metavar="NAME|NUMBER", help="Client, by its name or its number.")],
     out: Annotated[Path, typer.Option(parser=target, metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
 ) -> None:
     """Export a client's trained model as a program that takes raw inputs and does not need this project.
@@ -161,7 +161,7 @@ def export(
     each with its kind, notation and categories; of images, height, width, range of the pixels and how to resize; of
     texts, the length, what a word is and how it becomes a token. Scaling is done by the program itself.
 
-    Example: hetfl export runs/fedhe --client 0 --out model.onnx
+    Example: hetfl export runs/fedhe --client "St. Mary" --out model.onnx
     """
     from simulations.api import export as write
 
@@ -181,7 +181,10 @@ def predict(
             help="Table (csv, parquet, json), texts (a table, or .txt: one a line), an image or a folder of images.",
         ),
     ],
-    client: Annotated[int | None, typer.Option(min=0, help="Client id, where MODEL is a run folder.")] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|NUMBER", help="Client, by its name or its number, where MODEL is a run folder."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(parser=target, metavar="FILE.csv", help="File to write (default: standard output).")
     ] = None,

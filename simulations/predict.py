@@ -94,7 +94,7 @@ class Predictions:
         lines.writerows(zip(self.names, self.classes, scores, strict=True))
 
 
-def predict(model: Path | str, file: Path | str, client: int | None = None) -> Predictions:
+def predict(model: Path | str, file: Path | str, client: int | str | None = None) -> Predictions:
     """Return the classes of what a file holds. A ``.pt2`` is a program: take none from somebody you do not trust.
 
     Parameters
@@ -104,8 +104,8 @@ def predict(model: Path | str, file: Path | str, client: int | None = None) -> P
     file : path
         Of a table, csv, parquet or json; of texts, such a file or one with a text a line (``.txt``); of images, one or
         a folder.
-    client : int, optional
-        Whose model of a run folder.
+    client : int or str, optional
+        Whose model of a run folder, by number or name.
 
     Raises
     ------
@@ -131,12 +131,12 @@ def predict(model: Path | str, file: Path | str, client: int | None = None) -> P
         raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {private(cause(error))}") from None
 
 
-def load_model(path: Path, client: int | None = None) -> Model:
+def load_model(path: Path, client: int | str | None = None) -> Model:
     """Read a model as `predict` takes it."""
     called = f"'{private(path)}'"
     if path.is_dir():
         if client is None:
-            raise ConfigError(f"{called} is a run folder: say whose model, such as --client 0")
+            raise ConfigError(f"{called} is a run folder: say whose model, by name or number, such as --client 0")
         from hetfl_flwr.runs.trained import load_client
 
         node = load_client(path, client, data=False)

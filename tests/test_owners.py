@@ -5,6 +5,7 @@ import sys
 
 import pandas as pd
 import pytest
+import torch
 from fixtures.members import member
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 
@@ -12,14 +13,15 @@ from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
 from hetfl_flwr.data.owners import joined
-from hetfl_flwr.errors import ConfigError, DataError, FederationError
+from hetfl_flwr.errors import ConfigError, DataError, FederationError, RunFolderError, plain
 from hetfl_flwr.resolution import resolved
 from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
+from hetfl_flwr.runs.trained import client_number
 from hetfl_flwr.server.messaging.exchange import reason
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
-from simulations.api import run
+from simulations.api import load, run
 from simulations.cli import main
 from simulations.reports.html import report_page
 from simulations.reports.partition import load_split
@@ -163,8 +165,6 @@ class TestRuns:
         assert load_run(folder).config["clients"] == 4
 
     def test_tables_pictures_and_frames_have_the_names(self, folder, monkeypatch, capfd):
-        from simulations.api import load
-
         result = load(folder)
         assert result.clients.query("round == 1").name.tolist() == [*self.NAMES]
         assert all(name in result._repr_html_() for name in ("North (1)", "a/b", "&lt;b&gt;$x$"))
@@ -197,6 +197,72 @@ class TestRuns:
         assert "<b>$x$ + north" in shown.out
         assert "merges 4 owners into 3 clients" in shown.err + caplog.text
         assert "3 (4 owners, some of them merged)" in report_page([load_run(tmp_path / "run")])
+
+
+class TestByName:
+    """A client is asked for by number, or by what it is called."""
+
+    @pytest.mark.parametrize(
+        ("text", "number"),
+        [
+            ("North (1)", 1),
+            ("north (1)", 1),
+            ("A/B", 2),
+            ("a/b.csv", 2),
+            ("<b>$x$", 0),
+            ("3", 3),
+            ("client 3", 3),
+            ("client 3 (north (3))", 3),
+            (2, 2),
+        ],
+    )
+    def test_any_way_to_call_it(self, folder, text, number):
+        assert client_number(folder, text) == number
+
+    def test_an_unknown_name_is_refused_with_the_nearest(self, folder, refusal, tmp_path):
+        said = refusal(RunFolderError, client_number, folder, "nort")
+        assert said.startswith(f"{folder} has no client 'nort': did you mean 'North (1)'? it has 0 (<b>$x$), 1 (North")
+        assert "mean" not in refusal(RunFolderError, client_number, folder, "?")
+        (tmp_path / "config.toml").touch()
+        assert "no clients.json): give a number" in refusal(RunFolderError, client_number, tmp_path, "nort")
+        assert "a state-dir has numbers of clients" in refusal(RunFolderError, client_number, tmp_path / "x", "nort")
+        assert client_number(tmp_path, "1") == 1
+
+    def test_merged_owners_and_wards_that_are_numbers(self, folder, tmp_path, refusal):
+        clients = json.loads((folder / "clients.json").read_text())
+        for client, name in zip(clients, ("1", "0 + South", "South + 7", "7b"), strict=True):
+            client["name"] = name
+        (tmp_path / "clients.json").write_text(json.dumps(clients))
+        (tmp_path / "config.toml").touch()
+        said = refusal(RunFolderError, client_number, tmp_path, "1")
+        assert said == (
+            "'1' is the number of client 1 (0 + South) and the name of client 0 (1): say 'client 1' or 'client 0'"
+        )
+        assert [client_number(tmp_path, text) for text in ("client 1", "7", "7B", "2", 1)] == [1, 2, 3, 2, 1]
+        assert "did you mean 'South'?" in refusal(RunFolderError, client_number, tmp_path, "south")
+
+    def test_the_commands_and_python_take_it(self, folder, tmp_path, monkeypatch, capsys):
+        """Exports of client 2 by name and by number are the same; so are the classes that it predicts."""
+
+        def hetfl(*arguments):
+            monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            shown = capsys.readouterr()
+            return ended.value.code, shown.out, shown.err
+
+        result = load(folder)
+        named, numbered = (result.model(client).state_dict() for client in ("a/b", 2))
+        assert all(torch.equal(named[key], numbered[key]) for key in numbered)
+        assert result.node("A/B").client_id == 2
+        rows = folder.parent / "t.csv"
+        wanted = hetfl("predict", folder, rows, "--client", 2)[1]
+        assert hetfl("predict", folder, rows, "--client", "a/b")[:2] == (0, wanted)
+        assert hetfl("export", folder, "--client", "a/b", "--out", tmp_path / "m.pt2")[0] == 0
+        assert hetfl("predict", tmp_path / "m.pt2", rows)[1] == wanted
+        code, out, err = hetfl("predict", folder, rows, "--client", "a/c")
+        assert (code, out) == (2, "")
+        assert "has no client 'a/c': did you mean 'a/b'?" in err
 
 
 class TestNumber:
@@ -254,6 +320,26 @@ class TestFiles:
         assert arrays.inputs[:, 1].tolist() == pd.concat(files).bp.tolist()
         assert arrays.input_names == ("age", "bp")
         assert data_spec(str(wards), config.reading).shape == (2,)
+
+    def test_files_in_folders_below_are_called_by_what_tells_them_apart(self, wards):
+        """By their folders where each holds one called the same; by both where a folder holds two."""
+        for name in ("north", "south", "west"):
+            (wards / "of" / name).mkdir(parents=True)
+            (wards / f"{name}.csv").rename(wards / "of" / name / "2023.csv")
+        (wards / ".hidden").mkdir()
+        (wards / ".hidden" / "x.csv").write_text("a\n1\n")
+        assert [data.name for data in data_of(wards, 3, partition="files")] == ["north", "south", "west"]
+        (wards / "of" / "west" / "2023.csv").rename(wards / "of" / "south" / "2024.csv")
+        names = [data.name for data in data_of(wards, 3, partition="files")]
+        assert names == ["north/2023", "south/2023", "south/2024"]
+
+    def test_files_in_folders_below_others_are_left_out_aloud(self, wards, table):
+        (wards / "old").mkdir()
+        table.rename(wards / "old" / "patients.csv")
+        first = data_of(wards, 3, partition="files")[0]
+        assert first.name == "north"
+        [note] = [plain(note) for note in first.train.arrays.notes if "folders below" in note]
+        assert note == f"files of rows in folders below '{wards}' are left out: old/patients.csv"
 
     @pytest.mark.parametrize(
         ("text", "said"),

@@ -1,5 +1,7 @@
 """What a client has learnt, from the folder of a run that has ended or been stopped, or from a node's state folder."""
 
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from flwr.app import Context, RecordDict
@@ -7,18 +9,23 @@ from flwr.app import Context, RecordDict
 from hetfl_flwr.common.files import read_header, read_sealed
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
+from hetfl_flwr.data.sources.folders import TABLES, ending, stem
 from hetfl_flwr.errors import DamagedError, RunFolderError, private
 from hetfl_flwr.node.inputs import unpack_inputs
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import decode, read_stamp
 from hetfl_flwr.node.stores import kept_config, kept_inputs, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.runs.schema import CONFIG_FILE
+from hetfl_flwr.runs.schema import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
+from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.weights import load_model_arrays, weights
 
+SHOWN = 10
+"""Clients that a message names, at most."""
 
-def load_client(folder: Path | str, client_id: int, *, data: bool = True) -> Node:
+
+def load_client(folder: Path | str, client: int | str, *, data: bool = True) -> Node:
     """Return a client with its trained model and its data.
 
     Parameters
@@ -27,8 +34,8 @@ def load_client(folder: Path | str, client_id: int, *, data: bool = True) -> Nod
         A run folder: the clients' models are those of its last checkpoint, and where the server has one model for all,
         as in `fedavg`, it is that one. Or the ``state-dir`` of a SuperNode, on its machine: of the runs there, that in
         which the client has trained last, or the one named: ``STATE_DIR/run-ID``.
-    client_id : int
-        Which client.
+    client : int or str
+        Its number, or its name; see `client_number`.
     data : bool
         Whether its data are read. False: where a state-dir says what the model's inputs are, there is no sample.
 
@@ -42,9 +49,10 @@ def load_client(folder: Path | str, client_id: int, *, data: bool = True) -> Nod
     ------
     RunFolderError
         The folder holds no checkpoint and no state, or no such client's model: not all clients train, and Flower's
-        engines keep models on the nodes.
+        engines keep models on the nodes. Or nobody there is called so.
     """
     folder = Path(folder)
+    client_id = client_number(folder, client)
     if not (folder / CONFIG_FILE).exists():
         return _from_state(folder, client_id, data=data)
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
@@ -66,6 +74,71 @@ def load_client(folder: Path | str, client_id: int, *, data: bool = True) -> Nod
         )
     load_model_arrays(node.model, checkpoint.arrays)
     return node
+
+
+def client_number(folder: Path | str, client: int | str) -> int:
+    """Return the number of a client of a run.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder, or a node's ``state-dir``, where clients have numbers alone.
+    client : int or str
+        Its number; or a text: its name, whatever its capitals, as tables show it; one of its owners; its file; its
+        number. ``client 2`` is client 2 also where another one is called 2.
+
+    Raises
+    ------
+    RunFolderError
+        Nobody is called so, with the nearest name; or a number is one client's, and another one's name.
+    """
+    if isinstance(client, int):
+        return client
+    folder, text = Path(folder), " ".join(client.split())
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    if not (folder / CONFIG_FILE).exists():
+        if number is None:
+            raise RunFolderError(
+                f"{folder} is no run folder (no {CONFIG_FILE}), and a state-dir has numbers of clients"
+            )
+        return number
+    if (records := read_clients(folder)) is None and number is None:
+        raise RunFolderError(f"{folder} does not say what its clients are called (no {CLIENTS_FILE}): give a number")
+    names = {record["partition"]: name_of(record) for record in records or ()}
+    found = _called_so(text, names)
+    if number in names and found not in (None, number):
+        raise RunFolderError(
+            f"'{text}' is the number of {called(number, names[number])} and the name of {called(found, names[found])}: "
+            f"say 'client {number}' or 'client {found}'"
+        )
+    if found is not None or number is not None:
+        return found if found is not None else number
+    shown = [f"{client_id} ({name})" if name else str(client_id) for client_id, name in sorted(names.items())]
+    more = f" and {len(shown) - SHOWN} more" * (len(shown) > SHOWN)
+    raise RunFolderError(
+        f"{folder} has no client '{text}':{_nearest(text, names)} it has {', '.join(shown[:SHOWN])}{more}"
+    )
+
+
+def _called_so(text: str, names: Mapping[int, str]) -> int | None:
+    """Return the client that a text is the name of, in one way or another; None where it is nobody's or several's."""
+    bare = stem(Path(text)) if ending(Path(text)) in TABLES else text
+    ways: tuple[Callable[[int, str], Iterable[str]], ...] = (
+        lambda client_id, name: (name, called(client_id), called(client_id, name)),
+        lambda _, name: name.split(" + "),
+    )
+    for wanted in (look(text), look(bare)):
+        for way in ways:
+            found = [client_id for client_id, name in names.items() if wanted in map(look, way(client_id, name))]
+            if len(found) == 1 and wanted:
+                return found[0]
+    return None
+
+
+def _nearest(text: str, names: Mapping[int, str]) -> str:
+    looks = {look(one): one for name in names.values() if name for one in (name, *name.split(" + "))}
+    near = get_close_matches(look(text), looks, n=1)
+    return f" did you mean '{looks[near[0]]}'?" if near else ""
 
 
 def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:

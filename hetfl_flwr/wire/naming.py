@@ -136,9 +136,20 @@ def distinct(names: Mapping[int, str]) -> dict[int, str]:
 
 def _alike(names: Mapping[int, str]) -> list[int]:
     """Return the clients whose names differ from another's in nothing that a reader sees at once."""
-    looks = {client_id: " ".join(normalize("NFKC", name).casefold().split()) for client_id, name in names.items()}
+    looks = {client_id: look(name) for client_id, name in names.items()}
     count = Counter(looks.values())
-    return [client_id for client_id, look in looks.items() if look and count[look] > 1]
+    return [client_id for client_id, one in looks.items() if one and count[one] > 1]
+
+
+def look(name: str) -> str:
+    """Return what a reader sees of a name at once: neither capitals nor how many blanks there are.
+
+    Examples
+    --------
+    >>> look("St.  Mary ") == look("ST. MARY")
+    True
+    """
+    return " ".join(normalize("NFKC", name).casefold().split())
 
 
 def _one_line(text: str) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hetfl_flwr.data.sources.columns import Columns, roles
-from hetfl_flwr.data.sources.folders import TABLES, check_filled, check_headers, ending, stem
+from hetfl_flwr.data.sources.folders import TABLES, check_filled, check_headers, ending, names_of
 from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import DataError, HetflError, private
 
@@ -135,7 +135,7 @@ def _names(files: Sequence[Path]) -> dict[Path, str]:
         said = json.loads((files[0].parent / NAMES_FILE).read_text(encoding="utf-8"))
         return {path: str(said[path.name]) for path in files}
     except (OSError, ValueError, KeyError, TypeError):
-        return {path: stem(path) for path in files}
+        return names_of(files)
 
 
 def csv_features(paths: Sequence[Path]) -> dict[str, Any]:

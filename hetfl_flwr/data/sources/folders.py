@@ -5,7 +5,7 @@ import gzip
 import json
 import os
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -86,15 +86,23 @@ def own_file(dataset: str) -> Path | None:
     return path
 
 
-def files_of_rows(folder: Path) -> list[Path]:
-    """Return the files of rows that lie in a folder, all of one kind, by name.
+def files_of_rows(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files of rows that lie in a folder or, if there is none, in those below it; all of one kind, by path.
+
+    Returns
+    -------
+    files : list of Path
+        One or more.
+    others : list of Path
+        Those in folders below, where there are some in the folder itself: nobody reads them.
 
     Raises
     ------
     DataError
         If there is none, or there are several kinds.
     """
-    found = sorted(path for path in folder.iterdir() if _is_file(path, TABLES) and not path.name.startswith("."))
+    everywhere = sorted(path for path in folder.rglob("*") if _is_file(path, TABLES) and not _is_hidden(path, folder))
+    found = [path for path in everywhere if path.parent == folder] or everywhere
     kinds = Counter(TABLES[ending(path)] for path in found)
     if len(kinds) != 1:
         what = f"files of {len(kinds)} kinds, {' and '.join(sorted(kinds))}" if kinds else "no file of rows"
@@ -104,7 +112,30 @@ def files_of_rows(folder: Path) -> list[Path]:
         )
     for path in found:
         _check_name(path)
-    return found
+    return found, [path for path in everywhere if path not in set(found)]
+
+
+def names_of(files: Sequence[Path]) -> dict[Path, str]:
+    """Return what several files are called: by their names without endings or, if these are alike, by their folders.
+
+    Examples
+    --------
+    >>> files = [Path("wards/north/2023.csv"), Path("wards/south/2023.csv")]
+    >>> [*names_of(files).values()], [*names_of([*files, Path("wards/south/2024.csv")]).values()]
+    (['north', 'south'], ['north/2023', 'south/2023', 'south/2024'])
+    """
+    root = Path(os.path.commonpath([path.parent for path in files]))
+    below = {path: path.parent.relative_to(root) for path in files}
+    ways: tuple[Callable[[Path], str], ...] = (stem, lambda path: str(below[path]) if below[path].parts else root.name)
+    for way in ways:
+        names = {path: way(path) for path in files}
+        if len(set(names.values())) == len(files):
+            return names
+    return {path: str(below[path] / stem(path)) for path in files}
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def own_folder(dataset: str) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -135,7 +135,8 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    place, found, files = _found(dataset, reading, entry)
+    opened = _found(dataset, reading, entry)
+    place, found, files = opened.place, opened.splits, opened.files
     label, kind, inputs = roles(place, {name: features_of(data) for name, data in found.items()}, reading)
     splits: dict[str, Dataset] = {name: _plain(found[name]) for name in ("train", "test") if name in found}
     if entry and entry.without:
@@ -148,7 +149,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
     splits, rows, notes = labelled(place, splits, label)
     files = left(files, rows)
-    return Source(place, splits, kind, inputs, label, reading, values, rows, notes, files)
+    return Source(place, splits, kind, inputs, label, reading, values, rows, (*opened.notes, *notes), files)
 
 
 def labelled(
@@ -217,11 +218,16 @@ def _plain(data: "Dataset") -> "Dataset":
     return data if data.format["type"] is None else data.with_format(None)
 
 
-Found = tuple[str, dict[str, "Dataset"], tuple[tuple[str, int], ...]]
-"""What messages call a data set, its splits, and name and rows of each file where it was read file by file."""
+class _Found(NamedTuple):
+    """What messages call a data set; its splits; name and rows of each file read by itself; what was done unasked."""
+
+    place: str
+    splits: dict[str, "Dataset"]
+    files: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> Found:
+def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Found:
     origin, called = (entry.origin, dataset) if entry else ("", private(dataset))
     if is_folder(dataset):
         return _from_own(dataset, reading)
@@ -233,7 +239,7 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> Foun
             )
         if reading.by_file:
             raise DataError(f"partition 'files': {called} is of the hub: give a folder of your own, such as ./wards")
-        return called, _from_hub(dataset, called), ()
+        return _Found(called, _from_hub(dataset, called))
     folder = local_folder(dataset, reading.data_dir)
     if folder is None:
         raise DataError(
@@ -244,18 +250,24 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> Foun
     return _from_folder(folder, reading)
 
 
-def _from_own(dataset: str, reading: Reading) -> Found:
+def _from_own(dataset: str, reading: Reading) -> _Found:
     file = own_file(dataset)
     if file is None and not reading.by_file:
         return _from_folder(own_folder(dataset), reading)
     called = f"'{private(dataset)}'"
-    files = [file] if file else files_of_rows(own_folder(dataset))
+    files, others = ([file], []) if file else files_of_rows(own_folder(dataset))
+    notes = [f"files of rows in folders below {called} are left out: {_shown(others, Path(dataset))}"] if others else []
     _quiet()
     data, owners = from_files(files, called, reading)
-    return called, {"train": data}, owners if reading.by_file else ()
+    return _Found(called, {"train": data}, owners if reading.by_file else (), (*notes,))
 
 
-def _from_folder(folder: Path, reading: Reading) -> Found:
+def _shown(files: Sequence[Path], folder: Path, most: int = 5) -> str:
+    named = ", ".join(private(file.relative_to(folder)) for file in files[:most])
+    return named + (f" and {len(files) - most} more" if len(files) > most else "")
+
+
+def _from_folder(folder: Path, reading: Reading) -> _Found:
     from datasets.load import load_dataset, load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
@@ -283,7 +295,7 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
     splits = dict(data) if isinstance(data, dict) else {"train": data}
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
-    return called, splits, ()
+    return _Found(called, splits)
 
 
 def _quiet() -> None:
