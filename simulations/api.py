@@ -300,7 +300,7 @@ def compare(results: Iterable[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, index=pd.Index([result.folder.name for result in runs], name="run"))
 
 
-def gains(runs: Iterable[Result | Path | str]) -> pd.DataFrame:
+def gains(runs: Iterable[Result | Path | str], measure: str = "accuracy") -> pd.DataFrame:
     """Return what each method changes for each client against training alone: one row a method and client.
 
     Runs are paired with those of `local` on the same rows and seed, or where there is none with those that train on
@@ -310,24 +310,27 @@ def gains(runs: Iterable[Result | Path | str]) -> pd.DataFrame:
     ----------
     runs : iterable
         Results, run folders, or folders of such: of a sweep, or of ``hetfl reproduce``.
+    measure : {"accuracy", "balanced-accuracy", "macro-f1", "auc"}
+        What is compared. One seed gives an interval of the accuracy alone.
 
     Returns
     -------
     DataFrame
-        Method, client and its name; over how many seeds; mean final accuracies, and their difference with its 95 %
+        Method, client and its name; over how many seeds; mean final values, and their difference with its 95 %
         interval, as fractions; p values before and after Holm's correction; the verdict, and in words. ``attrs`` has
         the ``sentences`` by method, which runs are ``left_out`` and why, and the ``notes`` that say how it was done.
 
     Raises
     ------
     ConfigError
-        There is no run to compare with, or nothing but such.
+        There is no run to compare with, or nothing but such; or no such measure, or nobody has measured it.
     """
+    from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
     from simulations.reports.runs import run_folders
 
     given = [run.folder if isinstance(run, Result) else Path(run) for run in runs]
-    found = answer([load_run(folder) for folder in run_folders(given)])
+    found = answer([load_run(folder) for folder in run_folders(given)], measure_named(measure))
     if found is None:
         raise ConfigError(NO_ANSWER)
     frame = found.frame()

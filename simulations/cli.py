@@ -446,6 +446,13 @@ def compare(
         float | None,
         typer.Option(min=0, max=1, help="Accuracy at which bytes are counted (default: 95 % of the lowest best)."),
     ] = None,
+    measure: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What gains are of: accuracy, balanced-accuracy, macro-f1 or auc.",
+        ),
+    ] = "accuracy",
     csv: Annotated[
         Path | None,
         typer.Option(parser=target, metavar="FILE.csv", help="Gains of each method and client, as rows."),
@@ -458,9 +465,11 @@ def compare(
 
     With runs of local among them, say which clients each method helps, by how much and how sure that is.
 
-    Example: hetfl compare runs/fedhe runs/local --target 0.85
+    Below the tables stands what makes the figures of any run doubtful, such as small test sets.
+
+    Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
-    _compare(folders, out, target, csv, json)
+    _compare(folders, out, target, measure, csv, json)
 
 
 @app.command()
@@ -543,8 +552,15 @@ def _many(chosen: dict[str, Value], sweep: str | None, against: str | None, work
 
 
 def _compare(
-    folders: list[Path], out: Path, target: float | None, csv: Path | None = None, json: Path | None = None
+    folders: list[Path],
+    out: Path,
+    target: float | None,
+    measure: str = "accuracy",
+    csv: Path | None = None,
+    json: Path | None = None,
 ) -> None:
+    from simulations.reports.doubts import doubts_of
+    from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
     from simulations.reports.gains_shown import gains_table, in_words, write_csv, write_json
     from simulations.reports.plots import plot_compare
@@ -553,14 +569,17 @@ def _compare(
 
     damage = list[str]()
     runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
-    found = answer(runs)
+    compared = measure_named(measure)
+    found = answer(runs, compared)
     if found is None and (csv or json):
         raise ConfigError(f"{'--csv' if csv else '--json'}: {NO_ANSWER}")
-    _print(compare_table(runs, target))
+    _print(compare_table(runs, target, compared))
     if found is not None:
         typer.echo()
         _print(gains_table(found))
         typer.echo("\n" + "\n".join(in_words(found)) + "\n")
+    if doubtful := doubts_of(runs):
+        typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
     try:
         plot_compare(runs, out)
     except OSError as error:

@@ -17,7 +17,9 @@ from hetfl_flwr import gains, load
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import clients_file
 from simulations.cli import app, main
-from simulations.reports.gains import answer, compared, holm
+from simulations.reports.doubts import doubts_of
+from simulations.reports.estimates import MEASURES, compared, holm, measure_named
+from simulations.reports.gains import answer
 from simulations.reports.gains_shown import gains_table, in_words
 from simulations.reports.html import write_report
 from simulations.reports.runs import load_run, run_folders
@@ -83,7 +85,16 @@ def test_equal_differences_do_not_make_an_interval_without_width(seeds):
     assert estimate.source == "rows"
     assert estimate.high - estimate.low > 0.3
     certain = compared([1.0] * seeds, [0.0] * seeds, 2)
-    assert certain.low < 1 < certain.high
+    assert certain.low < 1 == certain.high
+
+
+@pytest.mark.parametrize("seeds", [[0.9, 0.2], [0.9]])
+def test_no_interval_goes_beyond_what_a_difference_can_be(seeds):
+    """Student's t of two seeds, and two proportions of one row, would both go beyond 100 points."""
+    for after, before in ((seeds, [0.0, 0.1][: len(seeds)]), ([0.0, 0.1][: len(seeds)], seeds)):
+        estimate = compared(after, before, 1)
+        assert (estimate.low, estimate.high)[estimate.mean > 0] == np.sign(estimate.mean)
+        assert -1 <= estimate.low < estimate.mean < estimate.high <= 1
 
 
 def test_holm_by_hand():
@@ -166,6 +177,99 @@ def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_pat
     assert found.baseline == "local"
     assert {gain.difference for gain in found.methods["pooled"]} == {0.0}
     assert any("upper mark" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("pooled", "said"), [(0.9, "the upper mark, where"), (0.7, "no upper mark")])
+def test_pooled_is_no_upper_mark_where_it_is_not_above_local(tmp_path, pooled, said):
+    """Three clients have 80 % on average alone."""
+    folders = study(tmp_path, after={0: HELPED[0]})
+    folders.append(ended(tmp_path / "p", [pooled] * 3, algorithm="local", pooled=True))
+    (note,) = [note for note in said_of(folders).notes if "upper mark" in note]
+    assert said in note
+    assert ("-10.0 points" in note) == (pooled < 0.8)
+
+
+def with_quality(folders, key, values):
+    """Let each run's clients have some final values of another measure."""
+    for folder, own in zip(folders, values, strict=True):
+        records = json.loads((folder / "clients.json").read_text())
+        for record, value in zip(records, own, strict=True):
+            record[key] = value
+        (folder / "clients.json").write_text(json.dumps(records))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("balanced-accuracy", "balanced_accuracy"), ("macro-f1", "macro_f1"), ("auc", "auc")]
+)
+def test_other_measures_have_their_own_differences_intervals_and_verdicts(tmp_path, name, key):
+    """What the accuracy says of the three clients is said here of the third, the second and the first."""
+    folders = study(tmp_path)
+    with_quality(
+        folders, name.replace("-", "_"), [scores[::-1] for each in (ALONE, HELPED) for scores in each.values()]
+    )
+    found, usual = gains(folders, measure=name), gains(folders)
+    assert found.difference.tolist() == pytest.approx(usual.difference.tolist()[::-1])
+    assert found.verdict.tolist() == [
+        "unclear",
+        "unclear",
+        "helps",
+    ]  # the first's differences are equal under all seeds
+    assert found.low.tolist()[1:] == pytest.approx(usual.low.tolist()[1::-1])
+    assert np.isnan(found.low[0])
+    assert np.isnan(found.p_corrected[0])
+    words = MEASURES[name].words
+    assert set(found.measure) == {words}
+    assert found.attrs["sentences"]["fedhe"].startswith(f"fedhe helps 1 of 3 clients, harms none in {words}, for 2 no")
+    assert found.words[0] == f"client 0: -20.0 points in {words}; equal under all seeds"
+    assert "2 comparisons" in " ".join(found.attrs["notes"])
+
+
+def test_one_seed_gives_no_verdict_in_another_measure(tmp_path):
+    folders = study(tmp_path, after={0: HELPED[0]})
+    with_quality(folders, "auc", [ALONE[0], HELPED[0]])
+    found = answer([load_run(folder) for folder in folders], measure_named("AUC"))
+    assert {gain.verdict for gain in found.gains} == {"unclear"}
+    assert found.sentences["fedhe"] == "fedhe: a difference from local in AUC can be shown for none of 3 clients."
+    assert any("give no interval of AUC, and no verdict" in note for note in found.notes)
+    assert "+10.0" in rendered(found)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_compare_takes_a_measure_and_refuses_what_is_none_or_was_not_measured(tmp_path, hetfl):
+    folders = study(tmp_path / "runs")
+    out = ("--out", tmp_path / "c.png")
+    refused = hetfl("compare", tmp_path / "runs", "--measure", "acuracy", *out)
+    assert refused.err.startswith("hetfl: unknown measure 'acuracy': did you mean 'accuracy'?")
+    refused = hetfl("compare", tmp_path / "runs", "--measure", "auc", *out)
+    assert (refused.status, refused.err) == (
+        2,
+        "hetfl: no client of these runs has a final AUC: compare another measure\n",
+    )
+    with_quality(folders, "macro_f1", [scores for each in (ALONE, HELPED) for scores in each.values()])
+    done = hetfl("compare", tmp_path / "runs", "--measure", "macro_f1", *out)
+    assert (done.status, done.err) == (0, "")
+    assert "Gains over local in macro F1 (95 % interval)" in done.out
+    assert "macro F1 %" in done.out
+    assert "fedhe helps 1 of 3 clients, harms none in macro F1" in done.out
+
+
+def test_doubts_of_all_runs_are_said_once_with_the_runs_that_they_are_of(tmp_path, hetfl):
+    """The first client has 12 to 14 test rows by seed, the second never predicts a class in some runs."""
+    folders = study(tmp_path)
+    for number, folder in enumerate(folders):
+        records = json.loads((folder / "clients.json").read_text())
+        records[0] |= {"test": 12 + number % 3, "recall": {"ill": 1.0}}
+        records[1]["unpredicted"] = ["rare"] if number in (0, 3, 4, 5) else []
+        records[2]["untested"] = ["rare"] if number % 3 == 1 else []
+        (folder / "clients.json").write_text(json.dumps(records))
+    assert doubts_of([load_run(folder) for folder in folders]) == [
+        "client 0: 12 to 14 test rows; all test rows are of class ill",
+        "client 1: never predicts class rare (1 of 3 runs of local, fedhe)",
+        "client 2: no test row of class rare, on which it trains (1 of 3 runs of local, 1 of 3 runs of fedhe)",
+    ]
+    done = hetfl("compare", *folders, "--out", tmp_path / "c.png")
+    assert done.out.count("12 to 14 test rows") == 1
+    assert done.out.index("Gains over local") < done.out.index("12 to 14 test rows")
 
 
 def test_where_only_pooled_runs_are_there_methods_are_compared_with_them(tmp_path):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -73,11 +74,48 @@ def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -
     }
 
 
+DOUBTS = {
+    "alone": "all test rows are of {}",
+    "untested": "no test row of {}, on which it trains",
+    "unpredicted": "never predicts {}",
+}
+"""What is doubtful about single classes of a client, and how it is said."""
+
+
+class Doubts(NamedTuple):
+    """What makes a client's figures doubtful.
+
+    Parameters
+    ----------
+    rows : int or None
+        How many test samples it has, where these are fewer than `FEWEST_TEST_ROWS`.
+    classes : mapping of str to list of str
+        Classes by the keys of `DOUBTS`: the one that all of its test samples have, those that it trains on and cannot
+        test, and those that it tests and never predicts.
+    """
+
+    rows: int | None
+    classes: Mapping[str, Sequence[str]]
+
+    def lines(self) -> list[str]:
+        """Return each in a few words."""
+        rows = [] if self.rows is None else [f"{self.rows or 'no'} test row{'s' * (self.rows != 1)}"]
+        return [*rows, *(DOUBTS[kind].format(listed(names)) for kind, names in self.classes.items())]
+
+
+def doubts(clients: Iterable[ClientRecord]) -> dict[int, Doubts]:
+    """Return what makes figures doubtful, by client; a client without test samples counts where others have some."""
+    records = list(clients)
+    anybody = any(record["test"] for record in records)
+    found = {record["partition"]: _doubts(record, anybody) for record in records}
+    return {client_id: one for client_id, one in found.items() if one.lines()}
+
+
 def notes(clients: Iterable[ClientRecord]) -> list[str]:
     """Return what to mind when the figures are read, a line a client; of many clients, the first ones.
 
-    That is: a test set of fewer than `FEWEST_TEST_ROWS` samples, classes that are trained on and never tested, and
-    classes that are tested and never predicted.
+    That is: a test set of fewer than `FEWEST_TEST_ROWS` samples, or of one class alone, classes that are trained on and
+    never tested, and classes that are tested and never predicted.
 
     Parameters
     ----------
@@ -85,29 +123,30 @@ def notes(clients: Iterable[ClientRecord]) -> list[str]:
         All of a run.
     """
     records = list(clients)
-    anybody = any(record["test"] for record in records)
-    said = [
-        f"{called(record['partition'], name_of(record))}: {'; '.join(lines)}"
-        for record in records
-        if (lines := _notes(record, anybody))
-    ]
+    names = {record["partition"]: name_of(record) for record in records}
+    said = [f"{called(client, names[client])}: {'; '.join(one.lines())}" for client, one in doubts(records).items()]
+    return first_ones(said)
+
+
+def first_ones(said: Sequence[str]) -> list[str]:
+    """Return lines, of many the first ones and how many more there are."""
     more = len(said) - MOST_NOTED
     return [*said[:MOST_NOTED], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _notes(record: ClientRecord, anybody: bool) -> list[str]:
-    """Return what to mind about one client; that it has no test samples, where others have some."""
-    test, lines = record["test"], list[str]()
-    if test is not None and (0 < test < FEWEST_TEST_ROWS or (test == 0 and anybody)):
-        lines.append(f"{test or 'no'} test row{'s' * (test != 1)}")
-    if untested := record.get("untested"):
-        lines.append(f"no test row of {_listed(untested)}, on which it trains")
-    if unpredicted := record.get("unpredicted"):
-        lines.append(f"never predicts {_listed(unpredicted)}")
-    return lines
+def _doubts(record: ClientRecord, anybody: bool) -> Doubts:
+    test, recall = record["test"], record.get("recall") or {}
+    few = test is not None and (0 < test < FEWEST_TEST_ROWS or (test == 0 and anybody))
+    classes = {
+        "alone": [*recall] if len(recall) == 1 else [],
+        "untested": record.get("untested") or [],
+        "unpredicted": record.get("unpredicted") or [],
+    }
+    return Doubts(test if few else None, {kind: names for kind, names in classes.items() if names})
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return classes as messages call them; of many the first ones."""
     shown = ", ".join(printable(name, LONGEST_NAME) for name in islice(names, MOST_NOTED))
     more = len(names) - MOST_NOTED
     return ("class " if len(names) == 1 else "classes ") + shown + (f" and {more} more" if more > 0 else "")

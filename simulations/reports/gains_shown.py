@@ -11,6 +11,7 @@ from rich.table import Table
 
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.tables import NOTHING, table_of
+from simulations.reports.estimates import ACCURACY
 from simulations.reports.gains import Answer, Gain, interval, points
 from simulations.reports.runs import POOLED
 
@@ -34,7 +35,8 @@ class _Row:
 
 def title_of(answer: Answer) -> str:
     """Return what a table of gains is called."""
-    return f"Gains over {answer.baseline} (95 % interval)"
+    measure = "" if answer.measure == ACCURACY.words else f" in {answer.measure}"
+    return f"Gains over {answer.baseline}{measure} (95 % interval)"
 
 
 def gains_table(answer: Answer) -> Table:
@@ -120,4 +122,5 @@ def _cell(row: _Row, method: str) -> str:
     if gain is None:
         return NOTHING if row.gains else ""
     verdict = "" if gain.verdict == "unclear" else f" {gain.verdict}"
-    return f"{points(gain.difference, sign=True)} {interval(gain.low, gain.high)}{verdict}"
+    shown = interval(gain.low, gain.high)
+    return f"{points(gain.difference, sign=True)}{f' {shown}' * bool(shown)}{verdict}"

@@ -184,7 +184,7 @@ def _ends(found: Answer, method: str) -> Sheet:
     ordered = sorted(found.methods[method], key=lambda gain: gain.difference)
     shown = ordered if len(ordered) <= 2 * ENDS else [*ordered[:ENDS], *ordered[-ENDS:]]
     rows = [
-        [gain.name, f"{gain.rows:,}", *(points(value) for value in (gain.baseline, gain.accuracy)), gain.words]
+        [gain.name, f"{gain.rows:,}", *(points(value) for value in (gain.baseline, gain.value)), gain.words]
         for gain in shown
     ]
     caption = f"{method}: {ENDS} clients with the least gains and {ENDS} with the largest, of {len(ordered)}"

@@ -14,6 +14,7 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import Summary
 from hetfl_flwr.runs.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
+from simulations.reports.estimates import ACCURACY, Measure
 from simulations.reports.runs import (
     Group,
     Run,
@@ -115,7 +116,7 @@ def best_of(runs: Sequence[Run]) -> tuple[str, Callable[[Run], float | None]]:
     return ("best test %", best_accuracy) if not found or None in found else ("best by validation %", selected_accuracy)
 
 
-def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
+def compare_table(runs: Sequence[Run], target: float | None = None, measure: Measure = ACCURACY) -> Table:
     """Return one row a run, or a row for the runs that differ in their seed alone.
 
     Deviations over clients are of the whole population (0 for one client), those over seeds are of a sample
@@ -129,6 +130,8 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
     target : float or None
         Accuracy, a fraction in (0, 1], for the column of bytes sent until it was reached. None: 95 % of the
         lowest best accuracy among the runs, so that each of them has reached it.
+    measure : Measure
+        Where it is another one than the accuracy, its mean over clients is a column.
 
     Raises
     ------
@@ -146,6 +149,11 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         **_differing(groups),
         "accuracy %": lambda group: _accuracy(group.values(lambda run: run)),
         "± seeds %": lambda group: _over_seeds(group.values(lambda run: run["accuracy"])),
+        **(
+            {}
+            if measure is ACCURACY
+            else {f"{measure.words} %": lambda group: percent(_mean(group.values(measure.of_run)))}
+        ),
         "ACC / BWT / FWT %": lambda group: _mean_domains(group) or NOTHING,
         "global %": lambda group: percent(_mean(group.values(lambda run: run["global_accuracy"]))),
         best: lambda group: percent(_mean(chosen(run) for run in group.runs)),
@@ -167,8 +175,12 @@ def compare_table(runs: Sequence[Run], target: float | None = None) -> Table:
         del columns["ACC / BWT / FWT %"]
     if all(record.clock is None for run in runs for record in run.rounds):
         del columns[to_goal.replace("payload", "clock")]
+    chosen_goal = "" if target else ", 95 % of the lowest best accuracy; --target sets another"
     below = [
         unequal_terms(groups),
+        f"{to_goal.capitalize()}: bytes sent until the mean accuracy first reached {percent(goal)} %{chosen_goal}."
+        if goal
+        else None,
         f"Epsilon: {EPSILON_NOTE}" if "epsilon" in columns else None,
         f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",
     ]

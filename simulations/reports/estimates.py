@@ -1,0 +1,155 @@
+"""What is compared between runs, and how sure a difference is: Student's t over seeds, or two proportions of test rows.
+
+Measures and differences are fractions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.errors import ConfigError, unknown
+from hetfl_flwr.runs.schema import ClientRecord, Summary
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is compared; more is better.
+
+    Parameters
+    ----------
+    key : str
+        The key of a client's final value in ``clients.json``, and of the mean over clients in ``summary.json``.
+    words : str
+        What it is called in texts.
+    of_rows : bool
+        Whether it is the part of the test rows for which something holds, so that one run tells how sure it is.
+    """
+
+    key: str
+    words: str
+    of_rows: bool = False
+
+    def of(self, client: ClientRecord) -> float | None:
+        """Return a client's final value; None where it has none."""
+        value = client.get(self.key)
+        return value if isinstance(value, int | float) else None
+
+    def of_run(self, summary: Summary) -> float | None:
+        """Return the mean over the clients of a run; None where none has a value."""
+        value = summary.get(self.key)
+        return value if isinstance(value, int | float) else None
+
+    @property
+    def among(self) -> str:
+        """What is added to a sentence that would be taken for one on accuracy."""
+        return "" if self is ACCURACY else f" in {self.words}"
+
+
+ACCURACY = Measure("accuracy", "accuracy", of_rows=True)
+
+MEASURES = {
+    "accuracy": ACCURACY,
+    "balanced-accuracy": Measure("balanced_accuracy", "balanced accuracy"),
+    "macro-f1": Measure("macro_f1", "macro F1"),
+    "auc": Measure("auc", "AUC"),
+}
+"""What can be compared, by the names that users give."""
+
+
+def measure_named(name: str) -> Measure:
+    """Return what is compared, by the name that a user gives.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name.
+    """
+    measure = MEASURES.get(name.strip().casefold().replace("_", "-").replace(" ", "-"))
+    if measure is None:
+        raise ConfigError(unknown("measure", name, MEASURES))
+    return measure
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean difference, its 95 % interval, the two-sided p value of no difference, and what these are taken from.
+
+    Neither interval nor p value is known where one run does not tell how sure a measure is.
+    """
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    source: Literal["seeds", "rows", "none"] = "none"
+
+
+def compared(after: Sequence[float], before: Sequence[float], rows: int | None) -> Estimate:
+    """Return the mean difference of fractions that were measured under the same seeds.
+
+    Its interval is Student's t over the seeds. Where there is one seed, or all differences are equal, it is the normal
+    approximation for two proportions of `rows` independent rows each; without `rows` it is not known.
+
+    Examples
+    --------
+    >>> estimate = compared([0.8, 0.9, 0.85], [0.7, 0.75, 0.8], 100)
+    >>> round(estimate.mean, 3), round(estimate.low, 3), round(estimate.high, 3), estimate.source
+    (0.1, -0.024, 0.224, 'seeds')
+    """
+    differences = np.subtract(after, before)
+    if len(differences) > 1 and differences.std() > 1e-9:
+        return over_seeds(differences)
+    mean = fmean(after) - fmean(before)
+    return Estimate(mean) if rows is None else of_rows(fmean(after), fmean(before), rows)
+
+
+def over_seeds(differences: NDArray[np.float64]) -> Estimate:
+    """Return the mean of two or more unequal differences, its interval and p value by Student's t."""
+    from scipy.special import stdtr, stdtrit
+
+    freedom = len(differences) - 1
+    mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))
+    half = stdtrit(freedom, 0.975) * error
+    p = 2 * stdtr(freedom, -abs(mean) / error)
+    return Estimate(float(mean), *_possible(mean - half, mean + half), float(p), "seeds")
+
+
+def _possible(low: float, high: float) -> tuple[float, float]:
+    """Return an interval without what no difference of two fractions can be."""
+    return max(float(low), -1.0), min(float(high), 1.0)
+
+
+def of_rows(after: float, before: float, rows: int) -> Estimate:
+    """Return the difference of two proportions of as many rows each, by the normal approximation (Wald).
+
+    Where that has no width, since both are 0 or 1, one success and one failure are added to each for the width.
+    """
+    from scipy.special import ndtr, ndtri
+
+    rows = max(rows, 1)
+    variance = (after * (1 - after) + before * (1 - before)) / rows
+    if variance <= 0:
+        added = [(value * rows + 1) / (rows + 2) for value in (after, before)]
+        variance = sum(value * (1 - value) for value in added) / (rows + 2)
+    mean, error = after - before, float(np.sqrt(variance))
+    half = float(ndtri(0.975)) * error
+    return Estimate(mean, *_possible(mean - half, mean + half), float(2 * ndtr(-abs(mean) / error)), "rows")
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p values after Holm's correction for as many comparisons (Scand. J. Statist., 1979).
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(values, kind="stable")
+    steps = np.asarray(values, dtype=float)[order] * np.arange(len(values), 0, -1)
+    corrected = np.empty(len(values))
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1) if len(values) else steps
+    return [float(value) for value in corrected]

@@ -1,0 +1,156 @@
+"""Which runs are compared with which: each with the run of training alone on the same rows and seed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config.data_keys import DataKeys
+from simulations.reports.runs import INCIDENTAL, POOLED, Group, Run, figures, group_runs, method_of
+from simulations.reports.tables import UNEQUAL_KEYS
+
+LOCAL = "local"
+"""What others are compared with: the algorithm in which each client trains by itself."""
+
+BASELINES = (LOCAL, POOLED)
+"""What methods are compared with: the first of which there is a run."""
+
+WAYS = {"data-dir", "normalize", "augment", "pooled"}
+"""Keys of the data that do not say which rows a client has, or what is in them."""
+
+SAME = (
+    "seed",
+    "clients",
+    *(key for key in sorted(str(field.alias) for field in DataKeys.model_fields.values()) if key not in WAYS),
+)
+"""Keys in which two runs must agree to be paired."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Runs and what they are compared with.
+
+    Parameters
+    ----------
+    baseline : str
+        One of `BASELINES`.
+    pairs : mapping of str to list of (Run, Run)
+        By method, as `group_runs` labels it: each run, and that of the baseline.
+    left_out : tuple of str
+        Runs that are in no pair, each with the reason.
+    unequal : tuple of str
+        Methods that have trained otherwise than what they are compared with, apart from their algorithm.
+    """
+
+    baseline: str
+    pairs: Mapping[str, list[tuple[Run, Run]]]
+    left_out: tuple[str, ...]
+    unequal: tuple[str, ...]
+
+
+def paired(runs: Sequence[Run]) -> Pairing | None:
+    """Pair the runs of each method with those of training alone; None without such a run, or without others."""
+    groups = group_runs(runs)
+    baseline = next((name for name in BASELINES if any(method_of(run) == name for run in runs)), None)
+    others = [group for group in groups if method_of(group.runs[0]) != baseline]
+    if baseline is None or not others:
+        return None
+    bases = [run for run in runs if method_of(run) == baseline]
+    ready = [base for base in bases if not _unfinished(base)]
+    left_out = [f"{run_label(base)}: {_unfinished(base)}" for base in bases if _unfinished(base)]
+    pairs: dict[str, list[tuple[Run, Run]]] = {}
+    for group in others:
+        for run in group.runs:
+            partner = _unfinished(run) or _partner(run, ready, baseline)
+            if isinstance(partner, str):
+                left_out.append(f"{run_label(run)}: {partner}")
+            else:
+                pairs.setdefault(group.label, []).append((run, partner))
+    used = {base.folder for several in pairs.values() for _, base in several}
+    left_out += [
+        f"{run_label(base)}: no run of another method has its data and seed"
+        for base in ready
+        if base.folder not in used
+    ]
+    return Pairing(baseline, pairs, tuple(left_out), tuple(_unequal(others, pairs, baseline)))
+
+
+def run_label(run: Run) -> str:
+    """Return a run's method and folder: in several sweeps folders have the same names."""
+    return f"{method_of(run)} {run.name}"
+
+
+@cache
+def _defaults() -> dict[str, Value]:
+    return RunConfig().to_flat()
+
+
+def _setting(run: Run, key: str) -> Value | None:
+    """Return a key's value; a run that is older than the key has its default."""
+    return figures(run)["clients"] if key == "clients" else run.config.get(key, _defaults().get(key))
+
+
+def _unfinished(run: Run) -> str:
+    reached, planned = figures(run)["rounds"], run.config["rounds"]
+    return "" if reached == planned else f"it has not ended: {reached} of {planned} rounds"
+
+
+def _partner(run: Run, bases: Sequence[Run], baseline: str) -> Run | str:
+    """Return the run to pair a run with, or why there is none.
+
+    Of several, it is the one with the most other settings in common.
+    """
+    bases = [base for base in bases if _setting(base, "seed") == _setting(run, "seed")] or bases
+    unlike = {base.folder: _unlike(run, base) for base in bases}
+    fitting = [base for base in bases if not unlike[base.folder]]
+    if fitting:
+        return min(fitting, key=lambda base: _other_settings(run, base))
+    if not bases:
+        return f"no run of {baseline} has ended"
+    nearest = min(bases, key=lambda base: len(unlike[base.folder]))
+    return f"no run of {baseline} to pair it with; {run_label(nearest)} differs in {', '.join(unlike[nearest.folder])}"
+
+
+def _unlike(run: Run, base: Run) -> list[str]:
+    """Return in what two runs cannot be paired: each key with both values."""
+    both = {key: (_setting(run, key), _setting(base, key)) for key in SAME}
+    found = [f"{key} ({one} / {other})" for key, (one, other) in both.items() if one != other]
+    return found or _unlike_rows(run, base)
+
+
+def _unlike_rows(run: Run, base: Run) -> list[str]:
+    """Return in what the rows of two runs differ, as far as ``clients.json`` tells."""
+    for one in (run, base):
+        if not one.clients or any(client["test"] is None for client in one.clients):
+            return [f"clients.json ({run_label(one)} does not say how many test rows its clients have)"]
+    counts: list[Literal["test", "train"]] = ["test"]
+    if POOLED not in map(method_of, (run, base)):
+        counts.append("train")
+    for count in counts:
+        own, others = ({client["partition"]: client[count] for client in one.clients} for one in (run, base))
+        for client_id in sorted(own.keys() | others.keys()):
+            if own.get(client_id) != others.get(client_id):
+                return [f"{count} rows of client {client_id} ({own.get(client_id)} / {others.get(client_id)})"]
+    return []
+
+
+def _other_settings(run: Run, base: Run) -> int:
+    """Return in how many settings two runs differ, those of one algorithm left out."""
+    keys = {key for key in run.config.keys() | base.config.keys() if "." not in key and key not in INCIDENTAL}
+    return sum(_setting(run, key) != _setting(base, key) for key in keys)
+
+
+def _unequal(groups: Sequence[Group], pairs: Mapping[str, Sequence[tuple[Run, Run]]], baseline: str) -> list[str]:
+    """Say which methods have trained otherwise than what they are compared with, apart from their algorithm."""
+    lines = []
+    for label in (group.label for group in groups if group.label in pairs):
+        found = {
+            f"{key} ({_setting(run, key)} / {_setting(base, key)})": None
+            for run, base in pairs[label]
+            for key in ("rounds", *UNEQUAL_KEYS)
+            if key not in SAME and _setting(run, key) != _setting(base, key)
+        }
+        if found:
+            lines.append(f"Not on equal terms: {label} and {baseline} differ in {', '.join(found)}.")
+    return lines
