@@ -87,6 +87,8 @@ class FedKD(KnowledgeStrategy):
         The mentee is no model, or several.
     """
 
+    sends = "small models"
+
     def __init__(
         self,
         *,
