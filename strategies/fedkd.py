@@ -135,7 +135,7 @@ class FedKD(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Multiply the factors, take the mean, compress it, and do with the mentee as the clients will."""
         sent = [multiplied(upload.arrays, self._weights) for upload in uploads]
-        limits = {one.name: one.maximum for one in self._weights.arrays}
+        limits = {one.name: one.maximum or np.inf for one in self._weights.arrays}
         mean = {name: self.robust.mean([arrays[name] for arrays in sent]) for name in limits}
         mean = {name: np.clip(mean[name], -limit, limit).astype(np.float32) for name, limit in limits.items()}
         share = energy(self.energy_start, self.energy_end, round, self.config.rounds)

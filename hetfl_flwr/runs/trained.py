@@ -111,8 +111,10 @@ def client_number(folder: Path | str, client: int | str) -> int:
             f"'{text}' is the number of {called(number, names[number])} and the name of {called(found, names[found])}: "
             f"say 'client {number}' or 'client {found}'"
         )
-    if found is not None or number is not None:
-        return found if found is not None else number
+    if found is not None:
+        return found
+    if number is not None:
+        return number
     shown = [f"{client_id} ({name})" if name else str(client_id) for client_id, name in sorted(names.items())]
     more = f" and {len(shown) - SHOWN} more" * (len(shown) > SHOWN)
     raise RunFolderError(
