@@ -137,6 +137,7 @@ def description(node: Node) -> dict[str, Any]:
             "shape": ["batch", arrays.spec.classes],
             "dtype": "float32",
             "meaning": "logits: softmax gives probabilities",
+            "column": config.label_column or None,
             "classes": list(arrays.class_names) or [str(number) for number in range(arrays.spec.classes)],
         },
         "normalize": f"{config.normalize}, done by the program itself",

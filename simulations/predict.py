@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,11 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.samples import Column
 from hetfl_flwr.data.decoding.encoding import encode_like
+from hetfl_flwr.data.decoding.images import EIGHT_BIT
 from hetfl_flwr.data.decoding.texts import tokens
-from hetfl_flwr.data.sources.folders import IMAGES, check_headers
+from hetfl_flwr.data.sources.dialects import dialect_of, encoding_notes, encoding_of, notes_on
+from hetfl_flwr.data.sources.folders import IMAGES, TABLES, ending, opened
+from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.reading import parse_vocabulary
 from hetfl_flwr.errors import ConfigError, DataError, HetflError, ModelError, plain, private
 from hetfl_flwr.models.split_model import cause
@@ -29,9 +32,6 @@ from simulations.export import EXTRA, FORMAT, description, program_of, quiet
 
 AT_ONCE = 256
 """Inputs that the model takes at a time."""
-
-TABLES = (".csv", ".parquet", ".json", ".jsonl")
-"""Endings of files that hold rows."""
 
 SHOWN = 5
 """Names that a message shows, at most."""
@@ -69,7 +69,7 @@ class Predictions:
     Parameters
     ----------
     unit : {"row", "file"}
-        What `names` are: numbers of rows, from 0, or paths of images.
+        What `names` are: numbers of rows, or paths of images. The first row is 1, and so is the header of a csv file.
     names : sequence
         N of them.
     classes : sequence of str
@@ -78,6 +78,8 @@ class Predictions:
         N scores in [0, 1]: the softmax of the logits.
     unreadable : sequence of str
         Why an image could not be read, a line each; such images are not among `names`.
+    ids : tuple of (str, sequence of str)
+        Name and N cells of a column that tells the rows apart and that the model does not know, where there is one.
     """
 
     unit: str
@@ -85,13 +87,14 @@ class Predictions:
     classes: Sequence[str]
     scores: Sequence[float]
     unreadable: Sequence[str] = ()
+    ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
     def write(self, file: IO[str]) -> None:
-        """Write them as csv: row or file, class and score."""
+        """Write them as csv: row or file, the row's id where it has one, class and score."""
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow([self.unit, "class", "score"])
+        lines.writerow([self.unit, *(name for name, _ in self.ids), "class", "score"])
         scores = (f"{score:.4f}" for score in self.scores)
-        lines.writerows(zip(self.names, self.classes, scores, strict=True))
+        lines.writerows(zip(self.names, *(cells for _, cells in self.ids), self.classes, scores, strict=True))
 
 
 def predict(model: Path | str, file: Path | str, client: int | str | None = None) -> Predictions:
@@ -120,13 +123,11 @@ def predict(model: Path | str, file: Path | str, client: int | str | None = None
     if not file.exists():
         raise DataError(f"'{private(file)}' is not there")
     try:
-        inputs, unit, names, unreadable = _READERS[loaded.inputs["kind"]](loaded, file)
-        logits = [_logits(loaded, part) for part in inputs]
-        if not logits:
-            return Predictions(unit, names, [], [], unreadable)
-        scores, classes = torch.cat(logits).softmax(1).max(1)
+        read = _READERS[loaded.inputs["kind"]](loaded, file)
+        scores, classes = torch.cat([_logits(loaded, part) for part in read.inputs]).softmax(1).max(1)
         known = [printable(str(name)) for name in loaded.told["outputs"]["classes"]]
-        return Predictions(unit, names, [known[number] for number in classes.tolist()], scores.tolist(), unreadable)
+        named = [known[number] for number in classes.tolist()]
+        return Predictions(read.unit, read.names, named, scores.tolist(), read.unreadable, read.ids)
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {private(cause(error))}") from None
 
@@ -178,8 +179,14 @@ def _logits(model: Model, inputs: Tensor) -> Tensor:
         return model.program(inputs)
 
 
-Inputs = tuple[Iterator[Tensor], str, Sequence[str], Sequence[str]]
-"""Stored inputs, batch by batch; what their names are, these, and why others could not be read."""
+class Inputs(NamedTuple):
+    """Stored inputs, one or more, batch by batch; what their names are, these, and the rest of `Predictions`."""
+
+    inputs: Iterator[Tensor]
+    unit: str
+    names: Sequence[str]
+    unreadable: Sequence[str] = ()
+    ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
 
 def _in_parts(inputs: np.ndarray[Any, Any]) -> Iterator[Tensor]:
@@ -206,7 +213,26 @@ def _rows(model: Model, path: Path) -> Inputs:
     if extra:
         warn(plain(f"'{path}': columns that the model does not know are ignored: {_listed(extra)}"))
     blocks = [_encoded(path, column, here[column.name], table) for column in columns]
-    return _in_parts(np.hstack(blocks)), "row", [str(row) for row in range(table.num_rows)], ()
+    ids = _ids(table, [name for name in extra if name != model.told["outputs"].get("column")])
+    return Inputs(_in_parts(np.hstack(blocks)), "row", _row_numbers(path, table.num_rows), ids=ids)
+
+
+def _ids(table: pa.Table, names: Sequence[str]) -> tuple[tuple[str, Sequence[str]], ...]:
+    """Return the first of some columns whose cells are all different, and none empty."""
+    for name in names:
+        cells = table[name]
+        if not pa.types.is_nested(cells.type) and not cells.null_count and len(cells.unique()) == len(cells):
+            return ((name, [printable(str(cell)) for cell in cells.to_pylist()]),)
+    return ()
+
+
+def _first_row(path: Path) -> int:
+    """Return the number of a file's first row as people count: in a csv file the header is 1."""
+    return 2 if TABLES.get(ending(path)) == "csv" else 1
+
+
+def _row_numbers(path: Path, count: int) -> list[str]:
+    return [str(_first_row(path) + row) for row in range(count)]
 
 
 def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> np.ndarray[Any, Any]:
@@ -221,10 +247,10 @@ def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> n
         ) from None
     infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
     if len(infinite):
-        raise DataError(f"row {infinite[0]} of '{private(path)}' has an infinite {private(name)}")
+        raise DataError(f"row {infinite[0] + _first_row(path)} of '{private(path)}' has an infinite {private(name)}")
     if others.any():
         first, *more = np.flatnonzero(others)
-        which = f"row {first}" + (f" and {len(more)} more" if more else "")
+        which = f"row {first + _first_row(path)}" + (f" and {len(more)} more" if more else "")
         what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
         warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): taken as unknown")
     return inputs
@@ -233,10 +259,10 @@ def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> n
 def _texts(model: Model, path: Path) -> Inputs:
     """Return texts as rows of tokens."""
     if path.suffix.lower() == ".txt":
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except UnicodeDecodeError:
-            raise DataError(f"'{private(path)}' is no text in UTF-8") from None
+        encoding = encoding_of(path)
+        for note in encoding_notes(path, encoding):
+            warn(plain(f"'{path}': {note}"))
+        lines = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding).splitlines()
         texts = pa.array(lines, pa.large_string())
     else:
         table = _table(model, path)
@@ -255,7 +281,7 @@ def _texts(model: Model, path: Path) -> Inputs:
         raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
     known = None if words is None else pa.array(words, pa.large_string())
     rows = tokens(texts, size, model.inputs["shape"][1], known)
-    return _in_parts(rows), "row", [str(row) for row in range(len(texts))], ()
+    return Inputs(_in_parts(rows), "row", _row_numbers(path, len(texts)))
 
 
 def _images(model: Model, path: Path) -> Inputs:
@@ -279,7 +305,7 @@ def _images(model: Model, path: Path) -> Inputs:
             )
     if not pixels:
         raise DataError("; ".join(private(line) for line in unreadable[:SHOWN]))
-    return _in_parts(np.stack(pixels)), "file", names, unreadable
+    return Inputs(_in_parts(np.stack(pixels)), "file", names, unreadable)
 
 
 def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
@@ -288,8 +314,10 @@ def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
 
     _, channels, height, width = model.inputs["shape"]
     mode, top = model.inputs["mode"], model.inputs["top"]
-    with Image.open(path) as opened:
-        image = opened if opened.mode == mode else opened.convert(mode)
+    with Image.open(path) as file:
+        if file.mode not in EIGHT_BIT:
+            raise ValueError(f"it has pixels of mode {file.mode}: only 8-bit grey or colour is read")
+        image = file if file.mode == mode else file.convert(mode)
         if model.inputs["resize"]:
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         elif image.size != (width, height):
@@ -304,11 +332,13 @@ _READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {"table": _rows, "text
 def _table(model: Model, path: Path) -> pa.Table:
     """Return the rows of a file, the cells of a csv file as texts."""
     kind = f"{model.called} takes {'rows of a table' if model.inputs['kind'] == 'table' else 'texts'}"
-    if path.suffix.lower() not in TABLES or path.is_dir():
-        raise DataError(f"'{private(path)}' is no file of rows ({', '.join(TABLES)}), and {kind}")
+    if TABLES.get(ending(path)) not in _READ or path.is_dir():
+        raise DataError(f"'{private(path)}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}")
     try:
-        check_headers([path] if path.suffix.lower() != ".txt" else [], ())
-        table = _READ[path.suffix.lower()](path)
+        check_headers([path], ())
+        table = _READ[TABLES[ending(path)]](path)
+        for note in notes_on([path]):
+            warn(plain(note))
     except HetflError:
         raise
     except Exception as error:
@@ -321,7 +351,7 @@ def _table(model: Model, path: Path) -> pa.Table:
 def _csv(path: Path) -> pa.Table:
     from pandas import read_csv
 
-    frame = read_csv(path, dtype=str, encoding="utf-8-sig")
+    frame = read_csv(path, dtype=str, **{"encoding": "utf-8-sig", **dialect_of(path).options})
     cells = {str(name): [None if cell != cell else cell for cell in frame[name]] for name in frame}
     return pa.table({name: pa.array(column, pa.large_string()) for name, column in cells.items()})
 
@@ -334,7 +364,8 @@ def _parquet(path: Path) -> pa.Table:
 
 def _json(path: Path) -> pa.Table:
     """Return the rows of a list of objects, or of one object a line."""
-    text = path.read_text(encoding="utf-8-sig")
+    with opened(path) as file:
+        text = file.read().decode("utf-8-sig")
     try:
         rows = json.loads(text)
     except ValueError:
@@ -353,7 +384,9 @@ def _array(cells: list[Any]) -> pa.Array:
         return pa.array([None if cell is None else str(cell) for cell in cells], pa.large_string())
 
 
-_READ = {".csv": _csv, ".parquet": _parquet, ".json": _json, ".jsonl": _json}
+_READ = {"csv": _csv, "parquet": _parquet, "json": _json}
+
+_ENDINGS = [name for name, kind in TABLES.items() if kind in _READ]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -107,9 +107,9 @@ def test_digits_have_one_name_in_all_data_sets_of_the_catalogue(tmp_path, name):
         (
             WORDS,
             "no,maybe",
-            "row 1 of split 'train' of {place} has label yes: labels must be no, maybe, as classes says",
+            "row 3 of split 'train' of {place} has label yes: labels must be no, maybe, as classes says",
         ),
-        (ROWS, "1,3", "row 1 of split 'train' of {place} has label 2: labels must be 1, 3, as classes says"),
+        (ROWS, "1,3", "row 3 of split 'train' of {place} has label 2: labels must be 1, 3, as classes says"),
         (ROWS, "no,yes", "column 'label' of {place} holds integers: write classes as integers, or as NAME:INTEGER"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "feature", "problem"),
     [
-        ([0, -1], CLASSES, "row 1 of split 'train' of {place} has label -1: labels must be 0..2"),
+        ([0, -1], CLASSES, "row 2 of split 'train' of {place} has label -1: labels must be 0..2"),
         (
             [0.0, 1.5],
             Value("float64"),
@@ -210,7 +210,7 @@ def test_sorted_distinct_values_are_the_classes_unless_these_have_names(hub, lab
 def test_a_class_that_the_test_split_alone_has_is_refused(hub):
     root = hub(train=table(labels=[5, 7], feature=INTEGERS), test=table(labels=[7, 6], feature=INTEGERS))
     assert refused(root, label_column="label") == (
-        f"row 1 of split 'test' of '{root}/zoo/pets' has label 6: labels must be 5, 7"
+        f"row 2 of split 'test' of '{root}/zoo/pets' has label 6: labels must be 5, 7"
     )
 
 
@@ -227,16 +227,16 @@ def test_splits_whose_labels_differ_in_type_are_refused(tmp_path):
     [
         (
             [grey(0), grey(0), grey(0, (5, 4))],
-            "image 2 of split 'train' of {place} is 5x4 pixels, others are 4x5: "
+            "image 3 of split 'train' of {place} is 5x4 pixels, others are 4x5: "
             "set image-size to the height and width that all are to have",
         ),
         (
             [grey(0), colour(1, 2, 3), grey(0)],
-            "image 1 of split 'train' of {place} is in colour, others are grey: save all in one mode",
+            "image 2 of split 'train' of {place} is in colour, others are grey: save all in one mode",
         ),
         (
             [Image.fromarray(np.full((4, 5), 999, dtype=np.uint16))] * 3,
-            "image 0 of split 'train' of {place} has pixels of mode I;16: only 8-bit grey or colour is read",
+            "image 1 of split 'train' of {place} has pixels of mode I;16: only 8-bit grey or colour is read",
         ),
     ],
 )
@@ -261,7 +261,7 @@ def test_the_classes_of_a_catalogue_name_are_the_same_whichever_of_them_a_client
     wrong = hub(folder="uci/ilpd", train=datasets.Dataset.from_dict({"age": [3, 4], "label": [1, 3]}))
     assert (
         refused(wrong, dataset="ilpd")
-        == f"row 1 of split 'train' of '{root}/uci/ilpd' has label 3: labels must be 1, 2"
+        == f"row 2 of split 'train' of '{root}/uci/ilpd' has label 3: labels must be 1, 2"
     )
     rows = {"age": [3, 4], "1_survives_0_dies": ["no", "yes"]}
     typed = hub(folder="uci/hcc-survival", train=datasets.Dataset.from_dict(rows))
@@ -271,7 +271,7 @@ def test_the_classes_of_a_catalogue_name_are_the_same_whichever_of_them_a_client
 def test_an_image_that_cannot_be_decoded_is_named(hub):
     broken = [{"bytes": b"no image", "path": None}]
     root = hub(train=table([grey(0), *broken], [0, 1]))
-    assert refused(root).startswith(f"cannot decode image 1 of split 'train' of '{root}/zoo/pets': ")
+    assert refused(root).startswith(f"cannot decode image 2 of split 'train' of '{root}/zoo/pets': ")
 
 
 @pytest.mark.parametrize(

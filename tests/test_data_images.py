@@ -45,7 +45,7 @@ class TestSize:
     def test_without_a_size_the_odd_one_is_named(self, tmp_path, refusal):
         root = write(tmp_path, train=table([grey(0)] * 2, [0, 1]), test=table([grey(0), grey(0, (9, 7))], [0, 1]))
         assert refusal(DataError, load, data_dir=root) == (
-            f"image 1 of split 'test' of '{root}/zoo/pets' is 9x7 pixels, others are 4x5: "
+            f"image 2 of split 'test' of '{root}/zoo/pets' is 9x7 pixels, others are 4x5: "
             "set image-size to the height and width that all are to have"
         )
 
@@ -107,7 +107,7 @@ class TestColumns:
         rows = {"path": ["/none/a.png", "/none/b.png"], "label": [0, 1]}
         root = write(tmp_path, train=datasets.Dataset.from_dict(rows))
         said = refusal(DataError, load, data_dir=root, image_column="path", label_column="label")
-        assert said.startswith(f"cannot decode image 0 of split 'train' of '{root}/zoo/pets': ")
+        assert said.startswith(f"cannot decode image 1 of split 'train' of '{root}/zoo/pets': ")
         assert "/none/a.png" in said
 
     def test_texts_and_images_are_not_both_learnt_from(self, tmp_path, refusal):
@@ -201,7 +201,13 @@ class TestOwnFolder:
         root = self.photos(tmp_path / "mine", "dog/a.png", "cat/b.png")
         (root / "cat" / "a.png").write_bytes(png(grey(0))[:40])
         said = refusal(DataError, load, root)
-        assert said.startswith(f"cannot decode image 0 of split 'train' of '{root}': ")
+        assert said.startswith(f"cannot decode image '{root}/cat/a.png': ")
+
+    def test_one_of_16_bits_is_named(self, tmp_path, refusal):
+        root = self.photos(tmp_path / "mine", "dog/a.png", "cat/b.png")
+        Image.fromarray(np.full((4, 5), 999, np.uint16)).save(root / "dog" / "b.png")
+        said = refusal(DataError, load, root)
+        assert said == f"image '{root}/dog/b.png' has pixels of mode I;16: only 8-bit grey or colour is read"
 
     def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
         from hetfl_flwr.resolution import resolved

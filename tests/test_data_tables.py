@@ -396,12 +396,12 @@ class TestRefusals:
             (
                 {"age": [1.0, -np.inf]},
                 {},
-                "row 1 of split 'train' of 'here' has an infinite age, or one above 3e38: write",
+                "row 2 of split 'train' of 'here' has an infinite age, or one above 3e38: write",
             ),
             (
                 {"age": ["1e39", "2"]},
                 {},
-                "row 0 of split 'train' of 'here' has an infinite age, or one above 3e38: write",
+                "row 1 of split 'train' of 'here' has an infinite age, or one above 3e38: write",
             ),
             (
                 {"age": [[1], [2]]},
@@ -416,7 +416,7 @@ class TestRefusals:
 
     def test_an_infinite_number_of_the_test_split_is_counted_there(self, refusal):
         source = source_of(self.columns(age=[1.0, 2.0]), self.columns(age=[3.0, np.inf]))
-        assert "row 1 of split 'test' of 'here' has an infinite age" in refusal(DataError, read_table, source)
+        assert "row 2 of split 'test' of 'here' has an infinite age" in refusal(DataError, read_table, source)
 
     def test_splits_of_unlike_types(self, refusal):
         source = source_of(self.columns(), self.columns(age=["x", "y"]))

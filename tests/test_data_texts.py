@@ -136,7 +136,7 @@ class TestRefusals:
     def test_a_missing_text_names_its_row(self, refusal, monkeypatch):
         monkeypatch.setattr(texts, "_BATCH", 2)
         said = refusal(DataError, read_texts, source(["a", "b"], ["a", "b", "c", None]))
-        assert said == "row 3 of split 'test' of 'here' has no text: fill it in, or leave the row out"
+        assert said == "row 4 of split 'test' of 'here' has no text: fill it in, or leave the row out"
 
     @pytest.mark.parametrize(("values", "feature"), [([1, 2], Value("int64")), ([["a"], ["b"]], List(Value("string")))])
     def test_a_column_of_anything_else(self, values, feature, refusal):

@@ -54,7 +54,7 @@ class TestNumbers:
         expected = pd.to_numeric(pd.Series(cells), errors="coerce").astype(np.float32)
         assert np.array_equal(table.inputs[:, 0], expected, equal_nan=True)
         assert said(table) == [
-            "column 'age' of 'here': 2 of 46 values are no numbers (row 46 and 1 more): taken as missing"
+            "column 'age' of 'here': 2 of 46 values are no numbers (row 47 and 1 more): taken as missing"
         ]
 
     @pytest.mark.parametrize(("words", "kind"), [(2, "number"), (3, "category")])
@@ -68,7 +68,7 @@ class TestNumbers:
     def test_numeric_columns_takes_all_others_as_missing(self):
         table = read(age=[*map(str, range(10)), *["much"] * 30], numeric_columns="age")
         assert column(table)[:10] == list(range(10))
-        assert "30 of 40 values are no numbers (row 10 and 29 more)" in said(table)[0]
+        assert "30 of 40 values are no numbers (row 11 and 29 more)" in said(table)[0]
 
     @pytest.mark.parametrize(
         ("cells", "how"),
@@ -121,7 +121,7 @@ class TestDates:
         cells = [f"2024-01-{row % 28 + 1:02d}" for row in range(ROWS - 1)] + ["2024-02-30"]
         table = read(seen=cells)
         assert np.isnan(column(table)[-1])
-        assert said(table)[1] == "column 'seen' of 'here': 1 of 40 values is no date (row 39): taken as missing"
+        assert said(table)[1] == "column 'seen' of 'here': 1 of 40 values is no date (row 40): taken as missing"
 
     @pytest.mark.parametrize("cells", [["1/2/2024", "3/4/2024"], ["31/1/2024", "1/31/2024"]], ids=["either", "both"])
     def test_what_may_mean_two_dates_is_refused(self, cells, refusal):
@@ -249,14 +249,14 @@ class TestLabels:
         assert arrays.inputs[:, 0].tolist() == pytest.approx([row / 7 for row in kept])
         assert arrays.labels.tolist() == [row % 2 for row in kept]
         assert said(arrays) == [
-            f"2 of 20 rows of split 'train' of '{folder}' have no label (row 3 and 1 more): left out"
+            f"2 of 20 rows of split 'train' of '{folder}' have no label (row 5 and 1 more): left out"
         ]
 
     def test_rows_after_them_keep_their_numbers(self, tmp_path, refusal):
         folder = write_csv(tmp_path / "own", train=self.LINES + "1,c\n")
         keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0, "classes": "a,b"}
         line = refusal(DataError, load_client, dataset=folder, **keys)
-        assert f"row 20 of split 'train' of '{folder}' has label c" in line
+        assert f"row 22 of split 'train' of '{folder}' has label c" in line
 
     def test_none_at_all_is_refused(self, tmp_path, refusal):
         folder = write_csv(tmp_path / "own", train="size,label\n1,\n2,\n")
@@ -385,9 +385,9 @@ def test_data_are_shown_as_counts_and_no_rows(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b,label\n1,2,x,\n3,4,y,\n", "row 0 of '{}' has 4 fields, its header 3: take the separator at the end"),
-        ("a;b;label\n1;2;x\n3;4;y\n", "the columns of '{}' are separated by semicolons: save it with commas"),
-        ("a\tb\tlabel\n1\t2\tx\n", "the columns of '{}' are separated by tabs: save it with commas"),
+        ("a,b,label\n1,2,x,\n3,4,y,\n", "row 2 of '{}' has 4 fields, its header 3: take the separator at the end"),
+        ("a;b;label\n1;2;x;\n3;4;y;\n", "row 2 of '{}' has 4 fields, its header 3: take the separator at the end"),
+        ("sep=;\na;b;label\n1;2;x\n", "the first line of '{}' is for a spreadsheet: take 'sep=' away"),
     ],
 )
 def test_a_file_whose_fields_would_be_shifted_is_refused(tmp_path, refusal, text, said):

@@ -225,7 +225,7 @@ SPOILT = {
     "a broken row": (
         {"train": SICK + "1,2,3,Jane Doe\n"},
         {},
-        "row 40 of '(not shown)' has 4 fields, its header 2",
+        "row 42 of '(not shown)' has 4 fields, its header 2",
     ),
     "no folder": (None, {}, "dataset '(not shown)' is not a folder"),
 }

@@ -130,7 +130,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no data": (lambda at: load(written(at, "x.txt", b"")), "dataset '(not shown)' holds no data"),
     "csv, a broken row": (
         lambda at: load(csv(at, "age,sick\n1,no\n2,3,4,5\n")),
-        "row 1 of '(not shown)' has 4 fields, its header 2",
+        "row 3 of '(not shown)' has 4 fields, its header 2",
     ),
     "csv, a column twice": (lambda at: load(csv(at, "age,age,sick\n1,2,no\n")), "'(not shown)' has column (not shown)"),
     "csv, different columns": (
@@ -161,7 +161,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
         "holds integers: write classes as integers",
     ),
     "csv, another label": (lambda at: load(csv(at), classes="no,ill"), "has sick (not shown): labels must be"),
-    "csv, infinite": (lambda at: load(csv(at, "age,sick\n1,no\ninf,yes\n")), "row 1 of split 'train' of '(not shown)'"),
+    "csv, infinite": (lambda at: load(csv(at, "age,sick\n1,no\ninf,yes\n")), "row 3 of split 'train' of '(not shown)'"),
     "csv, no columns": (lambda at: load(csv(at), ignore_columns="age"), "has no column to learn from"),
     "csv, no such column": (lambda at: load(csv(at), ignore_columns="agee"), "ignore-columns of '(not shown)'"),
     "csv, no domain": (lambda at: load(csv(at), domain_column="where"), "set domain-column to one of"),
@@ -185,7 +185,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "text, no texts": (lambda at: load(parquet(at), text_column="age"), "set text-column to one that does"),
     "text, missing": (
         lambda at: load(parquet(at, said=["a", "b", None, "d"]), text_column="said"),
-        "row 2 of split 'train' of '(not shown)' has no said",
+        "row 3 of split 'train' of '(not shown)' has no said",
     ),
     "text, sliced": (
         lambda at: load(parquet(at, said=["a", "b", "c", "d"]), text_column="said", features="slices:0.5"),
@@ -205,11 +205,11 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "images, one class": (lambda at: load(classes(at, (4, 4)), label_column=""), "images of fewer than two classes"),
     "images, unlike sizes": (
         lambda at: load(classes(at, (4, 4), (5, 5)), label_column=""),
-        "of split 'train' of '(not shown)' is 5x5 pixels, others are 4x4: set image-size",
+        "image '(not shown)' is 5x5 pixels, others are 4x4: set image-size",
     ),
     "images, damaged": (
         lambda at: load(classes(at, (4, 4), (4, 4), broken=True), label_column=""),
-        "cannot decode image 2 of split 'train' of '(not shown)'",
+        "cannot decode image '(not shown)'",
     ),
     "images, a colour": (
         lambda at: load(pictures(at, images=[grey(1)] * 5 + [colour(1, 2, 3)]), label_column=""),

@@ -81,7 +81,7 @@ def texts_of(home, make_config, run_federation, vocabulary):
 def written(predictions):
     file = StringIO()
     predictions.write(file)
-    return [line.split(",")[1:] for line in file.getvalue().splitlines()[1:]]
+    return [line.split(",")[-2:] for line in file.getvalue().splitlines()[1:]]
 
 
 def by_model(folder, client_id=0):
@@ -143,12 +143,34 @@ class TestTables:
         assert len(found.classes) == 2
         said = capsys.readouterr().err
         for what in (
-            "'age': 1 of 2 values are no numbers (row 0)",
+            "'age': 1 of 2 values are no numbers (row 2)",
             "'cost': 1 of 2",
             "'seen': 1 of 2 values are no dates",
         ):
             assert what in said
-        assert "'city': 1 of 2 values were not there in training (row 0): taken as unknown" in said
+        assert "'city': 1 of 2 values were not there in training (row 2): taken as unknown" in said
+
+    @pytest.mark.parametrize(("encoding", "separator", "ending"), [("utf-16", "\t", "tsv"), ("cp1252", ";", "csv.gz")])
+    def test_files_as_spreadsheets_write_them_are_read_aloud(self, table, home, capsys, encoding, separator, ending):
+        frame = pd.read_csv(home / "patients.csv", dtype=str, keep_default_na=False)
+        frame["patient"] = "Zoë " + frame.patient
+        path = home / f"p.{ending}"
+        frame.to_csv(path, sep=separator, encoding=encoding, index=False)
+        found = predict(table, path, client=0)
+        assert written(found) == written(predict(table, home / "patients.csv", client=0))
+        assert found.ids[0][1][:2] == ["Zoë P0", "Zoë P1"]
+        said = capsys.readouterr().err
+        assert ("read as separated by semicolons: 10 columns" in said) == (separator == ";")
+        assert ("read as UTF-16" in said) == (encoding == "utf-16")
+        assert ("line 2 has 'Zoë'" in said) == (encoding == "cp1252")
+
+    def test_the_label_is_no_id_and_one_that_is_not_different_neither(self, table, home):
+        row = "P1,3,2,1/2/2024,Rome,True,1,W"
+        (home / "new.csv").write_text(f"{HEADER}\n{row},1,yes\n{row},2,no\n")
+        [(name, cells)] = predict(table, home / "new.csv", client=0).ids
+        assert (name, cells) == ("floor", ["1", "2"])
+        (home / "new.csv").write_text("age,cost,seen,city,smoker,code,sick\n3,2,1/2/2024,Rome,True,1,yes\n")
+        assert predict(table, home / "new.csv", client=0).ids == ()
 
     def test_columns_that_are_missing_are_named_in_one_line(self, table, home, refusal):
         (home / "new.csv").write_text("age,kost\n3,2\n")
@@ -160,8 +182,9 @@ class TestTables:
         done = invoke("predict", table, "patients.csv", "--client", 1, "--out", "out.csv")
         assert (done.exit_code, done.stdout) == (0, "predictions: out.csv\n")
         rows = pd.read_csv("out.csv")
-        assert list(rows) == ["row", "class", "score"]
-        assert rows.row.tolist() == list(range(ROWS))
+        assert list(rows) == ["row", "patient", "class", "score"]
+        assert rows.row.tolist() == list(range(2, ROWS + 2))  # the header is row 1
+        assert rows.patient.tolist() == [f"P{row}" for row in range(ROWS)]
         assert rows["class"].tolist() == by_model(table, 1)[0]
         assert invoke("predict", table, "patients.csv", "--client", 1).stdout == Path("out.csv").read_text()
 
@@ -193,6 +216,14 @@ class TestImages:
         assert len(done.stdout.splitlines()) == 24
         assert done.stderr.count("\n") == 1
         assert "new/dark/4.png' cannot be read: " in done.stderr
+
+    def test_one_of_16_bits_is_refused_by_its_file(self, images, home, refusal):
+        """Its pixels would be cut to 8 bits."""
+        Image.fromarray(np.full((8, 8), 999, np.uint16)).save(home / "deep.png")
+        line = refusal(DataError, predict, images, home / "deep.png", 0)
+        assert (
+            f"'{home}/deep.png' cannot be read: it has pixels of mode I;16: only 8-bit grey or colour is read" in line
+        )
 
     def test_sizes_are_those_of_training_where_nothing_was_resized(self, make_config, run_federation, home, refusal):
         folder = run_federation(make_config(rounds=1, checkpoint_every=1, models="mlp"))

@@ -94,8 +94,9 @@ class Findings:
     def rows(self, where: npt.NDArray[np.bool_]) -> str:
         """Return how messages call some rows: the first, and how many more."""
         first, *more = np.flatnonzero(where)
-        split, row = self.source.place_of(int(first))
+        split, row, file = self.source.place_of(int(first))
         among = f" of split '{split}'" if len(self.source.splits) > 1 else ""
+        among = f" of file {private(repr(file))}" if file else among
         return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
 
 

@@ -1,5 +1,6 @@
 """Images of a data set, decoded into one array."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
 _BATCH = 1000
+
+EIGHT_BIT = _GREY | _COLOUR
+"""Modes of images, as Pillow calls them, whose pixels have 8 bits a colour."""
 
 
 def image_spec(source: Source) -> DataSpec:
@@ -93,16 +97,23 @@ def _batches(source: Source, shape: tuple[int, int, int], rows: IntArray) -> Ite
     place, decode = iter(rows.tolist()), _decoder(source)
     for batch in _encoded(source).select(rows).iter(_BATCH):
         numbered = [(cell, next(place)) for cell in batch[source.inputs[0]]]
-        images = [_pixels(source, decode(cell, row), row, shape) for cell, row in numbered]
+        images = [_pixels(source, decode(cell, row), _called(source, cell, row), shape) for cell, row in numbered]
         yield np.moveaxis(np.stack(images).reshape(-1, height, width, channels), -1, 1)
 
 
-def _pixels(source: Source, image: "Image", row: int, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+def _called(source: Source, cell: Any, row: int) -> str:
+    """Return how messages call an image: by its file where it has one of its own."""
+    path = cell.get("path") if isinstance(cell, dict) else cell
+    own = isinstance(path, str) and os.path.isabs(path) and os.path.isfile(path)
+    return f"image '{private(path)}'" if own else f"image {source.where(row)}"
+
+
+def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
     """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
-    if image.mode not in _GREY | _COLOUR:
-        raise DataError(f"image {source.where(row)} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
+    if image.mode not in EIGHT_BIT:
+        raise DataError(f"{called} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
     if shape[0] == 1 and image.mode in _COLOUR:
-        raise DataError(f"image {source.where(row)} is in colour, others are grey: save all in one mode")
+        raise DataError(f"{called} is in colour, others are grey: save all in one mode")
     mode = "L" if shape[0] == 1 else "RGB"
     image = image if image.mode == mode else image.convert(mode)
     size = source.reading.image_size
@@ -112,7 +123,7 @@ def _pixels(source: Source, image: "Image", row: int, shape: tuple[int, int, int
         return np.asarray(image.resize((size, size), Resampling.BILINEAR))
     if (image.height, image.width) != shape[1:]:
         raise DataError(
-            f"image {source.where(row)} is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
+            f"{called} is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
             "set image-size to the height and width that all are to have"
         )
     return np.asarray(image)
@@ -126,7 +137,7 @@ def _decoder(source: Source) -> Callable[[Any, int], "Image"]:
         try:
             image: Image = feature.decode_example(cell)
         except Exception as error:
-            raise DataError(f"cannot decode image {source.where(row)}: {private(reason(error))}") from error
+            raise DataError(f"cannot decode {_called(source, cell, row)}: {private(reason(error))}") from error
         return image
 
     return decode

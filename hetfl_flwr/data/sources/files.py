@@ -1,6 +1,8 @@
 """Files of rows read one by one: a data set that is one file, or a folder in which each file is somebody's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hetfl_flwr.data.sources.columns import Columns, roles
-from hetfl_flwr.data.sources.folders import TABLES, check_filled, check_headers, ending, names_of
+from hetfl_flwr.data.sources.dialects import common_options, rows_of
+from hetfl_flwr.data.sources.folders import TABLES, check_filled, ending, names_of
+from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import DataError, HetflError, private
 
@@ -61,7 +65,7 @@ def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["D
         raise DataError(f"cannot read {place}: {private(reason(error))}") from error
     names = _names(files)
     owners = tuple((names[path], len(part)) for path, part in zip(files, parts, strict=True))
-    return (parts[0] if len(parts) == 1 else _joined(files, parts)), owners
+    return (parts[0] if len(parts) == 1 else _joined(files, parts, reading)), owners
 
 
 def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequence[str]]) -> "Dataset":
@@ -69,7 +73,7 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
     from datasets.load import load_dataset_builder
 
     of_columns: Any = datasets.features.Features
-    options: dict[str, Any] = {"sep": "\t"} if ending(path) == ".tsv" else {}
+    options: dict[str, Any] = common_options([path])
     builder: Any = load_dataset_builder(TABLES[ending(path)], data_files={"train": [escape(str(path))]}, **options)
     if columns := head(builder.config, path, headers):
         others = (name for header in headers.values() for name in header if " ".join(name.split()) in reading.ignored)
@@ -77,10 +81,10 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
     try:
         builder.download_and_prepare()
     except Exception:
-        if ending(path) != ".csv":
+        if TABLES[ending(path)] != "csv":
             raise
         features = of_columns(csv_features([path]))
-        builder = load_dataset_builder("csv", data_files=builder.config.data_files, features=features)
+        builder = load_dataset_builder("csv", data_files=builder.config.data_files, features=features, **options)
         builder.download_and_prepare()
     if not builder.info.splits["train"].num_examples:
         raise DataError(f"'{private(path)}' holds no rows: put some into it, or take it away")
@@ -88,7 +92,7 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
     return data
 
 
-def _joined(files: Sequence[Path], parts: Sequence["Dataset"]) -> "Dataset":
+def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading) -> "Dataset":
     import datasets.features
     from datasets.combine import concatenate_datasets
 
@@ -98,22 +102,32 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"]) -> "Dataset":
     for path, part in zip(files, parts, strict=True):
         for name, feature in part.features.items():
             before, wanted = first.setdefault(name, (path, feature))
-            kind = part.features.arrow_schema.field(name).type
+            kind = pa.null() if _is_empty(part, name) else part.features.arrow_schema.field(name).type
             place = f"column {private(repr(name))} of '{private(path)}'"
-            if feature != wanted and _is_special(feature):
+            if feature != wanted and _is_special(feature) and kind != pa.null():
                 raise DataError(f"{place} declares other classes than that of '{private(before)}': declare the same")
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
+                way_out = "write all in one type" + ", or name it in ignore-columns" * (name != reading.label_column)
                 raise DataError(
-                    f"{place} holds {private(kind)}, that of '{private(before)}' {private(kinds[name])}: write all in "
-                    "one type, or name it in ignore-columns"
+                    f"{place} holds {private(kind)}, that of '{private(before)}' {private(kinds[name])}: {way_out}"
                 ) from None
-    values = of_columns.from_arrow_schema(pa.schema(kinds.items()))
+    empty = {name: feature for name, (_, feature) in first.items() if kinds[name] == pa.null()}
+    values = {**of_columns.from_arrow_schema(pa.schema(kinds.items())), **empty}
     wanted_features = {name: one if _is_special(one) else values[name] for name, (_, one) in first.items()}
     return concatenate_datasets(
         [part.cast(of_columns({name: wanted_features[name] for name in part.column_names})) for part in parts]
     )
+
+
+def _is_empty(part: "Dataset", column: str) -> bool:
+    """Say whether no cell of a column holds anything; then it has any type."""
+    kind = part.features.arrow_schema.field(column).type
+    if not any(is_one(kind) for is_one in (pa.types.is_null, pa.types.is_floating, pa.types.is_string)):
+        return False
+    found = part.select_columns(column).with_format("arrow")[:][column]
+    return bool(found.is_null(nan_is_null=True).to_numpy().all())
 
 
 def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -145,7 +159,7 @@ def csv_features(paths: Sequence[Path]) -> dict[str, Any]:
 
     kinds: dict[str, set[str]] = {}
     for path in paths:
-        frame = read_csv(path, low_memory=False)
+        frame = read_csv(path, low_memory=False, **common_options([path]))
         for name, column in frame.items():
             if column.notna().any():
                 kinds.setdefault(str(name), set()).add(column.infer_objects().dtype.kind)
@@ -172,6 +186,53 @@ def left(files: Sequence[tuple[str, int]], rows: Mapping[str, npt.NDArray[np.int
         return tuple(files)
     ends = np.searchsorted(rows["train"], np.cumsum([count for _, count in files]))
     return tuple((name, int(count)) for (name, _), count in zip(files, np.diff(ends, prepend=0), strict=True))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the files that a split was read from.
+
+    Parameters
+    ----------
+    name : str
+        What messages call it; empty where it is the only one.
+    rows : callable
+        Returns how many rows it has.
+    first : int
+        The number of its first row, as people count.
+    """
+
+    name: str
+    rows: Callable[[], int]
+    first: int
+
+
+def parts_of(files: Sequence[Path], owners: Sequence[tuple[str, int]] = ()) -> list[Part]:
+    """Return the files of a split, by name and rows where these are known; none of those that nobody counts rows in."""
+    is_csv = all(TABLES.get(ending(path)) == "csv" for path in files)
+    if not is_csv and not owners:
+        return []
+    named = owners or [(path.name, None) for path in files]
+    return [
+        Part(name if len(files) > 1 else "", partial(rows_of, path) if rows is None else partial(int, rows), 1 + is_csv)
+        for path, (name, rows) in zip(files, named, strict=True)
+    ]
+
+
+def numbered(parts: Sequence[Part], row: int) -> tuple[int, str]:
+    """Return which row of its file a row 0, 1, ... of a split is, as people count, and the name of the file.
+
+    Examples
+    --------
+    >>> parts = [Part("north", lambda: 30, 2), Part("south", lambda: 40, 2)]
+    >>> numbered(parts, 0), numbered(parts, 30), numbered([], 0)
+    ((2, 'north'), (2, 'south'), (1, ''))
+    """
+    for part in parts[:-1]:
+        if row < (rows := part.rows()):
+            return row + part.first, part.name
+        row -= rows
+    return (row + parts[-1].first, parts[-1].name) if parts else (row + 1, "")
 
 
 def head(config: Any, path: Path, headers: Mapping[Path, Sequence[str]]) -> Columns | None:

@@ -2,8 +2,10 @@
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import escape
 from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hetfl_flwr.data.sources.columns import Columns, Kind, roles
-from hetfl_flwr.data.sources.files import csv_features, from_files, head, left, reason
+from hetfl_flwr.data.sources.dialects import common_options, notes_on
+from hetfl_flwr.data.sources.files import Part, csv_features, from_files, head, left, numbered, parts_of, reason
 from hetfl_flwr.data.sources.folders import (
     EXPECTED,
+    TABLES,
     check_files,
-    check_headers,
+    ending,
     files_of_rows,
     holds_images_alone,
     is_folder,
@@ -24,7 +28,8 @@ from hetfl_flwr.data.sources.folders import (
     own_file,
     own_folder,
 )
-from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.data.sources.headers import check_headers
+from hetfl_flwr.data.sources.reading import Reading, parse_classes
 from hetfl_flwr.errors import DataError, HetflError, private
 
 if TYPE_CHECKING:
@@ -66,6 +71,8 @@ class Source:
         What was done when it was opened that nobody has asked for.
     files : tuple of (str, int)
         Name and rows of each file where it is read file by file, in the order of the rows; else empty.
+    parts : dict
+        Of each split that was read from csv files, or file by file: the files, in the order of their rows.
     """
 
     place: str
@@ -78,6 +85,7 @@ class Source:
     rows: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     files: tuple[tuple[str, int], ...] = ()
+    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
@@ -97,15 +105,26 @@ class Source:
         """Return the cells of the training split of a column of all rows."""
         return values.slice(0, self.train_rows)
 
-    def place_of(self, row: int) -> tuple[str, int]:
-        """Return the split of a row, 0..N-1, counted through the splits, and its number in the file."""
+    def place_of(self, row: int) -> tuple[str, int, str]:
+        """Return where people find a row, 0..N-1, counted through the splits.
+
+        Returns
+        -------
+        split : str
+            Its split.
+        number : int
+            Which row it is in its file, or else in the split: the first is 1, and so is the header of a csv file.
+        file : str
+            The file; empty where its split is one file, or not read from files.
+        """
         split, row = ("train", row) if row < self.train_rows else ("test", row - self.train_rows)
-        return split, int(self.rows[split][row]) if split in self.rows else row
+        row = int(self.rows[split][row]) if split in self.rows else row
+        return split, *numbered(self.parts.get(split, ()), row)
 
     def where(self, row: int) -> str:
         """Return how messages call a row, 0..N-1, counted through the splits."""
-        split, row = self.place_of(row)
-        return f"{row} of split '{split}' of {self.place}"
+        split, number, file = self.place_of(row)
+        return f"{number} of {f'file {private(repr(file))}' if file else f'split {split!r}'} of {self.place}"
 
     def where_in(self, split: str, row: int) -> str:
         """Return how messages call a row of a split."""
@@ -136,7 +155,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     if not sys.stderr.isatty():
         disable_progress_bars()
     opened = _found(dataset, reading, entry)
-    place, found, files = opened.place, opened.splits, opened.files
+    place, found = opened.place, opened.splits
     label, kind, inputs = roles(place, {name: features_of(data) for name, data in found.items()}, reading)
     splits: dict[str, Dataset] = {name: _plain(found[name]) for name in ("train", "test") if name in found}
     if entry and entry.without:
@@ -147,15 +166,39 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     if kind == "image":
         splits = {name: _as_images(place, data, inputs[0]) for name, data in splits.items()}
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
-    splits, rows, notes = labelled(place, splits, label)
-    files = left(files, rows)
-    return Source(place, splits, kind, inputs, label, reading, values, rows, (*opened.notes, *notes), files)
+    said = {label for _, label in parse_classes(reading.classes)}
+    unknown = () if entry else tuple(text for text in UNKNOWN if text not in said)
+    whole, (splits, rows, notes) = splits, labelled(place, splits, label, opened.parts, unknown)
+    notes = (*opened.notes, *notes, *_without_labels(place, whole, rows, label, opened.files, reading))
+    files = left(opened.files, rows)
+    return Source(place, splits, kind, inputs, label, reading, values, rows, notes, files, opened.parts)
+
+
+UNKNOWN = ("?",)
+"""Labels of texts that say that there is none, unless ``classes`` declares them; empty ones do so always."""
 
 
 def labelled(
-    place: str, splits: dict[str, "Dataset"], label: str
+    place: str,
+    splits: dict[str, "Dataset"],
+    label: str,
+    parts: Mapping[str, Sequence[Part]] | None = None,
+    unknown: Sequence[str] = UNKNOWN,
 ) -> tuple[dict[str, "Dataset"], dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
     """Leave out the rows without a label.
+
+    Parameters
+    ----------
+    place : str
+        What messages call the data set.
+    splits : dict
+        All rows.
+    label : str
+        The column.
+    parts : mapping, optional
+        The files of each split.
+    unknown : sequence of str
+        Texts that say that there is no label.
 
     Returns
     -------
@@ -173,12 +216,15 @@ def labelled(
     """
     rows, notes = dict[str, npt.NDArray[np.int64]](), list[str]()
     for split, data in splits.items():
-        without = _missing(cells(data, label))
+        without = _missing(cells(data, label), unknown)
         if without.all():
             raise DataError(f"no row of split '{split}' of {place} has a {label}: fill it in, or take the split away")
         if without.any():
             first, *more = np.flatnonzero(without)
-            which = f"row {first}" + (f" and {len(more)} more" if more else "")
+            number, file = numbered((parts or {}).get(split, ()), int(first))
+            which = f"row {number}{f' of {private(repr(file))}' * bool(file)}" + (
+                f" and {len(more)} more" if more else ""
+            )
             notes.append(
                 f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
             )
@@ -190,13 +236,41 @@ def labelled(
     )
 
 
-def _missing(found: "pa.ChunkedArray") -> npt.NDArray[np.bool_]:
+def _without_labels(
+    place: str,
+    splits: Mapping[str, "Dataset"],
+    rows: Mapping[str, npt.NDArray[np.int64]],
+    label: str,
+    files: Sequence[tuple[str, int]],
+    reading: Reading,
+) -> list[str]:
+    """Name each file, or owner, none of whose rows has a label: it is gone with them."""
+    if "train" not in rows or not (files or reading.id_column):
+        return []
+    gone: list[tuple[str, int]] = []
+    if files:
+        what, way_out = "file", "fill it in, or take the file away"
+        gone += [(name, count) for (name, count), (_, kept) in zip(files, left(files, rows), strict=True) if not kept]
+    else:
+        what, way_out = "owner", "fill it in, or the owner is no client"
+        owners = cells(splits["train"], reading.id_column)
+        there = set(owners.take(rows["train"]).to_pylist())
+        counts = Counter(owners.drop_null().to_pylist())
+        gone += [(str(owner), count) for owner, count in counts.items() if owner not in there]
+    return [
+        f"{what} {private(repr(name))} of {place} is left out: none of its {count} rows has a {label}; {way_out}"
+        for name, count in gone
+    ]
+
+
+def _missing(found: "pa.ChunkedArray", unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     missing = found.is_null(nan_is_null=True)
     if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
-        missing = pc.or_kleene(missing, pc.equal(pc.utf8_trim_whitespace(found), "")).fill_null(True)
+        texts = pc.utf8_trim_whitespace(found.cast(pa.large_string()))
+        missing = pc.or_(missing, pc.is_in(texts, value_set=pa.array(["", *unknown], pa.large_string())))
     without: npt.NDArray[np.bool_] = missing.to_numpy()
     return without
 
@@ -225,6 +299,7 @@ class _Found(NamedTuple):
     splits: dict[str, "Dataset"]
     files: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    parts: Mapping[str, Sequence[Part]] = {}
 
 
 def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Found:
@@ -259,7 +334,8 @@ def _from_own(dataset: str, reading: Reading) -> _Found:
     notes = [f"files of rows in folders below {called} are left out: {_shown(others, Path(dataset))}"] if others else []
     _quiet()
     data, owners = from_files(files, called, reading)
-    return _Found(called, {"train": data}, owners if reading.by_file else (), (*notes,))
+    parts = parts_of(files, owners if reading.by_file else ())
+    return _Found(called, {"train": data}, owners if reading.by_file else (), (*notes, *notes_on(files)), parts)
 
 
 def _shown(files: Sequence[Path], folder: Path, most: int = 5) -> str:
@@ -271,6 +347,7 @@ def _from_folder(folder: Path, reading: Reading) -> _Found:
     from datasets.load import load_dataset, load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
+    files: dict[str, list[Path]] = {}
     check_files(folder)
     _quiet()
     try:
@@ -281,10 +358,13 @@ def _from_folder(folder: Path, reading: Reading) -> _Found:
             if not images:
                 builder = load_dataset_builder(str(folder))
                 files = {str(split): [*map(Path, names)] for split, names in (builder.config.data_files or {}).items()}
-                headers = check_headers([file for split in files.values() for file in split], reading.ignored)
+                tables = [file for split in files.values() for file in split]
+                headers = check_headers(tables, reading.ignored)
+                if options := common_options(tables):
+                    builder = _builder_of(files, options)
                 if columns := _columns(builder, files, headers):
                     roles(called, columns, reading)
-            data = load_dataset("imagefolder", data_dir=str(folder)) if images else _rows(folder, headers)
+            data = load_dataset("imagefolder", data_dir=str(folder)) if images else _rows(builder, files, headers)
     except HetflError:
         raise
     except Exception as error:
@@ -295,27 +375,37 @@ def _from_folder(folder: Path, reading: Reading) -> _Found:
     splits = dict(data) if isinstance(data, dict) else {"train": data}
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
-    return _Found(called, splits)
+    parts = {split: parts_of(paths) for split, paths in files.items()}
+    return _Found(called, splits, notes=notes_on([path for paths in files.values() for path in paths]), parts=parts)
 
 
 def _quiet() -> None:
     getLogger("datasets").setLevel(CRITICAL)  # of what it raises, too, and with the whole path
 
 
-def _rows(folder: Path, headers: Mapping[Path, Sequence[str]]) -> Any:
+def _builder_of(files: Mapping[str, Sequence[Path]], options: Mapping[str, Any]) -> "DatasetBuilder":
+    """Return what reads csv files of splits in a way that must be told."""
+    from datasets.load import load_dataset_builder
+
+    names = {split: [escape(str(path)) for path in paths] for split, paths in files.items()}
+    return load_dataset_builder("csv", data_files=names, **options)
+
+
+def _rows(builder: "DatasetBuilder", files: Mapping[str, Sequence[Path]], headers: Mapping[Path, Sequence[str]]) -> Any:
     """Read files of rows; where one part of a csv file holds numbers and another one texts, all of that is texts."""
     import datasets.features
-    from datasets.load import load_dataset
 
     try:
-        return load_dataset(str(folder))
+        builder.download_and_prepare()
     except Exception:
-        tables = [path for path in headers if path.suffix.lower() == ".csv"]
+        tables = [path for path in headers if TABLES[ending(path)] == "csv"]
         features = csv_features(tables) if len(tables) == len(headers) else None
         if not features:
             raise
         of_columns: Any = datasets.features.Features
-        return load_dataset(str(folder), features=of_columns(features))
+        builder = _builder_of(files, {**common_options(tables), "features": of_columns(features)})
+        builder.download_and_prepare()
+    return builder.as_dataset()
 
 
 def _columns(

@@ -1,0 +1,211 @@
+"""Csv files as spreadsheets write them: separators, encodings, decimal commas; and rows without a label."""
+
+import gzip
+
+import pandas as pd
+import pytest
+
+from hetfl_flwr.data import Reading, Split, load_client_data
+from hetfl_flwr.data.sources.dialects import dialect_of
+from hetfl_flwr.errors import DataError, plain
+
+ROWS = 40
+FRAME = pd.DataFrame(
+    {
+        "age": [row + 0.5 for row in range(ROWS)],
+        "city": ["Zürich", "Genève"] * (ROWS // 2),
+        "sick": ["nein", "ja", "ja", "nein"] * (ROWS // 4),
+    }
+)
+
+
+def arrays(path, clients=1, client=0, **keys):
+    reading = {key: keys.pop(key) for key in ("classes", "ignore_columns") if key in keys}
+    wanted = Split(dataset=str(path), clients=clients, seed=0, reading=Reading(label_column="sick", **reading), **keys)
+    return load_client_data(wanted, client).train.arrays
+
+
+def said(found):
+    return [plain(note) for note in found.notes]
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    path = tmp_path_factory.mktemp("usual") / "t.csv"
+    FRAME.to_csv(path, index=False)
+    return arrays(path)
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+@pytest.mark.parametrize(
+    ("name", "options", "line"),
+    [
+        ("train.csv", {"sep": ";"}, "read as separated by semicolons: 3 columns, from 'age' to 'sick'"),
+        ("train.csv.gz", {"sep": "\t"}, "read as separated by tabs: 3 columns, from 'age' to 'sick'"),
+        ("train.tsv", {"sep": "\t"}, ""),
+        ("train.tsv", {"sep": "|"}, "read as separated by bars: 3 columns, from 'age' to 'sick'"),
+        ("train.csv", {"encoding": "utf-16"}, "read as UTF-16"),
+        ("train.csv", {"encoding": "utf-16-be"}, "read as UTF-16-BE"),
+        (
+            "train.csv",
+            {"encoding": "cp1252"},
+            "not UTF-8, read as cp1252, the encoding of Windows in Western Europe: line 2 has 'Zürich'",
+        ),
+        ("train.csv", {"encoding": "utf-8-sig"}, ""),
+    ],
+)
+def test_it_is_read_as_the_plain_file_is_and_what_is_not_plain_is_said(tmp_path, usual, place, name, options, line):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    FRAME.to_csv(folder / name, index=False, **options)
+    found = arrays(folder / name if place == "file" else folder)
+    assert found.inputs.tolist() == usual.inputs.tolist()
+    assert found.labels.tolist() == usual.labels.tolist()
+    assert found.input_names == usual.input_names == ("age", "city=Zürich")
+    assert said(found) == ([f"'{folder / name}': {line}"] if line else [])
+
+
+def test_a_part_with_words_is_read_in_the_same_way(tmp_path):
+    """The library gives up on a column of numbers that has a word after 10,000 rows."""
+    path = tmp_path / "t.csv"
+    lines = "".join(f"{row % 90};{row / 7};{row % 3}\n" for row in range(10_100)) + "viel;1.5;0\n"
+    path.write_text("age;größe;sick\n" + lines, encoding="cp1252")
+    assert arrays(path).input_names == ("age", "größe")
+
+
+def test_several_files_alike_are_said_in_one_line_and_unlike_ones_are_refused_where_they_are_read_together(
+    tmp_path, refusal
+):
+    for name, separator in (("north", ";"), ("south", ";"), ("west", ",")):
+        FRAME.to_csv(tmp_path / f"{name}.csv", sep=separator, index=False)
+    [line] = said(arrays(tmp_path, 3, partition="files"))
+    assert line.startswith(f"'{tmp_path}/north.csv' and 1 more: read as separated by semicolons")
+    line = refusal(DataError, arrays, tmp_path)
+    assert line == (
+        f"'{tmp_path}/north.csv' is written with semicolons, utf-8, '{tmp_path}/west.csv' with commas, utf-8: save "
+        "both alike"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "separator"),
+    [
+        ("a,b\n1,2\n", ","),
+        ("a;b\n1,5;2\n", ";"),
+        ("a, in m;b\n1,5;2,5\n", ";"),  # by commas, a row has three cells and the header two
+        ("a,b\n1;2,3\n", ","),
+        ('"a;b",c\n"x;y",1\n', ","),
+        ("a\n1\n", ","),
+        ("a;b\n1;2;3\n", ";"),
+        ("a,b\n", ","),
+        ("a,b;c\n", ","),
+    ],
+)
+def test_what_separates_cells(tmp_path, text, separator):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    assert dialect_of(path).separator == separator
+
+
+def test_what_could_be_separated_in_two_ways_is_refused(tmp_path, refusal):
+    path = tmp_path / "t.csv"
+    path.write_text("size, m;age;sick\n1,5;2;ja\n2,5;3;nein\n")
+    assert refusal(DataError, arrays, path) == (
+        f"the cells of '{path}' may be separated by commas (2 columns) or semicolons (3 columns): put quotes around "
+        "names and cells that hold the wrong one, or save it as .tsv, with tabs"
+    )
+
+
+def test_bytes_in_no_encoding_are_refused(tmp_path, refusal):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"age,sick\n1,\x81\n")
+    line = f"'{path}' is neither UTF-8 nor UTF-16 nor cp1252: save it as UTF-8"
+    assert refusal(DataError, arrays, path) == line
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert refusal(DataError, arrays, tmp_path / "t.csv.gz") == line.replace(".csv'", ".csv.gz'")
+
+
+class TestPoints:
+    """1.250 may be 1250 where other columns have decimal commas."""
+
+    def notes(self, tmp_path, ignore_columns="", **columns):
+        path = tmp_path / "t.csv"
+        whole = {name: (cells * ROWS)[:ROWS] for name, cells in columns.items()}
+        pd.DataFrame({**whole, "sick": FRAME.sick}).to_csv(path, sep=";", index=False)
+        found = said(arrays(path, ignore_columns=ignore_columns))
+        return [note.split("': ", 1)[1] for note in found if "decimal commas" in note]
+
+    @pytest.mark.parametrize("costs", [["1.250", "3.400"], ["850", "1.250"], ["1.250", "unbekannt", "2.300"]])
+    def test_they_are_doubted(self, tmp_path, costs):
+        assert self.notes(tmp_path, dose=["1,5", "2,25", "3"], cost=costs) == [
+            "column 'cost' has 1.250, read as 1.25, but column 'dose' has decimal commas: write 1250 if that is meant"
+        ]
+
+    @pytest.mark.parametrize(
+        ("doses", "costs"),
+        [(["1.5", "2.25"], ["1.250", "2.300"]), (["1,5", "2,5"], ["36.6", "1.250"]), (["1,5", "2,5"], ["12", "13"])],
+    )
+    def test_unless_nothing_speaks_for_commas_or_one_is_no_group_of_three(self, tmp_path, doses, costs):
+        assert self.notes(tmp_path, dose=doses, cost=costs) == []
+
+    def test_nor_where_the_commas_may_stand_between_thousands(self, tmp_path):
+        assert self.notes(tmp_path, "dose", dose=["1,250", "2,500"], cost=["1.250", "2.300"]) == []
+
+
+class TestLabels:
+    @pytest.fixture
+    def wards(self, tmp_path):
+        for name in ("north", "south", "west"):
+            FRAME.to_csv(tmp_path / f"{name}.csv", index=False)
+        return tmp_path
+
+    def test_a_question_mark_is_none_unless_it_is_declared(self, tmp_path):
+        path = tmp_path / "t.csv"
+        labels = ["?", " ? ", *FRAME.sick[2:]]
+        FRAME.assign(sick=labels).to_csv(path, index=False)
+        found = arrays(path)
+        assert found.class_names == ("ja", "nein")
+        assert said(found) == [f"2 of 40 rows of split 'train' of '{path}' have no sick (row 2 and 1 more): left out"]
+        assert arrays(path, classes="ja,nein,?").class_names == ("ja", "nein", "?")
+
+    @pytest.mark.parametrize("empty", [None, "?"])
+    @pytest.mark.parametrize("name", ["north", "west"])
+    def test_a_file_without_any_is_named_with_its_rows_and_the_way_out(self, wards, empty, name):
+        """The first file of three, or the last; its column has no type, or that of words."""
+        FRAME.assign(sick=empty).to_csv(wards / f"{name}.csv", index=False)
+        found = arrays(wards, 2, partition="files")
+        others = [one for one in ("north", "south", "west") if one != name]
+        assert [load_name(wards, client) for client in (0, 1)] == others
+        assert found.class_names == ("ja", "nein")
+        assert said(found)[-1] == (
+            f"file '{name}' of '{wards}' is left out: none of its 40 rows has a sick; fill it in, or take the file away"
+        )
+        row = f"row 2 of '{name}' and 39 more"
+        assert said(found)[0] == f"40 of 120 rows of split 'train' of '{wards}' have no sick ({row}): left out"
+
+    def test_an_owner_without_any_is_named_with_its_rows(self, tmp_path):
+        path = tmp_path / "t.csv"
+        owners = ["a"] * 10 + ["b"] * 18 + ["c"] * 12
+        FRAME.assign(ward=owners, sick=[*[""] * 10, *FRAME.sick[10:]]).to_csv(path, index=False)
+        found = arrays(path, 2, partition="natural:ward")
+        assert said(found)[-1] == (
+            f"owner 'a' of '{path}' is left out: none of its 10 rows has a sick; fill it in, or the owner is no client"
+        )
+        assert not any("'b'" in note for note in said(found))
+
+    def test_rows_are_called_by_their_file_and_their_number_in_it(self, wards, refusal):
+        """The header is row 1: a cell in the spreadsheet's row 7."""
+        labels = list(FRAME.sick)
+        labels[5] = "vielleicht"
+        FRAME.assign(sick=labels).to_csv(wards / "south.csv", index=False)
+        line = refusal(DataError, arrays, wards, 3, partition="files", classes="ja,nein")
+        assert line.startswith(f"row 7 of file 'south' of '{wards}' has sick vielleicht: ")
+        line = refusal(DataError, arrays, wards, classes="ja,nein")
+        assert line.startswith(f"row 7 of file 'south.csv' of '{wards}' has sick vielleicht: ")
+
+
+def load_name(folder, client):
+    reading = Reading(label_column="sick")
+    return load_client_data(
+        Split(dataset=str(folder), clients=2, seed=0, reading=reading, partition="files"), client
+    ).name
