@@ -97,8 +97,15 @@ class KnowledgeClient(NumPyClient, ABC):
         """
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure this client: by default its own model on its own test set."""
-        return measure(self.node.model, self.node.data.test)
+        """Measure this client: by default its `predictor` on its own test set."""
+        return measure(self.predictor(), self.node.data.test)
+
+    def predictor(self) -> nn.Module:
+        """Return what is measured, from inputs (B, ...) to logits (B, C): by default the model.
+
+        It is asked for when the client is told to `assess`, and measured on validation samples and other domains, too.
+        """
+        return self.node.model
 
     def assess_spec(self) -> PayloadSpec:
         """Return what the server sends along when it asks to `assess`: by default nothing."""

@@ -322,11 +322,11 @@ def supernode(
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Name, such as fedproto, or my_pkg.fedproto in a package of yours.")],
+    name: Annotated[str, typer.Argument(help="Name, such as moments, or my_pkg.moments in a package of yours.")],
 ) -> None:
     """Create a small working algorithm in the working directory, as a starting point for your own.
 
-    Example: hetfl new fedproto
+    Example: hetfl new moments
     """
     from simulations.new import write_algorithm
 

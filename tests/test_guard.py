@@ -299,6 +299,7 @@ def at(round: int, change: Any) -> Any:
         ("fedavg", {}),
         ("fedprox", {}),
         ("fedrep", {}),
+        ("fedproto", {}),
         ("fedhenn", {}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),
     ],

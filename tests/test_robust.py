@@ -40,7 +40,7 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 
 def test_the_algorithms_that_have_it():
-    assert ROBUST == ["chfl", "fedavg", "fedhe", "fedhenn", "fedkd", "fedmd", "fedprox", "fedrep", "fml"]
+    assert ROBUST == ["chfl", "fedavg", "fedhe", "fedhenn", "fedkd", "fedmd", "fedproto", "fedprox", "fedrep", "fml"]
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])
@@ -333,6 +333,7 @@ def scaled(factor: float) -> Callable[[Message], Message]:
         ("fedavg", {}),
         exhaustive("fedprox", {}),
         exhaustive("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
+        exhaustive("fedproto", {**SLOWER, "rounds": 15}),
         exhaustive("fedhenn", {"fedhenn.mode": "homogeneous"}),
         ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),
     ],

@@ -48,6 +48,9 @@ class FederatedClient(Protocol):
     def assess(self, download: Arrays) -> Metrics:
         """Measure."""
 
+    def predictor(self) -> nn.Module:
+        """Return what is measured, from inputs to logits."""
+
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
         """Answer a message that asks for training: Flower's hook."""
 

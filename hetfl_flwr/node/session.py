@@ -74,7 +74,8 @@ class Session:
         download = client.assess_spec().check(parameters, "server")
         self.restore(client)
         metrics = client.assess(download)
-        metrics = {**metrics, **baseline(self._node.data), **_elsewhere(self._node, float(metrics["accuracy"]))}
+        metrics = {**metrics, **baseline(self._node.data)}
+        metrics |= _elsewhere(self._node, client.predictor(), float(metrics["accuracy"]))
         if self._node.config.keep_best:
             metrics = self._best(self._node, metrics, self._saved.round if round is None else int(round))
         if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
@@ -139,9 +140,9 @@ class Session:
         node.write_state(state)
 
 
-def _elsewhere(node: Node, accuracy: float) -> Metrics:
+def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
     """Measure the assessed model on the validation samples and, where the data has domains, on all of them."""
-    model, data = node.model, node.data
+    data = node.data
     metrics: Metrics = {}
     if len(data.validation):
         metrics["validation-accuracy"] = evaluate(model, data.validation).accuracy

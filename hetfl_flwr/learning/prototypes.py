@@ -1,0 +1,94 @@
+"""Prototypes of classes: how a client takes them, how far its embeddings are from them, and what they predict."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.data import Batches
+from hetfl_flwr.learning.training import EVALUATION_BATCH
+from hetfl_flwr.models import SplitModel
+
+
+@torch.no_grad()
+def class_means(model: SplitModel, samples: Batches) -> tuple[Tensor, Tensor]:
+    """Return the mean embedding of each class, in evaluation mode; the model's mode is put back.
+
+    Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022, Eq. (3).
+
+    Parameters
+    ----------
+    model : SplitModel
+        Of C classes and width D.
+    samples : Batches
+        What the means are over.
+
+    Returns
+    -------
+    tuple of Tensor
+        Means (C, D) float32, 0 for a class without samples, and the number of samples of each class, (C,) int64.
+    """
+    was_training = model.training
+    model.eval()
+    counts = samples.class_counts(model.classes)
+    sums = torch.zeros(model.classes, model.width, device=model.head.weight.device)
+    for rows in torch.arange(len(samples)).split(EVALUATION_BATCH):
+        inputs, labels = samples.batch(rows)
+        sums.index_add_(0, labels, model.body(inputs))
+    model.train(was_training)
+    return sums / counts.clamp(min=1)[:, None].to(sums.device), counts
+
+
+def distance_to_prototypes(embeddings: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Return how far embeddings are from the prototypes of their classes.
+
+    The mean over batch and width of the squared difference; samples of a class without a prototype count as 0.
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor
+        (B, D), and (B,) int64.
+    prototypes, known : Tensor
+        (C, D), and (C,) bool: for which classes there is one.
+
+    Examples
+    --------
+    >>> prototypes, known = torch.tensor([[1.0, 0.0], [9.0, 9.0]]), torch.tensor([True, False])
+    >>> distance_to_prototypes(torch.tensor([[3.0, 0.0], [5.0, 5.0]]), torch.tensor([0, 1]), prototypes, known)
+    tensor(1.)
+    """
+    squares = functional.mse_loss(embeddings, prototypes[labels], reduction="none")
+    return (squares * known[labels, None]).mean()
+
+
+class NearestPrototype(nn.Module):
+    """Predicts the class whose prototype is nearest to the embedding.
+
+    Its logits are the negative squared distances, as in Snell, Swersky and Zemel, "Prototypical Networks for Few-shot
+    Learning", NeurIPS 2017, Eq. (2). A class without a prototype is one farther than the farthest that has one.
+
+    Parameters
+    ----------
+    body : Module
+        From inputs (B, ...) to embeddings (B, D).
+    prototypes, known : Tensor
+        (C, D), and (C,) bool: for which classes there is one; for one class at least.
+
+    Examples
+    --------
+    >>> known = torch.tensor([True, True, False])
+    >>> nearest = NearestPrototype(nn.Identity(), torch.tensor([[0.0], [2.0], [7.0]]), known)
+    >>> nearest(torch.tensor([[1.5]]))
+    tensor([[-2.2500, -0.2500, -3.2500]])
+    """
+
+    def __init__(self, body: nn.Module, prototypes: Tensor, known: Tensor) -> None:
+        super().__init__()
+        self.body, self._prototypes, self._known = body, prototypes, known
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits (B, C) of inputs (B, ...)."""
+        embeddings: Tensor = self.body(inputs)
+        exact = "donot_use_mm_for_euclid_dist"
+        logits = -torch.cdist(embeddings, self._prototypes, compute_mode=exact).square()
+        farthest = logits[:, self._known].amin(1, keepdim=True)
+        return torch.where(self._known, logits, farthest - 1)

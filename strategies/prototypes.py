@@ -1,0 +1,79 @@
+"""Base of the server sides to which clients send prototypes: what they check and expect."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.wire.prototypes import local_prototypes
+from hetfl_flwr.wire.spec import PayloadSpec
+from strategies.base import KnowledgeStrategy
+
+ClassMeans = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""A client's prototypes (C, D), and how many samples are behind each, (C,); 0: it has none of that class."""
+
+
+class PrototypeStrategy(KnowledgeStrategy):
+    """A strategy whose clients send the mean embedding of each class that they have.
+
+    Parameters
+    ----------
+    algorithm : str
+        Its name, for errors.
+    robust : str
+        As in `hetfl_flwr.learning.aggregation.parse_robust`.
+    counted : bool
+        Whether clients say how many samples are behind each prototype.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of what it may be.
+    """
+
+    sends = "prototypes"
+    width = 64
+
+    def __init__(self, algorithm: str, robust: str, *, counted: bool = False) -> None:
+        self._algorithm, self._counted = algorithm, counted
+        self.robust = parse_robust(robust)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients that differ in their classes or embedding widths, and prototypes that the server cannot keep.
+
+        Raises
+        ------
+        FederationError
+            One line that names who differs, or how many prototypes there are.
+        """
+        super().check(roster)
+        roster.check_same_width(self._algorithm, self.width)
+        first = next(iter(roster))
+        check_size(f"{self._algorithm}: the prototypes of {first}", first.classes, first.width)
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect the prototypes of some classes."""
+        return local_prototypes(member.classes, member.width, counted=self._counted, most=member.train)
+
+    def averaged(self, uploads: Iterable[ClassMeans]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Average prototypes class by class, each over the clients that have it.
+
+        Returns
+        -------
+        tuple of array
+            Means (C, D), weighted by the samples behind them if these are counted and no average is ``robust``, and for
+            which classes there is one, (C,). The others are 0.
+        """
+        prototypes, counts = (np.stack(one) for one in zip(*uploads, strict=True))  # (K, C, D), (K, C)
+        has = counts > 0
+        if self.robust.form == "none":
+            weights = (counts if self._counted else has).astype(np.float64)
+            sums = (weights[:, :, None] * prototypes).sum(0)
+            return sums / np.maximum(weights.sum(0), 1)[:, None], has.any(0)
+        means = np.zeros(prototypes.shape[1:])
+        for label in np.flatnonzero(has.any(0)):
+            means[label] = self.robust.mean(list(prototypes[has[:, label], label]))
+        return means, has.any(0)
