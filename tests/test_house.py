@@ -18,8 +18,8 @@ FLOORS = (
     *(f"{folder}/**/*.py" for folder in ("deployment", "engine", "reports", "skeleton", "studies", "testing")),
 )
 COMMANDS = [path for pattern in FLOORS for path in sorted((ROOT / "simulations").glob(pattern))]
-NAME = re.compile(rf"\b({'|'.join(name for name in names() if name != 'local')})\b(?!:\d)")
-"""An algorithm; ``local`` is a word like any other, and ``fedhe:5`` is a network."""
+NAME = re.compile(rf"(?<!/dev/)\b({'|'.join(name for name in names() if name != 'local')})\b(?!:\d)")
+"""An algorithm; ``local`` is a word like any other, ``fedhe:5`` is a network, and ``/dev/fd`` a folder."""
 
 
 def said(source: str) -> set[str]:
