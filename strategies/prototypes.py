@@ -69,11 +69,12 @@ class PrototypeStrategy(KnowledgeStrategy):
         """
         prototypes, counts = (np.stack(one) for one in zip(*uploads, strict=True))  # (K, C, D), (K, C)
         has = counts > 0
+        known = np.asarray(has.any(0))
         if self.robust.form == "none":
             weights = (counts if self._counted else has).astype(np.float64)
             sums = (weights[:, :, None] * prototypes).sum(0)
-            return sums / np.maximum(weights.sum(0), 1)[:, None], has.any(0)
+            return sums / np.maximum(weights.sum(0), 1)[:, None], known
         means = np.zeros(prototypes.shape[1:])
-        for label in np.flatnonzero(has.any(0)):
+        for label in np.flatnonzero(known):
             means[label] = self.robust.mean(list(prototypes[has[:, label], label]))
-        return means, has.any(0)
+        return means, known

@@ -40,7 +40,8 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 
 def test_the_algorithms_that_have_it():
-    assert ROBUST == ["chfl", "fd", "fedavg", "fedhe", "fedhenn", "fedkd", "fedmd", "fedproto", "fedprox", "fedrep", "fml"]
+    of_weights = {"fedavg", "fedprox", "fedrep", "fml", "fedkd", "chfl"}
+    assert set(ROBUST) == of_weights | {"fd", "fedhe", "fedhenn", "fedmd", "fedproto"}
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])

@@ -31,7 +31,7 @@ def class_means(model: SplitModel, samples: Batches) -> tuple[Tensor, Tensor]:
     model.eval()
     counts = samples.class_counts(model.classes)
     sums = torch.zeros(model.classes, model.width, device=model.head.weight.device)
-    for rows in torch.arange(len(samples)).split(EVALUATION_BATCH):
+    for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH):
         inputs, labels = samples.batch(rows)
         sums.index_add_(0, labels, model.body(inputs))
     model.train(was_training)

@@ -212,7 +212,7 @@ def parts_of(files: Sequence[Path], owners: Sequence[tuple[str, int]] = ()) -> l
     is_csv = all(TABLES.get(ending(path)) == "csv" for path in files)
     if not is_csv and not owners:
         return []
-    named = owners or [(path.name, None) for path in files]
+    named: Sequence[tuple[str, int | None]] = owners or [(path.name, None) for path in files]
     return [
         Part(name if len(files) > 1 else "", partial(rows_of, path) if rows is None else partial(int, rows), 1 + is_csv)
         for path, (name, rows) in zip(files, named, strict=True)

@@ -334,8 +334,9 @@ def _from_own(dataset: str, reading: Reading) -> _Found:
     notes = [f"files of rows in folders below {called} are left out: {_shown(others, Path(dataset))}"] if others else []
     _quiet()
     data, owners = from_files(files, called, reading)
-    parts = parts_of(files, owners if reading.by_file else ())
-    return _Found(called, {"train": data}, owners if reading.by_file else (), (*notes, *notes_on(files)), parts)
+    owners = owners if reading.by_file else ()
+    parts = {"train": parts_of(files, owners)}
+    return _Found(called, {"train": data}, owners, (*notes, *notes_on(files)), parts)
 
 
 def _shown(files: Sequence[Path], folder: Path, most: int = 5) -> str:
