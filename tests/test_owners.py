@@ -220,8 +220,10 @@ class TestByName:
         assert client_number(folder, text) == number
 
     def test_an_unknown_name_is_refused_with_the_nearest(self, folder, refusal, tmp_path):
-        said = refusal(RunFolderError, client_number, folder, "nort")
-        assert said.startswith(f"{folder} has no client 'nort': did you mean 'North (1)'? it has 0 (<b>$x$), 1 (North")
+        said = refusal(RunFolderError, client_number, folder, "nort (1)")
+        assert said.startswith(
+            f"{folder} has no client 'nort (1)': did you mean 'North (1)'? it has 0 (<b>$x$), 1 (North"
+        )
         assert "mean" not in refusal(RunFolderError, client_number, folder, "?")
         (tmp_path / "config.toml").touch()
         assert "no clients.json): give a number" in refusal(RunFolderError, client_number, tmp_path, "nort")
@@ -330,7 +332,8 @@ class TestFiles:
         (wards / ".hidden" / "x.csv").write_text("a\n1\n")
         assert [data.name for data in data_of(wards, 3, partition="files")] == ["north", "south", "west"]
         (wards / "of" / "west" / "2023.csv").rename(wards / "of" / "south" / "2024.csv")
-        names = [data.name for data in data_of(wards, 3, partition="files")]
+        other = wards.rename(wards.parent / "other")
+        names = [data.name for data in data_of(other, 3, partition="files")]
         assert names == ["north/2023", "south/2023", "south/2024"]
 
     def test_files_in_folders_below_others_are_left_out_aloud(self, wards, table):

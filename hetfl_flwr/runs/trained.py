@@ -124,7 +124,7 @@ def client_number(folder: Path | str, client: int | str) -> int:
 
 def _called_so(text: str, names: Mapping[int, str]) -> int | None:
     """Return the client that a text is the name of, in one way or another; None where it is nobody's or several's."""
-    bare = stem(Path(text)) if ending(Path(text)) in TABLES else text
+    bare = str(Path(text).with_name(stem(Path(text)))) if ending(Path(text)) in TABLES else text
     ways: tuple[Callable[[int, str], Iterable[str]], ...] = (
         lambda client_id, name: (name, called(client_id), called(client_id, name)),
         lambda _, name: name.split(" + "),
