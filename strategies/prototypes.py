@@ -1,16 +1,20 @@
 """Base of the server sides to which clients send prototypes: what they check and expect."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.learning.server_training import Tensors, train_arrays
 from hetfl_flwr.models.bounds import check_size
 from hetfl_flwr.server.messaging.roster import Member, Roster
-from hetfl_flwr.wire.prototypes import local_prototypes
-from hetfl_flwr.wire.spec import PayloadSpec
-from strategies.base import KnowledgeStrategy
+from hetfl_flwr.wire.prototypes import by_class, local_prototypes
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from strategies.base import KnowledgeStrategy, Upload
 
 ClassMeans = tuple[NDArray[np.float32], NDArray[np.int64]]
 """A client's prototypes (C, D), and how many samples are behind each, (C,); 0: it has none of that class."""
@@ -58,6 +62,10 @@ class PrototypeStrategy(KnowledgeStrategy):
         """Expect the prototypes of some classes."""
         return local_prototypes(member.classes, member.width, counted=self._counted, most=member.train)
 
+    def class_means(self, uploads: Sequence[Upload]) -> list[ClassMeans]:
+        """Return what each client has sent, by class."""
+        return [by_class(upload.arrays, self.roster.classes) for upload in uploads]
+
     def averaged(self, uploads: Iterable[ClassMeans]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Average prototypes class by class, each over the clients that have it.
 
@@ -78,3 +86,65 @@ class PrototypeStrategy(KnowledgeStrategy):
         for label in np.flatnonzero(known):
             means[label] = self.robust.mean(list(prototypes[has[:, label], label]))
         return means, known
+
+
+class TrainedOnPrototypes(PrototypeStrategy):
+    """A strategy whose server trains something on the prototypes of a round: (prototype, class) pairs.
+
+    The order of the pairs is drawn from the seed, the round and the clients that have sent them.
+
+    Parameters
+    ----------
+    algorithm, robust : str
+        As in `PrototypeStrategy`.
+    epochs : int
+        Passes over the pairs, 0 or more.
+    rate : float
+        Learning rate of plain SGD, above 0.
+    size : int
+        Pairs of a mini-batch, 0 or more. 0: the run config's ``batch-size``.
+    """
+
+    def __init__(self, algorithm: str, robust: str, *, epochs: int, rate: float, size: int) -> None:
+        super().__init__(algorithm, robust)
+        self.server_epochs, self.server_learning_rate, self.server_batch_size = epochs, rate, size
+
+    def trained(
+        self,
+        arrays: Arrays,
+        uploads: Sequence[Upload],
+        loss: Callable[[Tensors, Tensor, Tensor], Tensor],
+        round: int,
+    ) -> Arrays:
+        """Return arrays as they are after training on the prototypes of uploads.
+
+        Raises
+        ------
+        ConfigError
+            They are no longer finite.
+        """
+        points, labels = self.pairs(uploads)
+        return train_arrays(
+            arrays,
+            points,
+            labels,
+            loss,
+            generator(self.config.seed, round, *(upload.client_id for upload in uploads), "server-training"),
+            epochs=self.server_epochs,
+            size=self.server_batch_size or self.config.batch_size,
+            rate=self.server_learning_rate,
+            key=f"{self._algorithm}.server-learning-rate",
+        )
+
+    def pairs(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+        """Return the prototypes of all clients, (N, D), and their classes, (N,), by client and class.
+
+        With ``robust``, each is the robust mean of its class.
+        """
+        sent = self.class_means(uploads)
+        means = self.averaged(sent)[0].astype(np.float32) if self.robust.form != "none" else None
+        labels = [np.flatnonzero(counts) for _, counts in sent]
+        points = [
+            (prototypes if means is None else means)[own] for (prototypes, _), own in zip(sent, labels, strict=True)
+        ]
+        return torch.from_numpy(np.concatenate(points)), torch.from_numpy(np.concatenate(labels))

@@ -301,6 +301,7 @@ def at(round: int, change: Any) -> Any:
         ("fedprox", {}),
         ("fedrep", {}),
         ("fedproto", {}),
+        ("fedgh", {}),
         ("fedhenn", {}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),
     ],
