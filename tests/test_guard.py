@@ -302,6 +302,7 @@ def at(round: int, change: Any) -> Any:
         ("fedrep", {}),
         ("fedproto", {}),
         ("fedgh", {}),
+        ("fedtgp", {"fedtgp.server-epochs": 1}),
         ("fedhenn", {}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),
     ],
