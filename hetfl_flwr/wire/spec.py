@@ -142,7 +142,7 @@ class ArraySpec:
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         return len(shape) == len(self.shape) and all(
-            size <= expected.most if isinstance(expected, Dim) else size == expected
+            0 <= size <= expected.most if isinstance(expected, Dim) else size == expected
             for size, expected in zip(shape, self.shape, strict=True)
         )
 
