@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from clients.base import KnowledgeClient, Metrics, Moments
-from hetfl_flwr.config import AUTO, one_model
-from hetfl_flwr.errors import ModelError
+from hetfl_flwr.config import AUTO
 from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.training import Terms, descend, evaluate
-from hetfl_flwr.models import SplitModel, build_model, mixed
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.small_model import small_model
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, state_arrays, whole_state
@@ -95,7 +95,7 @@ class FMLClient(KnowledgeClient):
         super().__init__(node)
         self.share, self.scale, self.moments = share, scale, moments
         self.alpha, self.beta = _ends("alpha", alpha), _ends("beta", beta)
-        self.meme = _built(meme, node)
+        self.meme = small_model("fml.meme", meme, node)
         self._travels: nn.Module = self.meme if share == "model" else self.meme.body
         if start == "global" and not node.restored and _shapes(node.model) == _shapes(self.meme):
             node.model.load_state_dict(self.meme.state_dict())
@@ -148,19 +148,6 @@ class FMLClient(KnowledgeClient):
         whole = 1.0 if self.scale == "halved" else max(part, 1 - part)
         truth, distillation = part / whole, (1 - part) / whole
         return Terms(truth * self.node.data_loss(student, labels), distillation * kl_divergence(teacher, student))
-
-
-def _built(meme: str, node: Node) -> SplitModel:
-    name = one_model(node.data.spec.kind) if meme == AUTO else meme
-    try:
-        config, spec = node.config, node.data.spec
-        built = build_model(name, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias).to(node.device)
-    except ModelError as error:
-        fits = one_model(node.data.spec.kind)
-        raise ModelError(
-            f"fml.meme: {error.marked}; set fml.meme to auto, or to a model that fits, such as {fits}"
-        ) from None
-    return mixed(built, node.config.mixed_precision)
 
 
 def _shapes(model: SplitModel) -> dict[str, torch.Size]:

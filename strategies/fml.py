@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.config import AUTO, one_model
-from hetfl_flwr.data import DataSpec
+from hetfl_flwr.config import AUTO
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.aggregation import Average, parse_robust
-from hetfl_flwr.models import build_bounded, parse_models
+from hetfl_flwr.models import parse_models
+from hetfl_flwr.server.global_model import small_global_model
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import state_arrays, whole_state
@@ -82,9 +82,7 @@ class FML(KnowledgeStrategy):
 
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights."""
-        first = next(iter(roster))
-        config, name = self.config, _named(self.meme, first.spec)
-        meme = build_bounded(name, first.spec, seed=config.seed, scope=("global",), head_bias=config.head_bias)
+        meme = small_global_model(self.meme, roster, self.config)
         shared = meme if self.share == "model" else meme.body
         self._uploads = whole_state(shared)
         return state_arrays(shared)
@@ -104,10 +102,6 @@ class FML(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
         return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in server_state}
-
-
-def _named(meme: str, spec: DataSpec) -> str:
-    return one_model(spec.kind) if meme == AUTO else meme
 
 
 def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:

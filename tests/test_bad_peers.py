@@ -37,6 +37,7 @@ NORMED = "simulations.testing.lab:normed"
 LITTLE = {
     "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
     "fml": {"fml.meme": NORMED},
+    "fedkd": {"fedkd.mentee": NORMED},
 }
 """Own keys of algorithms that would do much before or besides the local work."""
 

@@ -1,9 +1,9 @@
-"""The model that the server builds where all clients train one and the same."""
+"""Models that the server builds: the clients' own where they have one, or a small one that all have beside theirs."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from hetfl_flwr.config import RunConfig
+from hetfl_flwr.config import AUTO, RunConfig, one_model
 from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.models import ZOO, SplitModel, build_bounded, parse_models, trainable_count
 from hetfl_flwr.server.messaging.roster import Member, Roster
@@ -60,6 +60,29 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
         except FederationError as error:
             refusal = refusal or error
     raise refusal or FederationError("no client is here")
+
+
+def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitModel:
+    """Return a model that all clients have beside their own, with the weights that it has before round 1.
+
+    Parameters
+    ----------
+    name : str
+        A model, as in ``models``; "auto": the first of what ``models = "auto"`` stands for. It is of the run config:
+        nodes say nothing but what their data are.
+    roster : Roster
+        The clients, at least one, with inputs of one shape.
+    config : RunConfig
+        The run.
+
+    Raises
+    ------
+    ModelError
+        As `hetfl_flwr.models.build_bounded`.
+    """
+    spec = next(iter(roster)).spec
+    named = one_model(spec.kind) if name == AUTO else name
+    return build_bounded(named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias)
 
 
 def _candidates(members: Sequence[Member], *, bodies: bool) -> list[Member]:
