@@ -32,6 +32,9 @@ class KnowledgeStrategy(FlowerHooks):
         Whether each client is answered as soon as it has uploaded. Default: False.
     exchanges : bool
         Class attribute: whether clients learn from each other. Default: True.
+    parts : bool
+        Class attribute: whether clients may have parts of one network of different width, as ``NAME@0.5``; then
+        ``models = "auto"`` gives every second client half of the width. Default: False.
     roster : Roster
         The clients, set before `initial` is called.
     config : RunConfig
@@ -69,6 +72,9 @@ class KnowledgeStrategy(FlowerHooks):
 
     exchanges = True
     """Whether clients learn from each other."""
+
+    parts = False
+    """Whether clients may have parts of one network of different width."""
 
     roster: Roster
     config: RunConfig

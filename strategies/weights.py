@@ -72,6 +72,9 @@ class WeightStrategy(Strategy, FederatedStrategy):
     exchanges = True
     """Whether clients learn from each other."""
 
+    parts = False
+    """Whether clients may have parts of one network of different width."""
+
     takes_messages = True
     """Whether uploads come as Flower's messages: its strategies take them."""
 

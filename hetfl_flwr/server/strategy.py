@@ -29,6 +29,9 @@ class FederatedStrategy(Protocol):
         Whether each client is answered as soon as it has uploaded, without waiting for the others.
     exchanges : bool
         Whether clients learn anything from each other. False: each trains by itself, on whatever rows it is given.
+    parts : bool
+        Whether clients may have parts of one network of different width, as ``NAME@0.5``; then ``models = "auto"``
+        gives every second client half of the width.
     takes_messages : bool
         Whether `aggregate_replies` needs the clients' messages, as Flower's own strategies do. False: their arrays.
     """
@@ -38,6 +41,7 @@ class FederatedStrategy(Protocol):
     sharing: Sharing | None
     asynchronous: bool
     exchanges: bool
+    parts: bool
     takes_messages: bool
 
     def check(self, roster: Roster) -> None:
