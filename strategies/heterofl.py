@@ -165,4 +165,4 @@ class HeteroFL(KnowledgeStrategy):
 
 def _block(shape: Sequence[int | Dim]) -> tuple[slice, ...]:
     """Return where the leading block of a shape lies."""
-    return tuple(slice(int(size)) for size in shape)  # type: ignore[arg-type]  # weights have known sizes
+    return tuple(slice(size) for size in shape if isinstance(size, int))

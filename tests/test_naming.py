@@ -38,7 +38,7 @@ def strategy(text):
 
 
 ALL = ["agg", "chfl", "fedavg", "fedh2l", "fedhe", "fedhenn", "fedkd", "fedmd", "fedprox", "fedrep", "fml", "local"]
-ALL += ["heterofl"]
+ALL += ["feddf", "heterofl"]
 ALL += ["chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body"]
 UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body"}
 UNLIKE_COLUMNS = {"fedhe", "chfl", "local", "chfl mode=solo"}

@@ -40,7 +40,19 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 
 def test_the_algorithms_that_have_it():
-    assert ROBUST == ["chfl", "fedavg", "fedhe", "fedhenn", "fedkd", "fedmd", "fedprox", "fedrep", "fml", "heterofl"]
+    assert ROBUST == [
+        "chfl",
+        "fedavg",
+        "feddf",
+        "fedhe",
+        "fedhenn",
+        "fedkd",
+        "fedmd",
+        "fedprox",
+        "fedrep",
+        "fml",
+        "heterofl",
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])
