@@ -154,7 +154,9 @@ def _built(meme: str, node: Node) -> SplitModel:
     name = one_model(node.data.spec.kind) if meme == AUTO else meme
     try:
         config, spec = node.config, node.data.spec
-        built = build_model(name, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias).to(node.device)
+        built = build_model(
+            name, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem
+        ).to(node.device)
     except ModelError as error:
         fits = one_model(node.data.spec.kind)
         raise ModelError(

@@ -86,7 +86,9 @@ class FML(KnowledgeStrategy):
         """Draw the global model's initial weights."""
         first = next(iter(roster))
         config, name = self.config, _named(self.meme, first.spec)
-        meme = build_bounded(name, first.spec, seed=config.seed, scope=("global",), head_bias=config.head_bias)
+        meme = build_bounded(
+            name, first.spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem
+        )
         shared = meme if self.share == "model" else meme.body
         self._uploads = whole_state(shared)
         return state_arrays(shared)

@@ -52,6 +52,8 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
                 width=config.width,
                 pretrained=config.pretrained,
                 head_bias=config.head_bias,
+                width_by=config.width_by,
+                stem=config.stem,
             )
             _check_registered(first, model, bodies=bodies)
             return model
