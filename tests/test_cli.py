@@ -144,7 +144,7 @@ UNUSABLE = {
     "heterogeneous models": (
         "fedavg",
         ["--set", "models=mlp,lenet5"],
-        "models = 'mlp', or take an algorithm for heterogeneous models: agg, chfl, fedh2l, ",
+        "models = 'mlp', or take an algorithm for heterogeneous models: agg, chfl, ",
     ),
     "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3: more than clients = 2"),
     "device": ("fedhe", ["--set", "device=gpu"], "device = 'gpu': "),
