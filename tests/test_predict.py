@@ -165,10 +165,10 @@ class TestTables:
         assert ("line 2 has 'Zoë'" in said) == (encoding == "cp1252")
 
     def test_the_label_is_no_id_and_one_that_is_not_different_neither(self, table, home):
-        row = "P1,3,2,1/2/2024,Rome,True,1,W"
-        (home / "new.csv").write_text(f"{HEADER}\n{row},1,yes\n{row},2,no\n")
+        row = "P1,3,2,1/2/2024,Rome,True,1,W,1"
+        (home / "new.csv").write_text(f"{HEADER},bed\n{row},yes,7\n{row},no,8\n")
         [(name, cells)] = predict(table, home / "new.csv", client=0).ids
-        assert (name, cells) == ("floor", ["1", "2"])
+        assert (name, cells) == ("bed", ["7", "8"])
         (home / "new.csv").write_text("age,cost,seen,city,smoker,code,sick\n3,2,1/2/2024,Rome,True,1,yes\n")
         assert predict(table, home / "new.csv", client=0).ids == ()
 

@@ -24,6 +24,7 @@ LOOKED_AT = 1000
 """Rows of a file that are looked at, its header among them."""
 
 _AT_ONCE = 2**20
+_SOME = 0.1  # part of zero bytes above which a text is UTF-16
 _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
 _COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
@@ -202,7 +203,7 @@ def encoding_of(path: Path) -> str:
         first = file.read(_AT_ONCE)
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         guesses = [UTF16]
-    elif b"\0" in first:  # each letter of ASCII has one before or after it
+    elif first.count(0) > _SOME * len(first):  # each letter of ASCII has one before or after it
         guesses = ["utf-16-le" if b"\0" in first[1::2] else "utf-16-be"]
     else:
         guesses = [UTF8, WINDOWS]
