@@ -1,7 +1,7 @@
 """The guard: which uploads are far from the others, and which are not though they differ."""
 
 import json
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Expected
@@ -54,7 +55,7 @@ def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
         ([1.0, 1.1, 1e6, 1e6, 0.9], [2, 3]),  # two of five
         ([1.0, 1e6], []),  # of two, none is the odd one
         ([1.0, 1.0, 1e6], [2]),
-        ([0.0, 0.0, 0.0, 1e6], []),  # zeros are no sizes
+        ([0.0, 0.0, 0.0, 1e6], []),  # who has sent nothing but zeros has learnt nothing
         ([1.0, 2.0, 4.0, 8.0, 16.0, 30.0], []),  # honest clients that differ this much: 3 deviations are exp(4.6)
         ([0.1, 1.0, 1.1, 10.0, 40.0], [4]),  # no spread allows more than 30 times the median
     ],
@@ -73,6 +74,30 @@ def test_one_array_that_is_far_is_enough():
     came = {client: {"a": Size(1.0), "b": Size(1.0)} for client in range(4)}
     came[2]["b"] = Size(50.0)
     assert list(Guard(5.0).set_aside(came)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("values", "far"),
+    [
+        ([0.0, 0.0, 0.0, 1e17], [3]),
+        ([0.0, 0.0, 1e17, 2e17, 0.0], [2, 3]),
+        ([0.0, 0.0, 0.0, 0.4], []),  # slight, against what was sent
+        ([0.0, 0.0, 0.6], [2]),
+        ([0.0, 0.6], []),
+        ([0.0, 0.0, 0.6, 0.6], []),  # not most
+    ],
+)
+def test_an_array_that_most_do_not_change_is_changed_slightly_at_most(values, far):
+    came = {client: {"w": Size(1.0), "mean": Size(value, still=0.5)} for client, value in enumerate(values)}
+    said = Guard(5.0).set_aside(came)
+    assert list(said) == far
+    assert all(reason.endswith(", and most clients' is 0") for reason in said.values())
+
+
+def test_of_values_that_are_mostly_0_none_is_far_that_could_be_learnt():
+    came = {client: {"w": Size(1.0), "bias": Size(0.0)} for client in range(4)}
+    for value, far in ((99.0, set()), (101.0, {4})):
+        assert Guard(5.0).set_aside({**came, 4: {"w": Size(1.0), "bias": Size(value)}}).keys() == far
 
 
 def test_a_client_that_has_trained_on_more_may_change_more_up_to_a_limit():
@@ -161,6 +186,21 @@ def test_a_minority_of_any_sizes_is_set_aside_and_no_honest_client_is(honest, ho
     assert list(far) == [client for client, (_, bad) in enumerate(values) if bad]
 
 
+@given(
+    st.lists(st.floats(0.5, 2.0), min_size=3, max_size=15),
+    st.lists(st.floats(1e-6, 1e6), max_size=7),
+    st.randoms(use_true_random=False),
+)
+def test_colluders_move_the_bound_no_further_than_it_is_said(honest, hostile, order):
+    """No size above 30 times the largest honest one is taken; no honest one set aside up to 5 times the smallest."""
+    hostile = hostile[: (len(honest) - 1) // 2]
+    values = [*honest, *hostile]
+    order.shuffle(values)
+    far = Guard(5.0).set_aside(uploads(*values))
+    assert all(client in far for client, value in enumerate(values) if value > 30 * max(honest))
+    assert not [client for client in far if values[client] <= 5 * min(honest)]
+
+
 # --- sizes ---------------------------------------------------------------------------------------
 
 
@@ -193,9 +233,11 @@ def test_of_an_update_the_change_is_measured():
     arrays = {"weight": np.float32([101, 98]), "logits": np.float32([5, 5])}
     sent = {"weight": np.float16([100, 100]), "logits": np.float32([4, 4])}  # the average of all: another thing
     assert measure(arrays, spec, sent, 49) == {
-        "weight": Size(np.sqrt(2.5), work=7, usual=5.0, numbers=2),
+        "weight": Size(np.sqrt(2.5), work=7, usual=5.0, numbers=2, still=5.0),
         "logits": Size(5.0, usual=1.0, numbers=2),
     }
+    zeros = measure(arrays, spec, {"weight": np.zeros(2, np.float32)}, 49)["weight"]
+    assert (zeros.usual, zeros.still) == (0, 0.05)
 
 
 def test_once_training_has_settled_no_slight_change_is_far():
@@ -330,6 +372,44 @@ def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_f
     assert (failure["partition"], failure["stage"]) == (1, "train")
     assert "times the clients' median" in failure["reason"]
     assert failure["reason"].endswith("set aside (outlier-factor = 5)")
+
+
+class Normalizing(torch.nn.Module):
+    """The mean and deviation of pixels, which no training changes, before a model's own layers."""
+
+    def __init__(self, body: torch.nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.register_buffer("mean", torch.tensor([0.3]))
+        self.register_buffer("deviation", torch.tensor([0.4]))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.body((inputs - self.mean) / self.deviation)
+
+
+def normalizing(spec: DataSpec) -> SplitModel:
+    """Build a perceptron behind buffers that stay as they are."""
+    layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(prod(spec.shape), 16), torch.nn.ReLU())
+    return SplitModel(Normalizing(layers), torch.nn.Linear(16, spec.classes))
+
+
+def test_what_honest_clients_do_not_change_nobody_changes_much(tmp_path, run_federation):
+    """One of four, from round 2 on, in the two buffers alone: two uploads set aside, and the others' bits."""
+    keys = {"algorithm": "fedavg", "models": "test_guard:normalizing", "clients": 4, "rounds": 3}
+    config = RunConfig.from_flat({**keys, "output-dir": str(tmp_path / "hostile")})
+
+    def buffers(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        forged = {name: np.full_like(array, 1e5) if array.size == 1 else array for name, array in arrays.items()}
+        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in forged.items()})
+        return reply
+
+    once = iter([lambda reply: reply, buffers, buffers])
+    folder = run_federation(config, Tampering(config, 2, lambda reply: next(once)(reply)))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    reasons = [[(one["partition"], one["reason"]) for one in line["failures"]] for line in rounds[2:]]
+    assert all(client == 2 and "and most clients' is 0" in reason for [(client, reason)] in reasons)
+    assert rounds[-1]["accuracy"] > rounds[1]["accuracy"]
 
 
 def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):

@@ -46,6 +46,8 @@ HOSTILE, SEEDS, ROUNDS = 3, 3, 50
 ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "fedhe": {"algorithm": "fedhe"},
     "fedhe, asynchronous": {"algorithm": "fedhe", "fedhe.mode": "async"},
+    "fd": {"algorithm": "fd"},
+    "fedproto": {"algorithm": "fedproto"},
     "fedmd": {"algorithm": "fedmd"},
     "fedh2l": {"algorithm": "fedh2l"},
     "chfl": {"algorithm": "chfl"},

@@ -6,7 +6,7 @@ algorithm's ``robust`` is there.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,12 +57,16 @@ class Size(NamedTuple):
         Values up to this are never far: `ArraySpec.usual`; of a change, `SLIGHT` times the size of what was sent.
     numbers : int
         How many entries it is taken of. 0: of so many that it is exact.
+    still : float
+        Values up to this are not far where most clients' are 0: of a change, `SLIGHT` times the size of what was sent,
+        or of 1 where only zeros were; else `UNHEARD_OF`.
     """
 
     value: float
     work: float = 0
     usual: float = 0.0
     numbers: int = 0
+    still: float = UNHEARD_OF
 
     @property
     def error(self) -> float:
@@ -84,8 +88,14 @@ class Guard:
     numbers vary, such as the two of a bias.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most: what a client says of its training is held against the run config and its registered rows, and the rows are
-    its own word. So fewer than half of the clients do not move the others' bound beyond the sizes of honest ones. Small
-    sizes are never far: they move no mean.
+    its own word. Sizes of 0 are left out of m and s. Where most clients have one, in arrays that do not learn, such as
+    frozen layers and constant buffers, a size is far if it is above `Size.still`. Small sizes are never far: they move
+    no mean.
+
+    Fewer than half of the clients in m leave it among the honest sizes, whatever they send. So no size is taken that is
+    above 120 times the largest honest one, or four times the factor where that is more; up to there they can stretch
+    the bound. Where honest sizes differ by more than the factor they can pull it down, too, to the factor times the
+    smallest: then honest uploads are set aside.
 
     Parameters
     ----------
@@ -128,10 +138,9 @@ class Guard:
         reasons: dict[int, str] = {}
         unknown = others_follow and len(all_sizes) < FEWEST
         for name, sizes in _by_array(all_sizes):
-            for client in came.keys() & sizes.keys():
-                if client not in reasons and (
-                    reason := self._far(sizes[client], list(sizes.values()), unknown=unknown)
-                ):
+            known = list(sizes.values())
+            for client in came.keys() & sizes.keys() - reasons.keys():
+                if reason := self._far(sizes[client], known, unknown=unknown):
                     reasons[client] = f"array '{name}' has {reason}"
         self.newest |= {client: sizes for client, sizes in came.items() if unknown or client not in reasons}
         return dict(sorted(reasons.items()))
@@ -156,17 +165,17 @@ class Guard:
     def go_on(self, counts: Mapping[int, Mapping[str, Sequence[Any]]]) -> None:
         """Take up what `counts` has returned."""
         self.newest = {
-            client: {
-                name: Size(float(value), work, float(usual), *numbers)
-                for name, (value, work, usual, *numbers) in sizes.items()
-            }
+            client: {name: Size(*map(_from_json, size)) for name, size in sizes.items()}
             for client, sizes in counts.items()
         }
 
-    def _far(self, size: Size, sizes: list[Size], *, unknown: bool) -> str | None:
+    def _far(self, size: Size, known: list[Size], *, unknown: bool) -> str | None:
         if unknown and size.value > UNHEARD_OF:
             return f"size {size.value:.3g}, more than {UNHEARD_OF:g}, and too few clients are known to compare it with"
-        if len(sizes) < FEWEST:
+        sizes = [one for one in known if one.value > 0]
+        if len(known) >= FEWEST and 2 * len(sizes) < len(known):
+            return f"size {size.value:.3g}, and most clients' is 0" if size.value > size.still else None
+        if len(sizes) < FEWEST or size.value <= size.usual:
             return None
         logs = np.log([one.value for one in sizes])
         middle = float(np.median(logs))
@@ -177,9 +186,13 @@ class Guard:
         spread = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
         inexact = min(DEVIATIONS * size.error, log(MOST_MORE))
         bound = max(spread, min(spread + inexact, log(WIDEST)))
-        if size.value <= size.usual or distance <= bound + log(more):
+        if distance <= bound + log(more):
             return None
         return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(middle):.3g}"
+
+
+def _from_json(number: Any) -> Any:
+    return float(number) if isinstance(number, str) else number
 
 
 class Guards:
@@ -240,10 +253,10 @@ def _claimed(samples: Mapping[int, int]) -> dict[int, Sizes]:
 
 
 def _by_array(uploads: Mapping[int, Sizes]) -> Iterator[tuple[str, dict[int, Size]]]:
-    """Go through the arrays, and the sizes above 0 of each by client."""
-    for name in dict.fromkeys(name for sizes in uploads.values() for name in sizes):
-        found = {client: sizes[name] for client, sizes in uploads.items() if name in sizes}
-        yield name, {client: size for client, size in found.items() if size.value > 0}
+    """Go through the arrays, and the sizes of each by client, without those who have sent zeros alone."""
+    learnt = {client: sizes for client, sizes in uploads.items() if any(size.value > 0 for size in sizes.values())}
+    for name in dict.fromkeys(name for sizes in learnt.values() for name in sizes):
+        yield name, {client: sizes[name] for client, sizes in learnt.items() if name in sizes}
 
 
 def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> dict[str, Size]:
@@ -265,16 +278,16 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         values = upload[one.name].astype(np.float64)
         if one.update and one.name in sent:
             before = sent[one.name].astype(np.float64)
-            slight = SLIGHT * _root_mean_square(before)
+            size = _root_mean_square(before)
             work = sqrt(max(samples, 1))  # 0 would be that of an upload whose client's uploads are counted instead
-            sizes[one.name] = _size(values - before, work, slight)
+            sizes[one.name] = _size(values - before, work, SLIGHT * size, SLIGHT * (size or 1.0))
         else:
             sizes[one.name] = _size(values, usual=0.0 if one.update else one.usual)
     return sizes
 
 
-def _size(values: NDArray[np.float64], work: float = 0, usual: float = 0.0) -> Size:
-    return Size(_root_mean_square(values), work, usual, int(np.count_nonzero(values)))
+def _size(values: NDArray[np.float64], work: float = 0, usual: float = 0.0, still: float = UNHEARD_OF) -> Size:
+    return Size(_root_mean_square(values), work, usual, int(np.count_nonzero(values)), still)
 
 
 def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
@@ -286,9 +299,10 @@ def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
         return {}
     values = inputs.astype(np.float64)
     if values.ndim != 2:
-        return {"inputs": Size(_root_mean_square(values))}
+        return {"inputs": Size(_root_mean_square(values), still=inf)}
     squares, filled = np.square(values).sum(0), np.maximum((values != 0).sum(0), 1)
-    return {f"inputs, column {column}": Size(value) for column, value in enumerate(np.sqrt(squares / filled).tolist())}
+    sizes = np.sqrt(squares / filled).tolist()
+    return {f"inputs, column {column}": Size(size, still=inf) for column, size in enumerate(sizes)}
 
 
 def _root_mean_square(values: NDArray[np.float64]) -> float:
