@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulations.benchmarks.kernels import WAYS, drawn
+from simulations.benchmarks.speed.kernels import WAYS, drawn
 
 
 @pytest.mark.parametrize(("way", "rank"), [("dense", 0), ("Cholesky", 0), ("dense", 128)])

@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hetfl_flwr.algorithms import resolve
-from simulations.benchmarks.loops import fedh2l, fedhe, fml
+from simulations.benchmarks.speed.loops import fedh2l, fedhe, fml
 
 
 @pytest.mark.slow

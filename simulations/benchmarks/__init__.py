@@ -1,4 +1,4 @@
-"""Measurements of the engines; the figures stand in README.md beside this file.
+"""Measurements: accuracy over bytes, hostile clients, kills, speed; the figures stand in README.md beside this file.
 
-Nothing imports them.
+Nothing but tests imports them.
 """

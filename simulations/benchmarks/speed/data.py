@@ -1,4 +1,4 @@
-"""What the clients' data cost: ``python -m simulations.benchmarks.data [--quick]``.
+"""What the clients' data cost: ``python -m simulations.benchmarks.speed.data [--quick]``.
 
 Three measurements on random data of CIFAR-10's size, each against a target. Seconds are the processor's, for the
 machine may be busy:
@@ -11,7 +11,7 @@ machine may be busy:
   ones map what it has written. Pages of the source files do not count: they are the system's cache, which it drops when
   it needs room. Needs Linux's ``/proc``.
 
-How to read the table: as that of `simulations.benchmarks.engine`.
+How to read the table: as that of `simulations.benchmarks.speed.engine`.
 """
 
 import os
@@ -105,7 +105,7 @@ def stepping(repeats: int) -> Row:
 def growth(folder: Path, rows: int) -> list[Row]:
     """Measure, in processes of their own, the memory of all clients' data: decoded for the first time, and found so."""
     small, large = _images(folder / "small", 200), _images(folder / "large", rows)
-    script = "import sys; from simulations.benchmarks.data import grown; print(grown(*sys.argv[1:]))"
+    script = "import sys; from simulations.benchmarks.speed.data import grown; print(grown(*sys.argv[1:]))"
     command = [sys.executable, "-c", script, small, large]
     environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache")}
     first, later = (

@@ -1,6 +1,7 @@
 """One train message to a ClientApp that is imported for it, as Flower's deployment does for every message.
 
-A process of its own for `startup`: ``python -m simulations.benchmarks.message``. Digits, ten clients, one mini-batch.
+A process of its own for `startup`: ``python -m simulations.benchmarks.speed.message``. Digits, ten clients, one
+mini-batch.
 """
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict

@@ -12,7 +12,7 @@ from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.training import make_optimizer
 from hetfl_flwr.models import build_model
 from hetfl_flwr.node.node import Node
-from simulations.benchmarks.loops import Learner
+from simulations.benchmarks.speed.loops import Learner
 
 ALPHA = BETA = 0.5
 

@@ -1,4 +1,4 @@
-"""What many clients cost: ``python -m simulations.benchmarks.scale [--quick]``.
+"""What many clients cost: ``python -m simulations.benchmarks.speed.scale [--quick]``.
 
 Measurements, some of them against a target; seconds but those of *workers* are the processor's, for the machine may be
 busy:
@@ -15,7 +15,7 @@ busy:
 - *state pickled*: what Flower's simulation has Ray pickle of a client's state for a message, and once more for its
   reply: ``Context.state`` after a round with Adam. The ClientApp is called as Flower's backend calls it, without Ray.
 
-How to read the table: as that of `simulations.benchmarks.engine`. Memory needs Linux's ``/proc``.
+How to read the table: as that of `simulations.benchmarks.speed.engine`. Memory needs Linux's ``/proc``.
 """
 
 import json
@@ -173,7 +173,7 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Few rounds, and no
 
 
 def _elsewhere(clients: int, rounds: int) -> Figures:
-    script = "import json, sys; from simulations.benchmarks.scale import measured; "
+    script = "import json, sys; from simulations.benchmarks.speed.scale import measured; "
     script += "print(json.dumps(measured(*map(int, sys.argv[1:])), allow_nan=False))"
     command = [sys.executable, "-c", script, str(clients), str(rounds)]
     said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout

@@ -12,7 +12,7 @@ from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.gradients import flat_gradient, project, set_gradient
 from hetfl_flwr.node.node import Node
-from simulations.benchmarks.loops import Learner, Rows, ready
+from simulations.benchmarks.speed.loops import Learner, Rows, ready
 
 Signal = tuple[Tensor, Tensor, Tensor]
 """Numbers (B,) of a teacher's public samples, its posteriors (B, C) on them, and its accuracy."""

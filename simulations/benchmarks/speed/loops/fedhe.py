@@ -10,7 +10,7 @@ from torch.nn import functional
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.node import Node
-from simulations.benchmarks.loops import Learner
+from simulations.benchmarks.speed.loops import Learner
 
 ALPHA = 1.0
 

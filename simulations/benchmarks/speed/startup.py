@@ -1,4 +1,4 @@
-"""How soon work begins: ``python -m simulations.benchmarks.startup [--quick]``.
+"""How soon work begins: ``python -m simulations.benchmarks.speed.startup [--quick]``.
 
 Every sample is a process of its own. They take turns, the first turn is left out (it warms the disk cache), and a
 ratio is of neighbours of one turn:
@@ -23,7 +23,7 @@ import typer
 
 from simulations.benchmarks.measure import Row, hetfl_run, ratios, seconds, show
 
-MESSAGE = "from simulations.benchmarks.message import main; main()"
+MESSAGE = "from simulations.benchmarks.speed.message import main; main()"
 
 
 def main(quick: Annotated[bool, typer.Option("--quick", help="Fewer turns: under a minute.")] = False) -> None:

@@ -1,4 +1,4 @@
-"""What FedHeNN's server saves by not forming kernels: ``python -m simulations.benchmarks.kernels [--quick]``.
+"""What FedHeNN's server saves by not forming kernels: ``python -m simulations.benchmarks.speed.kernels [--quick]``.
 
 Ten clients have uploaded representations (R, 84) of R = 5000 samples, random ones. The server's work of a round is the
 factor of their centred mean kernel, exact (rank 840, the sum of the widths) or of rank 128. It is done in three ways:
@@ -97,7 +97,7 @@ def drawn(rows: int) -> list[Floats]:
 
 def measured(way: str, rows: int, rank: int) -> tuple[float, float]:
     """Return the seconds of one way, and the bytes by which its process grows, both in a process of its own."""
-    script = "import sys; from simulations.benchmarks.kernels import cost; print(*cost(*sys.argv[1:]))"
+    script = "import sys; from simulations.benchmarks.speed.kernels import cost; print(*cost(*sys.argv[1:]))"
     command = [sys.executable, "-c", script, way, str(rows), str(rank)]
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     said = subprocess.run(command, env={**os.environ, **threads}, stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""What a message costs besides its knowledge: ``python -m simulations.benchmarks.wire [--quick] [--accuracy]``.
+"""What a message costs besides its knowledge: ``python -m simulations.benchmarks.speed.wire [--quick] [--accuracy]``.
 
 Every algorithm runs two rounds on the bundled digits in the local engine, three clients, with the models and options
 that it has by default. Looked at are the messages of the second round's training, down to the clients and up again.

@@ -1,4 +1,4 @@
-"""What layouts and kept memory save of a training step: ``python -m simulations.benchmarks.step [--turns N]``.
+"""What layouts and kept memory save of a training step: ``python -m simulations.benchmarks.speed.step [--turns N]``.
 
 A step is a forward and a backward pass of 50 samples by a network of the zoo, one thread, no optimizer. Each turn
 measures it in four processes, one after the other, each the fastest of five:
@@ -52,7 +52,7 @@ def step(network: str, way: str) -> float:
 
 
 def _elsewhere(network: str, way: str) -> float:
-    code = f"from simulations.benchmarks.step import step; print(step({network!r}, {way!r}))"
+    code = f"from simulations.benchmarks.speed.step import step; print(step({network!r}, {way!r}))"
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 

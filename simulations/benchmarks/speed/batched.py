@@ -1,4 +1,4 @@
-"""What it brings to step clients of one architecture together: ``python -m simulations.benchmarks.batched [--quick]``.
+"""What stepping clients of one kind together brings: ``python -m simulations.benchmarks.speed.batched [--quick]``.
 
 FedHe's clients with batches of 32, 4, 20 and 100 of them, all with one model: client-steps a second of the local engine
 with ``batched = true`` over those with ``batched = false``, one worker and one thread, by the processor's seconds of

@@ -1,4 +1,4 @@
-"""What the local engine costs: ``python -m simulations.benchmarks.engine [--quick]``.
+"""What the local engine costs: ``python -m simulations.benchmarks.speed.engine [--quick]``.
 
 Three measurements, each against a target:
 
@@ -72,7 +72,7 @@ def overhead(clients: int, repeats: int) -> list[Row]:
     def exchange() -> None:
         federation.exchange(messages())
 
-    with LocalGrid(config.to_flat(), clients, run=2**62, app="simulations.benchmarks.echo:app") as grid:
+    with LocalGrid(config.to_flat(), clients, run=2**62, app="simulations.benchmarks.speed.echo:app") as grid:
         federation = Federation(grid, config)
         said: list[Any] = ["none", 0, 0, 0, (), 0, "", "", "uint8", 0, 0, 0, 0, -1, (), "", "", (), (), (), (), 0, ()]
         nobody = Member(0, 0, clients, *said, *[""] * 3)
@@ -86,7 +86,7 @@ def overhead(clients: int, repeats: int) -> list[Row]:
 
 def ray_overhead(folder: Path, rounds: int) -> list[Row]:
     """Measure milliseconds a message in Flower's simulation, and the local engine's rate over it."""
-    from simulations.benchmarks.echo import exchange
+    from simulations.benchmarks.speed.echo import exchange
     from simulations.deployment.flower import NAME, flower
     from simulations.engine.grid import LocalGrid
 
@@ -102,7 +102,7 @@ def ray_overhead(folder: Path, rounds: int) -> list[Row]:
         if not out.exists():
             raise RuntimeError(f"the simulation did not finish:\n{said}")
     ray: list[float] = json.loads(out.read_text())
-    with LocalGrid({"clients": FEW}, FEW, run=2**62, app="simulations.benchmarks.echo:app") as grid:
+    with LocalGrid({"clients": FEW}, FEW, run=2**62, app="simulations.benchmarks.speed.echo:app") as grid:
         local = [exchange(grid) for _ in range(rounds + 1)][1:]
     return [
         Row(f"overhead, bare, {FEW} clients", "ms a message", local, "<= 0.5 ms"),

@@ -1,4 +1,4 @@
-"""The local engine against plain PyTorch loops: ``python -m simulations.benchmarks.speed [--only NAME] [--turns N]``.
+"""The local engine against plain loops: ``python -m simulations.benchmarks.speed.local [--only NAME] [--turns N]``.
 
 Each loop of `loops` does an algorithm's arithmetic and ends with the same bits. Loop and engine take turns in one
 process, with one thread; the engine's figures are those of its run folder, for rounds without evaluation, and each
@@ -29,8 +29,8 @@ from flwr.app import Context, RecordDict
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.node.node import Node
-from simulations.benchmarks.loops import fedh2l, fedhe, fml
 from simulations.benchmarks.measure import Row, ratios, run, seconds, show
+from simulations.benchmarks.speed.loops import fedh2l, fedhe, fml
 
 Settings = dict[str, Value]
 Start = Callable[[RunConfig, Sequence[Node]], Callable[[int], object]]
