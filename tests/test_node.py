@@ -1,4 +1,5 @@
 import os
+import time
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.node.stores import ContextStore, FileStore
 from simulations.deployment import executor
+from simulations.deployment.loaded import Loaded
 from simulations.engine.resident import ResidentContext
 
 
@@ -162,12 +164,8 @@ def keep_until_told_otherwise(monkeypatch, *, stays):
     environment = {}
     monkeypatch.setattr(executor.os, "environ", environment)
     if stays:
-        monkeypatch.setattr(executor, "_forget_own", lambda: None)
-        monkeypatch.setattr(executor, "end_with", lambda parent: None)
-        monkeypatch.setattr(executor, "_leave", lambda status: None)
-        read, write = os.pipe()
-        os.close(write)
-        executor._answer_all(read, os.getppid())
+        monkeypatch.setattr(executor, "end_with_node", lambda alive: None)
+        assert executor._answer_all(os.pipe(), Loaded(time.time()), 0) == 0
 
 
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -28,21 +29,62 @@ def spec(number: int, app: str = "one", address: str = "127.0.0.1:1") -> Executi
 
 
 @pytest.fixture
+def told() -> Iterator[dict[str, object]]:
+    """Return what a node that is there tells its executor, which has begun before this test."""
+    alive, held = os.pipe()
+    yield {"alive": alive, "begun": time.time()}
+    os.close(alive)
+    os.close(held)
+
+
+@pytest.fixture(params=[WarmExecutor, ResidentExecutor])
+def either(request, told) -> Iterator[WarmExecutor | ResidentExecutor]:
+    """Give an executor of each kind."""
+    one = request.param(told)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def warm(told) -> WarmExecutor:
+    """Give an executor that forks a process for each message."""
+    return WarmExecutor(told)
+
+
+@pytest.fixture
+def resident(told) -> Iterator[ResidentExecutor]:
+    """Give an executor with one process, which ends with the test."""
+    one = ResidentExecutor(told)
+    yield one
+    one.close()
+    until(lambda: not one.reconcile() and not one._leaving)
+
+
+@pytest.fixture
 def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
     """Let a process that answers a message write down its id, the message's token and what is asked of it."""
     path = tmp_path / "answers"
 
-    def answer(spec, *, parent, leave=None):
+    def answer(spec, *, unpacked, leave=None):
         import colorsys  # what no other module here has imported
 
+        asked, _, of = spec.runtime_api_address.partition(" ")
+        if asked == "unpack":
+            sys.path.insert(0, of)
+            unpacked(Path(of))
         with path.open("a") as file:
             file.write(f"{os.getpid()} {spec.token} {os.environ.get('HETFL_KEEP')} {colorsys.__name__}\n")
-        if (own := spec.runtime_api_address).startswith("import "):
-            module = importlib.import_module(own.removeprefix("import "))
+        if asked in ("import", "unpack"):
+            module = importlib.import_module(of if asked == "import" else "colorsys")
             with path.open("a") as file:
-                file.write(f"version {module.VERSION} - -\n")
-        if "dies" in spec.runtime_api_address:
+                file.write(f"version {getattr(module, 'VERSION', 'installed')} - -\n")
+        if asked == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
+        if asked == "leaves" or asked == "fails":
+            raise SystemExit(3) if asked == "leaves" else ValueError("of the app")
+        if asked == "orphan" and not os.fork():
+            time.sleep(float(of))
+            os._exit(0)
         if leave is None:
             sys.exit(0)
         leave(0)
@@ -58,79 +100,256 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_each_message_has_a_process_of_its_own_and_the_next_imports_nothing_anew(written):
+def test_each_message_has_a_process_of_its_own_and_the_next_imports_nothing_anew(warm, written):
     sys.modules.pop("colorsys", None)
-    one = WarmExecutor()
     for number in (1, 2):
-        assert one.launch(spec(number)).status == "accepted"
+        assert warm.launch(spec(number)).status == "accepted"
         until(lambda number=number: len(written()) == number)
-        until(lambda: not one.reconcile() and not one._running)
+        until(lambda: not warm.reconcile() and not warm._running)
     (first, *_), (second, *_) = written()
     assert len({first, second, str(os.getpid())}) == 3
     assert "colorsys" in sys.modules  # learnt from the first
     assert "test_supernode" in sys.modules  # and nothing that is not installed is forgotten here
 
 
-def test_one_process_answers_all_messages_of_an_app(written):
-    one = ResidentExecutor()
+def test_one_process_answers_all_messages_of_an_app(resident, written):
     for number, app in enumerate(["one", "one", "two"], 1):
-        one.reconcile()
-        assert one.launch(spec(number, app)).status == "accepted"
+        resident.reconcile()
+        assert resident.launch(spec(number, app)).status == "accepted"
         until(lambda number=number: len(written()) == number)
     processes = [process for process, *_ in written()]
     assert processes[0] == processes[1] != processes[2]
     assert {keep for *_, keep, _ in written()} == {"resident"}
-    one.close()
+    resident.close()
+    until(lambda: not resident.reconcile() and not resident._leaving)
     with pytest.raises(ProcessLookupError):
         os.kill(int(processes[2]), 0)
 
 
-def test_a_process_that_dies_is_replaced(written):
+def test_a_process_that_dies_is_replaced(resident, written):
     """By the next message; the one that it was at is given up by Flower."""
-    one = ResidentExecutor()
-    one.launch(spec(1, address="dies"))
-    until(lambda: not one.reconcile() and not one._process)
-    assert one.launch(spec(2)).status == "accepted"
+    resident.launch(spec(1, address="dies"))
+    until(lambda: not resident.reconcile() and not resident._process)
+    assert resident.launch(spec(2)).status == "accepted"
     until(lambda: len(written()) == 2)
-    one.close()
 
 
-@pytest.mark.parametrize("kind", [WarmExecutor, ResidentExecutor])
-def test_a_module_that_has_changed_on_disk_is_imported_anew(kind, written, tmp_path, monkeypatch):
-    """Also an installed one, which the executor itself has learnt from the first message."""
+@pytest.mark.parametrize("end", ["dies", "leaves", "fails"])
+def test_a_message_that_a_process_has_not_read_is_read_by_the_next(resident, written, end):
+    """It is written before anybody has noticed that the process is leaving."""
+    resident.launch(spec(1, address=end))
+    until(lambda: len(written()) == 1)
+    os.waitid(os.P_PID, resident._process, os.WEXITED | os.WNOWAIT)
+    assert resident.launch(spec(2)).status == "accepted"
+    resident.launch(spec(3))
+    until(lambda: not resident.reconcile() and len(written()) == 3)
+    assert [token for _, token, *_ in written()] == ["token-1", "token-2", "token-3"]
+
+
+def test_a_message_that_was_left_is_read_without_another_one(resident, written, monkeypatch):
+    """The process is gone before it has read any."""
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "_answer_all", lambda *_: 1)
+        resident.launch(spec(1))
+        os.waitid(os.P_PID, resident._process, os.WEXITED | os.WNOWAIT)
+    until(lambda: not resident.reconcile() and len(written()) == 1)
+
+
+@pytest.mark.parametrize(("end", "status"), [("leaves", 3), ("fails", 1)])
+def test_whatever_happens_in_a_process_it_does_not_go_on_as_an_executor(
+    either, written, tmp_path, monkeypatch, end, status
+):
+    """Flower's own handler of SIGTERM raises SystemExit wherever the process is."""
+    said = list[str]()
+    monkeypatch.setattr(executor, "log", lambda level, line, *values: said.append(line % values))
+    executor_itself = os.getpid()
+    try:
+        either.launch(spec(1, address=end))
+    finally:
+        if os.getpid() != executor_itself:
+            (tmp_path / "second").touch()
+            os._exit(0)
+    until(lambda: bool(either.reconcile() or said))
+    assert said == [f"the process of the ClientApp has ended with status {status}"]
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_process_that_an_app_leaves_behind_holds_nobody_up(warm, written):
+    """Nor does it keep the executor from learning what the app has imported."""
+    sys.modules.pop("colorsys", None)
+    warm.launch(spec(1, address="orphan 8"))
+    until(lambda: len(written()) == 1)
+    begun = time.monotonic()
+    until(lambda: not warm.reconcile() and not warm._running)
+    assert time.monotonic() - begun < 4
+    assert "colorsys" in sys.modules
+
+
+def test_a_process_may_have_imported_any_number_of_modules(warm, written, monkeypatch):
+    """A pipe would hold 64 KiB of their names."""
+    sys.modules.pop("colorsys", None)
+    many = [f"none.{number:0100}" for number in range(2000)]
+    monkeypatch.setattr(executor, "_installed", lambda before: [*many, "colorsys"])
+    warm.launch(spec(1))
+    until(lambda: not warm.reconcile() and not warm._running)
+    assert "colorsys" in sys.modules
+
+
+@pytest.mark.parametrize("file", ["colorsys.py", "colorsys/__init__.py"])
+def test_an_app_has_its_own_module_where_another_of_that_name_was_learnt(either, written, tmp_path, monkeypatch, file):
+    """A folder that is no package hides nothing, here as in Flower's own process."""
+    importlib.import_module("colorsys")
+    monkeypatch.setattr(executor, "FLOWERS", executor.FLOWERS - {"colorsys"})
+    for app, path in (("one", file), ("two", "colorsys/notes.txt")):
+        (tmp_path / app / path).parent.mkdir(parents=True)
+        (tmp_path / app / path).write_text("VERSION = 'own'\n")
+    for number, app in enumerate(["one", "one", "two"], 1):
+        either.launch(spec(number, app, address=f"unpack {tmp_path / app}"))
+        until(lambda number=number: not either.reconcile() and len(written()) == 2 * number)
+    assert [row[1] for row in written()[1::2]] == ["own", "own", "installed"]
+
+
+def test_what_flowers_own_process_has_imported_is_not_the_apps(either, written, tmp_path):
+    """An app with a module called `json` has the standard library's there, too."""
+    assert "json" in executor.FLOWERS
+    (tmp_path / "json.py").write_text("VERSION = 'own'\n")
+    either.launch(spec(1, address=f"unpack {tmp_path}"))
+    until(lambda: not either.reconcile() and len(written()) == 2)
+
+
+@pytest.fixture
+def anew(monkeypatch) -> list[list[str]]:
+    """Note the messages with which an executor begins anew; that it is a new process is left out."""
+    begun = list[list[str]]()
+
+    def begin(told, specs):
+        begun.append([spec["token"] for spec in specs])
+        raise BlockingIOError(11, "begun anew")
+
+    monkeypatch.setattr(executor, "begin_anew", begin)
+    return begun
+
+
+def write_version(folder: Path, version: int) -> None:
+    """Write a module, and wait until a file that is written then is younger by the file system's clock."""
+    (folder / "altered.py").write_text(f"VERSION = {version}  #{'#' * version}\n")
+    time.sleep(0.05)
+
+
+@pytest.fixture
+def altered(tmp_path, monkeypatch) -> Iterator[Path]:
+    """Give the folder of a module ``altered``, of version 1."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(executor, "_is_installed", lambda module: True)
-    one = kind()
-    for number, version in enumerate(["1", "1", "2"], 1):
-        (tmp_path / "altered.py").write_text(f"VERSION = {version}  #{'#' * number * (version == '2')}\n")
-        one.launch(spec(number, address="import altered"))
-        until(lambda number=number: len(written()) == 2 * number)
-        until(lambda: one.reconcile() or kind is ResidentExecutor or not one._running)
-    assert [row[1] for row in written()[1::2]] == ["1", "1", "2"]
-    one.close()
+    write_version(tmp_path, 1)
+    yield tmp_path
     sys.modules.pop("altered", None)
 
 
-def test_a_compiled_package_that_has_changed_is_named_once(tmp_path, monkeypatch, caplog):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "compiled.py").write_text("")
-    loaded = Loaded(ignored=(), kept={"compiled"})
-    module = importlib.import_module("compiled")
-    loaded.look()
-    (tmp_path / "compiled.py").write_text("VERSION = 2")
-    assert loaded.forget_changed() == (set(), {"compiled"})
-    assert loaded.forget_changed() == (set(), set())
-    assert sys.modules.pop("compiled") is module
+def test_a_module_that_an_executor_has_learnt_and_has_changed_lets_it_begin_anew(
+    altered, warm, written, anew, monkeypatch
+):
+    monkeypatch.setattr(executor, "_is_installed", lambda module: True)
+    for number in (1, 2):
+        assert warm.launch(spec(number, address="import altered")).status == "accepted"
+        until(lambda: not warm.reconcile() and not warm._running)
+    write_version(altered, 2)
+    with pytest.raises(BlockingIOError):
+        warm.launch(spec(3, address="import altered"))
+    assert anew == [["token-3"]]
+    assert [row[1] for row in written()[1::2]] == ["1", "1"]
+
+
+def test_a_module_that_a_process_keeps_and_has_changed_lets_another_begin(altered, resident, written, anew):
+    for number, version in enumerate((1, 1, 2, 2), 1):
+        if number == 3:
+            write_version(altered, version)
+        resident.launch(spec(number, address="import altered"))
+        until(lambda number=number: not resident.reconcile() and len(written()) == 2 * number)
+    assert [row[1] for row in written()[1::2]] == ["1", "1", "2", "2"]
+    processes = [row[0] for row in written()[::2]]
+    assert processes[0] == processes[1] != processes[2] == processes[3]
+    assert not anew
 
 
 @pytest.mark.parametrize("kind", [WarmExecutor, ResidentExecutor])
-def test_a_process_that_is_killed_has_a_line_in_the_log(kind, written, caplog, monkeypatch):
-    said = list[str]()
-    monkeypatch.setattr(executor, "log", lambda level, line, *values: said.append(line % values))
-    one = kind()
-    one.launch(spec(1, address="dies"))
-    until(lambda: bool(one.reconcile() or said))
-    assert said == ["the process of the ClientApp was ended by SIGKILL; was there too little memory?"]
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_module_that_changes_after_its_import_is_noticed_by_the_first_message(altered, told, anew, kind, looked):
+    """Also before the executor has looked for the first time, with a change that keeps date and size of the file."""
+    told["begun"] = time.time()
+    importlib.import_module("altered")
+    one = kind(told) if looked else None
+    before = (altered / "altered.py").stat()
+    (altered / "altered.py").write_text("VERSION = 2  ##\n")
+    os.utime(altered / "altered.py", ns=(before.st_atime_ns, before.st_mtime_ns + looked))
+    assert (altered / "altered.py").stat().st_size == before.st_size
+    one = one or kind(told)
+    if kind is WarmExecutor:
+        with pytest.raises(BlockingIOError):
+            one.launch(spec(1))
+    else:
+        assert one.launch(spec(1)).message == "no process for the ClientApp: begun anew"
+    assert anew == [["token-1"]]
+
+
+@pytest.mark.parametrize("of_app", [False, True])
+def test_a_file_that_may_have_changed_after_its_import_is_held_to_have_but_not_an_apps(altered, of_app):
+    """An app's are written a moment before."""
+    loaded = Loaded(time.time())
+    loaded.look()
+    loaded.app = altered if of_app else None
+    write_version(altered, 2)
+    importlib.import_module("altered")
+    assert loaded.changed() == (set() if of_app else {"altered"})
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text("")])
+def test_a_package_with_a_changed_file_is_named(tmp_path, monkeypatch, change):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "package").mkdir()
+    for name in ("__init__", "part"):
+        (tmp_path / "package" / f"{name}.py").write_text("VERSION = 1")
+    time.sleep(0.05)
+    loaded = Loaded(time.time())
+    importlib.import_module("package.part")
+    assert loaded.changed() == set()
+    change(tmp_path / "package" / "part.py")
+    assert loaded.changed() == {"package"}
+    for name in ("package", "package.part"):
+        del sys.modules[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", supernode.KEEP)
+def test_an_executor_that_begins_anew_answers_the_message_that_it_was_given(told, tmp_path, keep):
+    """In the process that it was; its messages call the node, which waits here, with their token."""
+    with socket.create_server(("127.0.0.1", 0)) as node:
+        address = f"127.0.0.1:{node.getsockname()[1]}"
+        whole = {**told, "address": address, "secret": "00" * 32, "root_certificates": None, "install": False}
+        program = (
+            "import json, signal, sys\n"
+            "from dataclasses import asdict\n"
+            "from simulations.deployment import executor\n"
+            "told, given = json.load(sys.stdin)\n"
+            "executor.end_with_node(told['alive'])\n"
+            "executor.begin_anew(told, [given])\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            pass_fds=[told["alive"]],
+        )
+        process.stdin.write(json.dumps([{**whole, "keep": keep}, asdict(spec(1, address=address))]).encode())
+        process.stdin.close()
+        node.settimeout(60)
+        said = b""
+        while b"token-1" not in said:
+            called, _ = node.accept()
+            with called:
+                said = called.recv(2**16)
+        assert process.poll() is None
+        process.kill()
+        process.wait()
 
 
 def test_an_executor_that_cannot_be_started_is_tried_again(monkeypatch):
@@ -154,33 +373,42 @@ def test_an_executor_that_cannot_be_started_is_tried_again(monkeypatch):
     assert len(tried) == 2
 
 
-@pytest.mark.parametrize("kind", [WarmExecutor, ResidentExecutor])
-def test_where_no_process_can_be_forked_the_launch_has_failed(kind, monkeypatch):
+def test_a_process_that_is_killed_has_a_line_in_the_log(either, written, monkeypatch):
+    said = list[str]()
+    monkeypatch.setattr(executor, "log", lambda level, line, *values: said.append(line % values))
+    either.launch(spec(1, address="dies"))
+    until(lambda: bool(either.reconcile() or said))
+    assert said == ["the process of the ClientApp was ended by SIGKILL; was there too little memory?"]
+
+
+def test_where_no_process_can_be_forked_the_launch_has_failed_and_nothing_stays_open(either, monkeypatch):
     def fork():
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", fork)
-    result = kind().launch(spec(1))
+    before = os.listdir("/proc/self/fd")
+    result = either.launch(spec(1))
     assert (result.status, result.message) == (
         "failed",
         "no process for the ClientApp: Resource temporarily unavailable",
     )
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-@pytest.mark.parametrize("kind", [WarmExecutor, ResidentExecutor])
-def test_messages_to_client_apps_are_all_that_it_answers(kind):
-    assert kind().get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
+def test_messages_to_client_apps_are_all_that_it_answers(either):
+    assert either.get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
 
 
 @pytest.mark.slow
 def test_an_executor_ends_with_its_node_and_takes_its_secret_from_a_pipe():
     """The node is gone before the executor has begun; nobody has seen the secret."""
-    told = {"node": os.getpid() + 1, "address": "127.0.0.1:1", "secret": "00" * 32, "keep": "fork"}
-    process = supernode.start_executor(
-        json.dumps({**told, "root_certificates": None, "install": False}), dict(os.environ)
-    )
+    alive, held = os.pipe()
+    told = {"alive": alive, "address": "127.0.0.1:1", "secret": "00" * 32, "keep": "fork"}
+    process = supernode.start_executor({**told, "root_certificates": None, "install": False}, dict(os.environ))
     assert told["secret"] not in Path(f"/proc/{process.pid}/cmdline").read_text()
+    os.close(held)
     assert process.wait(60) != 0
+    os.close(alive)
 
 
 @pytest.fixture

@@ -1,21 +1,29 @@
-"""The warm executor of a SuperNode: a process that has imported what a ClientApp needs, and forks one for each message.
+"""The warm executor of a SuperNode: a process that has imported what a ClientApp needs, and forks others that answer.
 
-It is started by `simulations.deployment.supernode`, which tells it by its standard input where the node is.
+It is started by `simulations.deployment.supernode`, which tells it by its standard input where the node is. An
+executor that has imported what has changed on disk since then begins anew, with the messages that it was given.
+
+A process that answers a message ends with the node, not with the executor: a reply is all that the node waits for.
 """
 
 import importlib
 import json
 import os
+import select
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from logging import WARNING
+from functools import partial
+from importlib.machinery import PathFinder
+from logging import INFO, WARNING
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from simulations.deployment.flower_node import (
     ExecutionSpec,
@@ -29,26 +37,37 @@ from simulations.deployment.flower_node import (
 from simulations.deployment.loaded import Loaded
 
 OWN = ("clients", "hetfl_flwr", "simulations", "strategies")
-"""Packages that a message brings with its app: a process that answers one takes no other copy of them."""
+"""Packages that a message may bring with its app: the executor learns no copy of them."""
 
 FIRST = ("torch", "flwr.clientapp", "numpy", "pydantic", "safetensors.torch")
 """What every ClientApp of ours imports; what else one does is learnt from the first message."""
 
-MOST_LEARNT = 2**16
-"""Bytes of names of modules that are taken from a process which has answered a message."""
+FLOWERS = frozenset(name.partition(".")[0] for name in sys.modules) - {*OWN}
+"""Packages that Flower's own process has imported, too, before it loads an app."""
 
-COMPILED = frozenset(name.partition(".")[0] for name in FIRST)
-"""Packages that cannot be imported a second time: after a change of one the node is to be started again."""
+COMMAND = ("-P", "-m", "simulations.deployment.executor")
+"""What the interpreter is called with."""
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 
+Told = Mapping[str, Any]
+"""What an executor is told by its node: see `simulations.deployment.supernode.run_supernode`."""
+
 
 class WarmExecutor:
-    """Flower's Executor, which starts a process for each message, by a fork of this one."""
+    """Flower's Executor, which starts a process for each message, by a fork of this one.
 
-    def __init__(self) -> None:
-        self._running: dict[int, int] = {}  # what a process has to say of its imports, by its id
-        self._loaded = Loaded(ignored=OWN, kept=COMPILED)
+    Parameters
+    ----------
+    told : mapping
+        What the node has told.
+    """
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._running: dict[int, IO[str]] = {}  # where a process says what it has imported, by its id
+        self._loaded = Loaded(told["begun"])
+        self._loaded.look()
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -61,83 +80,99 @@ class WarmExecutor:
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Fork a process that answers a message."""
-        _forget_changed(self._loaded)
-        said, says = os.pipe()
-        executor = os.getpid()
+        if _has_changed(self._loaded):
+            begin_anew(self._told, [asdict(spec)])
         try:
-            process = fork()
+            with ExitStack() as opened:
+                says = opened.enter_context(TemporaryFile("w+"))
+                process = fork(partial(_answer_once, spec, says, self._told["alive"]))
+                opened.pop_all()
         except OSError as error:
-            os.close(said)
-            os.close(says)
-            return LaunchResult.failed(f"no process for the ClientApp: {error.strerror}")
-        if not process:
-            os.close(said)
-            _answer_once(spec, says, executor)
-        os.close(says)
-        self._running[process] = said
+            return _not_started(error)
+        self._running[process] = says
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
         """Take leave of processes that have ended, and import what they had to."""
-        for process, said in list(self._running.items()):
+        for process in list(self._running):
             if _has_ended(process):
-                del self._running[process]
-                _learn(said)
                 self._loaded.look()
+                with self._running.pop(process) as said:
+                    _learn(said)
 
     def close(self) -> None:
-        """End those that are answering."""
-        for process in self._running:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)
+        """Leave those that are answering to their messages."""
 
 
 class ResidentExecutor:
-    """Flower's Executor with one process, which answers all messages of an app and keeps its models and data."""
+    """Flower's Executor with one process, which answers all messages of an app and keeps its models and data.
+
+    The messages wait in a pipe, of which this one holds both ends: what a process has left unread, the next one reads.
+
+    Parameters
+    ----------
+    told : mapping
+        What the node has told.
+    """
 
     get_eligible_capacity = WarmExecutor.get_eligible_capacity
     wait_for_capacity = WarmExecutor.wait_for_capacity
 
-    def __init__(self) -> None:
-        self._process, self._specs, self._app = 0, -1, ""
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._app: str | None = None
+        self._pipe: tuple[int, int] | None = None
+        self._process = 0
+        self._leaving: set[int] = set()
+        self._loaded = Loaded(told["begun"])
+        self._loaded.look()
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Have a message answered; by a new process where it is of another app, or the old one has ended."""
         if spec.fab_hash != self._app:
             self.close()
         try:
-            if not self._process:
-                self._start(spec.fab_hash or "")
-            os.write(self._specs, json.dumps(asdict(spec), allow_nan=False).encode() + b"\n")
+            if not self._pipe:
+                self._pipe, self._app = os.pipe(), spec.fab_hash
+                os.set_blocking(self._pipe[1], False)
+            os.write(self._pipe[1], json.dumps(asdict(spec), allow_nan=False).encode() + b"\n")
+            self._read_on()
         except OSError as error:
             self.close()
-            return LaunchResult.failed(f"no process for the ClientApp: {error.strerror}")
+            return _not_started(error)
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Take note that the process has ended."""
-        if self._process and _has_ended(self._process):
-            os.close(self._specs)
-            self._process = 0
+        """Take leave of processes that have ended, and have another one read what is left."""
+        self._leaving = {process for process in self._leaving if not _has_ended(process)}
+        with suppress(OSError):  # it is tried again
+            self._read_on()
 
     def close(self) -> None:
-        """End the process."""
+        """Let the process end after the message that it is answering."""
         if self._process:
-            os.close(self._specs)
-            with suppress(ProcessLookupError):
-                os.kill(self._process, signal.SIGTERM)
-            os.waitpid(self._process, 0)
-            self._process = 0
+            self._leaving.add(self._process)
+        for end in self._pipe or ():
+            os.close(end)
+        self._process, self._pipe, self._app = 0, None, None
 
-    def _start(self, app: str) -> None:
-        specs, self._specs = os.pipe()
-        executor = os.getpid()
-        self._process = fork()
-        if not self._process:
-            os.close(self._specs)
-            _answer_all(specs, executor)
-        os.close(specs)
-        self._app = app
+    def _read_on(self) -> None:
+        """See to it that there is a process if there is something to read."""
+        if self._process and _has_ended(self._process):
+            self._process = 0
+        if self._process or not self._pipe or not _is_readable(self._pipe[0]):
+            return
+        if _has_changed(self._loaded):
+            begin_anew(self._told, [json.loads(line) for line in os.read(self._pipe[0], 2**16).splitlines()])
+        self._process = fork(partial(_answer_all, self._pipe, self._loaded, self._told["alive"]))
+
+
+def _not_started(error: OSError) -> LaunchResult:
+    return LaunchResult.failed(f"no process for the ClientApp: {error.strerror}")
+
+
+def _is_readable(file: int) -> bool:
+    return bool(select.select([file], [], [], 0)[0])
 
 
 def _has_ended(process: int) -> bool:
@@ -154,23 +189,61 @@ def _has_ended(process: int) -> bool:
     return True
 
 
-def _forget_changed(loaded: Loaded) -> set[str]:
-    """Forget what has changed on disk, and say in the log what cannot be."""
-    forgotten, kept = loaded.forget_changed()
-    if kept:
-        log(WARNING, "%s has changed on disk: start this node again to have it used", ", ".join(sorted(kept)))
-    return forgotten
+def _has_changed(loaded: Loaded) -> bool:
+    """Say whether what this process has imported has changed on disk; and in the log, what."""
+    changed = loaded.changed()
+    if changed:
+        log(INFO, "%s has changed on disk: a new process begins", ", ".join(sorted(changed)))
+    return bool(changed)
 
 
-def fork() -> int:
-    """Fork; in the new process, forget what the old one does at its end."""
+def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
+    """Replace this process by an executor that has imported nothing yet, and is given these messages.
+
+    Where that cannot be, this one ends, and the node starts another.
+    """
+    try:
+        read, write = os.pipe()
+        os.write(write, json.dumps({**told, "begun": time.time(), "specs": specs}, allow_nan=False).encode())
+        os.close(write)
+        os.dup2(read, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)  # it would go on, and nobody would take its signal
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *COMMAND])
+    except OSError as error:
+        sys.exit(f"hetfl: the executor cannot begin anew: {error.strerror}")
+
+
+def fork(work: Callable[[], int]) -> int:
+    """Fork a process that does some work, and ends with the status that this returns, whatever happens in it.
+
+    Parameters
+    ----------
+    work : callable
+        Returns an exit status, or raises.
+
+    Returns
+    -------
+    int
+        The id of the process. Only the old one returns.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
-    if not process:
+    if process:
+        return process
+    status = 1
+    try:
         forget_exit_handlers()
         _reset_signals()
-    return process
+        status = work()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _leave(status)
 
 
 def _reset_signals() -> None:
@@ -178,50 +251,62 @@ def _reset_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _answer_once(spec: ExecutionSpec, says: int, executor: int) -> NoReturn:
-    """Answer a message in a process of its own, and say which modules it took."""
-    status, before = 1, set(sys.modules)
-    end_with(executor)
-    _forget_own()
-    try:
-        answer(spec, parent=spec.parent_pid)
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
-    finally:
-        os.set_blocking(says, False)
-        with suppress(OSError):
-            os.write(says, json.dumps(_installed(before), allow_nan=False).encode()[:MOST_LEARNT])
-        _leave(status)
-
-
-def _answer_all(specs: int, executor: int) -> NoReturn:
-    """Answer messages one after the other, until one is not answered or there are no more."""
-    os.environ["HETFL_KEEP"] = "resident"
-    _forget_own()
-    end_with(executor)
-    status, loaded = [0], Loaded(ignored=OWN, kept=COMPILED)
-    with os.fdopen(specs) as lines:
-        for line in lines:
-            spec = ExecutionSpec(**json.loads(line))
-            if _forget_changed(loaded):
-                _forget_own()  # what it keeps was made of what has changed
-            _reset_signals()  # each message sets its own
-            answer(spec, parent=None, leave=lambda code: status.append(code))
-            if status[-1]:
-                break
-            loaded.look()
-    _leave(int(status[-1] != 0))
-
-
 def _leave(status: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
 
 
-def _forget_own() -> None:
-    for name in list(sys.modules):
-        if name.partition(".")[0] in OWN:
+def _answer_once(spec: ExecutionSpec, says: IO[str], alive: int) -> int:
+    """Answer a message in a process of its own, and say which modules it took."""
+    end_with_node(alive)
+    before = set(sys.modules)
+    try:
+        answer(spec, unpacked=_forget_hiding)
+    finally:
+        with suppress(OSError):
+            json.dump(_installed(before), says, allow_nan=False)
+            says.flush()
+    return 0
+
+
+def _answer_all(pipe: tuple[int, int], loaded: Loaded, alive: int) -> int:
+    """Answer messages one after the other, until one is not answered, there are no more, or a module has changed."""
+    specs, own = pipe
+    os.close(own)
+    os.environ["HETFL_KEEP"] = "resident"
+    end_with_node(alive)
+    status = [0]
+
+    def unpacked(app: Path) -> None:
+        loaded.app = app
+        _forget_hiding(app)
+
+    with open(specs, "rb", buffering=0) as lines:  # which reads no more than a line
+        while not status[-1]:
+            select.select([specs], [], [])
+            if _has_changed(loaded) or not (line := lines.readline()):
+                break
+            _reset_signals()  # each message sets its own
+            answer(ExecutionSpec(**json.loads(line)), unpacked=unpacked, leave=status.append)
+    return int(status[-1] != 0)
+
+
+def _forget_hiding(app: Path) -> None:
+    """Forget modules that would hide an app's own of the same name, as far as Flower's own process would not have them.
+
+    Parameters
+    ----------
+    app : Path
+        The folder of the app, from which modules are imported first.
+    """
+    packages = {name.partition(".")[0] for name in sys.modules} - FLOWERS
+    hiding = {package for package in packages if (own := PathFinder.find_spec(package, [str(app)])) and own.origin}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None) or ""
+        if name.partition(".")[0] in hiding and not Path(path).is_relative_to(app):
             del sys.modules[name]
 
 
@@ -241,23 +326,28 @@ def _is_installed(module: ModuleType) -> bool:
     return any(Path(path).is_relative_to(place) for place in places)
 
 
-def _learn(said: int) -> None:
-    """Import what a process has imported, so that the next one need not."""
-    with os.fdopen(said, "rb") as pipe:
-        written = pipe.read()
+def _learn(said: IO[str]) -> None:
+    """Import what a process that has ended has imported, so that the next one need not."""
+    said.seek(0)
     names: list[str] = []
-    with suppress(ValueError):
-        names = json.loads(written)
+    with suppress(ValueError):  # it was ended before it had said all
+        names = json.load(said)
     for name in names:
         with suppress(Exception):  # what cannot be imported here is imported there
             importlib.import_module(name)
 
 
-def end_with(parent: int) -> None:
-    """Look each second whether the process that has started this one is still there; else end."""
+def end_with_node(alive: int) -> None:
+    """Look each second whether the node is still there; else end.
+
+    Parameters
+    ----------
+    alive : int
+        One end of a pipe, of which the node holds the other: it can be read once the node has ended.
+    """
 
     def look(*_: object) -> None:
-        if os.getppid() != parent:
+        if _is_readable(alive):
             os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGALRM, look)
@@ -267,10 +357,12 @@ def end_with(parent: int) -> None:
 def main() -> None:
     """Read from the standard input where the node is, and answer its messages until it ends."""
     told: dict[str, Any] = json.load(sys.stdin)
-    end_with(told["node"])
+    end_with_node(told["alive"])
     for name in FIRST:
         importlib.import_module(name)
-    executor = WarmExecutor() if told["keep"] == "fork" else ResidentExecutor()
+    executor = WarmExecutor(told) if told["keep"] == "fork" else ResidentExecutor(told)
+    for spec in told["specs"]:
+        executor.launch(ExecutionSpec(**spec))
     run_executor(executor, told["address"], bytes.fromhex(told["secret"]), told["root_certificates"], told["install"])
 
 

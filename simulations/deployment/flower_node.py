@@ -5,9 +5,11 @@ Where one of these is missing, `simulations.deployment.supernode` runs the node 
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from flwr.cli.install import install_from_fab
 from flwr.common import log
 from flwr.supercore.constant import TaskType
 from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
@@ -57,18 +59,27 @@ def run_executor(executor: Executor, address: str, secret: bytes, root_certifica
     )
 
 
-def answer(spec: ExecutionSpec, *, parent: int | None, leave: Callable[..., object] | None = None) -> None:
-    """Answer one message, as the command ``flwr-clientapp``.
+def answer(
+    spec: ExecutionSpec, *, unpacked: Callable[[Path], object], leave: Callable[..., object] | None = None
+) -> None:
+    """Answer one message, as the command ``flwr-clientapp``, but do not end with the executor.
 
     Parameters
     ----------
     spec : ExecutionSpec
         Which message.
-    parent : int, optional
-        A process with which this one is to end.
+    unpacked : callable
+        Takes the folder of the app before anything is imported from it.
     leave : callable, optional
         Takes the exit status once all is done. By default the process ends.
     """
+
+    def unpack(*arguments: Any, **options: Any) -> Path:
+        folder = install_from_fab(*arguments, **options)
+        unpacked(folder)
+        return folder
+
+    clientapp.install_from_fab = unpack
     if leave is not None:
 
         def done(code: int, **_: object) -> None:
@@ -82,7 +93,6 @@ def answer(spec: ExecutionSpec, *, parent: int | None, leave: Callable[..., obje
         token=spec.token,
         insecure=spec.insecure,
         certificates=validate_and_resolve_root_certificates(spec.root_certificates_path, spec.insecure),
-        parent_pid=parent,
         runtime_dependency_install=spec.runtime_dependency_install,
     )
 

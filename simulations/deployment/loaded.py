@@ -1,62 +1,68 @@
 """Modules that a process which stays has imported, and whether their files are still those."""
 
-import importlib
 import os
 import sys
-from collections.abc import Iterable
+import time
+from pathlib import Path
+
+OURS = "simulations"
+"""The package of this module, which is not looked at: a new version of it is used once the node is started again."""
 
 Stamp = tuple[int, int]
 
 
 class Loaded:
-    """Knows the files of imported modules as they were when it first looked.
+    """Knows the files of imported modules as they were when they were imported.
 
     Parameters
     ----------
-    ignored : iterable of str
-        Top-level packages that are not looked at.
-    kept : iterable of str
-        Those that cannot be imported twice in one process, such as packages with compiled parts.
+    since : float
+        A moment before all imports that are still to be noted, in seconds since the epoch.
+
+    Attributes
+    ----------
+    app : Path, optional
+        A folder whose modules are not looked at: that of an app, which never changes.
     """
 
-    def __init__(self, *, ignored: Iterable[str], kept: Iterable[str]) -> None:
-        self._ignored, self._kept = frozenset(ignored), frozenset(kept)
+    def __init__(self, since: float) -> None:
+        self.app: Path | None = None
+        self._since = since
         self._stamps: dict[str, tuple[str, Stamp | None]] = {}
 
     def look(self) -> None:
-        """Note the files of modules that are new."""
-        for name, module in list(sys.modules.items()):
-            path = getattr(module, "__file__", None)
-            if path and name not in self._stamps and _package(name) not in self._ignored:
-                self._stamps[name] = path, _stamp(path)
+        """Note the files of modules that were imported since the last look, as unknown if they are younger than it.
 
-    def forget_changed(self) -> tuple[set[str], set[str]]:
-        """Forget the packages of which a file has changed, so that they are imported anew.
-
-        Returns
-        -------
-        forgotten, kept : set of str
-            Top-level packages that were forgotten; and those that have changed since they were named last and cannot
-            be forgotten.
+        Such a file may have changed after its import.
         """
-        now = {name: (path, _stamp(path)) for name, (path, _) in self._stamps.items()}
-        changed = {_package(name) for name in now if now[name] != self._stamps[name]}
-        forgotten = changed - self._kept
-        self._stamps = {name: stamp for name, stamp in now.items() if _package(name) not in forgotten}
-        for name in [name for name in sys.modules if _package(name) in forgotten]:
-            del sys.modules[name]
-        if forgotten:
-            importlib.invalidate_caches()
-        return forgotten, changed & self._kept
+        now = time.time()
+        for name, module in list(sys.modules.items()):
+            path, package = getattr(module, "__file__", None), name.partition(".")[0]
+            if not path or path in self._stamps or package == OURS or self._is_of_app(path):
+                continue
+            try:
+                found = os.stat(path)
+            except OSError:  # no file of its own, as a module in an archive
+                continue
+            known = found.st_ctime <= self._since
+            self._stamps[path] = package, _stamp(found) if known else None
+        self._since = now
+
+    def changed(self) -> set[str]:
+        """Look, and return the top-level packages of which a file has changed or is gone."""
+        self.look()
+        return {package for path, (package, stamp) in self._stamps.items() if stamp is None or _now(path) != stamp}
+
+    def _is_of_app(self, path: str) -> bool:
+        return self.app is not None and Path(path).is_relative_to(self.app)
 
 
-def _package(name: str) -> str:
-    return name.partition(".")[0]
+def _stamp(found: os.stat_result) -> Stamp:
+    return found.st_mtime_ns, found.st_size
 
 
-def _stamp(path: str) -> Stamp | None:
+def _now(path: str) -> Stamp | None:
     try:
-        found = os.stat(path)
+        return _stamp(os.stat(path))
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from logging import WARNING
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hetfl_flwr.errors import ConfigError
 
@@ -72,8 +72,9 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
         raise ConfigError(f"port {port} of {parsed.host} is taken: give this node a --port of its own")
     secret = secrets.token_bytes(32)
     host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
+    alive, _ = os.pipe()  # the other end is this process's alone, as long as it lives
     told = {
-        "node": os.getpid(),
+        "alive": alive,
         "address": f"{host}:{port}",
         "secret": secret.hex(),
         "root_certificates": parsed.ssl_ca_certfile,
@@ -85,7 +86,7 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     def keep_warm() -> None:
         while True:
             try:
-                status = start_executor(json.dumps(told, allow_nan=False), environment).wait()
+                status = start_executor(told, environment).wait()
                 log(WARNING, "the executor has ended (status %d) and is started again", status)
             except OSError as error:  # too many files, no memory: it may be there again
                 log(WARNING, "the executor cannot be started (%s); it is tried again", error.strerror)
@@ -101,17 +102,33 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     sys.exit(0)
 
 
-def start_executor(told: str, environment: dict[str, str]) -> "subprocess.Popen[str]":
-    """Start an executor, and tell it through its standard input where its node is."""
+def start_executor(told: Mapping[str, Any], environment: dict[str, str]) -> "subprocess.Popen[str]":
+    """Start an executor, and tell it through its standard input where its node is.
+
+    Parameters
+    ----------
+    told : mapping
+        ``address``, ``secret``, ``root_certificates`` and ``install`` say how to call the node, ``keep`` is one of
+        `KEEP`, and ``alive`` one end of a pipe, of which the node holds the other.
+    environment : dict
+        Its environment variables.
+
+    Returns
+    -------
+    subprocess.Popen
+        Its process.
+    """
+    begun = time.time()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "simulations.deployment.executor"],
         stdin=subprocess.PIPE,
         env=environment,
         text=True,
+        pass_fds=[told["alive"]],
     )
     if process.stdin is not None:
         with closing(process.stdin) as pipe:
-            pipe.write(told)
+            json.dump({**told, "begun": begun, "specs": []}, pipe, allow_nan=False)
     return process
 
 
