@@ -14,9 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from flwr.supernode.runtime import run_clientapp as clientapp
 
 from simulations.cli import main
-from simulations.deployment import executor, supernode
+from simulations.deployment import executor, flower_node, supernode
 from simulations.deployment.executor import ResidentExecutor, WarmExecutor
 from simulations.deployment.flower_node import ExecutionSpec, TaskType
 from simulations.deployment.loaded import Loaded
@@ -75,9 +76,10 @@ def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
         with path.open("a") as file:
             file.write(f"{os.getpid()} {spec.token} {os.environ.get('HETFL_KEEP')} {colorsys.__name__}\n")
         if asked in ("import", "unpack"):
-            module = importlib.import_module(of if asked == "import" else "colorsys")
+            name = of if asked == "import" else os.listdir(of)[0].removesuffix(".py")
+            known, module = sys.modules.get(name), importlib.import_module(name)
             with path.open("a") as file:
-                file.write(f"version {getattr(module, 'VERSION', 'installed')} - -\n")
+                file.write(f"version {getattr(module, 'VERSION', 'the known' if module is known else 'another')} -\n")
         if asked == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if asked == "leaves" or asked == "fails":
@@ -206,15 +208,17 @@ def test_an_app_has_its_own_module_where_another_of_that_name_was_learnt(either,
     for number, app in enumerate(["one", "one", "two"], 1):
         either.launch(spec(number, app, address=f"unpack {tmp_path / app}"))
         until(lambda number=number: not either.reconcile() and len(written()) == 2 * number)
-    assert [row[1] for row in written()[1::2]] == ["own", "own", "installed"]
+    assert [row[1:-1] for row in written()[1::2]] == [["own"], ["own"], ["the", "known"]]
 
 
 def test_what_flowers_own_process_has_imported_is_not_the_apps(either, written, tmp_path):
     """An app with a module called `json` has the standard library's there, too."""
     assert "json" in executor.FLOWERS
-    (tmp_path / "json.py").write_text("VERSION = 'own'\n")
-    either.launch(spec(1, address=f"unpack {tmp_path}"))
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "json.py").write_text("VERSION = 'own'\n")
+    either.launch(spec(1, address=f"unpack {tmp_path / 'app'}"))
     until(lambda: not either.reconcile() and len(written()) == 2)
+    assert written()[1][1:-1] == ["the", "known"]
 
 
 @pytest.fixture
@@ -300,6 +304,31 @@ def test_a_file_that_may_have_changed_after_its_import_is_held_to_have_but_not_a
     write_version(altered, 2)
     importlib.import_module("altered")
     assert loaded.changed() == (set() if of_app else {"altered"})
+
+
+def test_a_new_version_of_the_executor_itself_waits_for_the_node(monkeypatch):
+    """It is `__main__` in its own process; the node that started it may be too old for the new one."""
+    monkeypatch.setitem(sys.modules, "__main__", executor)
+    assert Loaded(since=0).changed().isdisjoint({"__main__", "simulations"})
+
+
+@pytest.mark.parametrize("replied", [False, True])
+def test_a_task_is_reported_only_with_a_reply(monkeypatch, replied):
+    """Without one the node waits until it misses the task's heartbeats; told of a failure, it would wait for ever."""
+    pushed = list[str]()
+
+    def run(**_):
+        if replied:
+            clientapp.push_message("client", "reply", "context")
+        clientapp.push_task_output(client="client", context=None, sub_status="failed", details="")
+
+    monkeypatch.setattr(flower_node, "_push_message", lambda *_: pushed.append("message"))
+    monkeypatch.setattr(flower_node, "_push_task_output", lambda **_: pushed.append("output"))
+    for name in ("install_from_fab", "push_message", "push_task_output"):
+        monkeypatch.setattr(clientapp, name, None)
+    monkeypatch.setattr(clientapp, "run_clientapp", run)
+    flower_node.answer(spec(1), unpacked=lambda app: None)
+    assert pushed == (["message", "output"] if replied else [])
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text("")])

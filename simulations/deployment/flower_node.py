@@ -20,6 +20,8 @@ from flwr.supernode import start_client_internal as node_loop
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode, flower_supernode
 from flwr.supernode.runtime import run_clientapp as clientapp
 
+_push_message, _push_task_output = clientapp.push_message, clientapp.push_task_output
+
 __all__ = [
     "ExecutionSpec",  # a message to be answered: where, with which token, for which app
     "LaunchResult",  # what Flower's executor loop is told
@@ -64,6 +66,9 @@ def answer(
 ) -> None:
     """Answer one message, as the command ``flwr-clientapp``, but do not end with the executor.
 
+    A task that ends without a reply is not reported as failed: the node would wait for that reply for ever. It misses
+    the task's heartbeats instead, and replies within a minute that the ClientApp has crashed.
+
     Parameters
     ----------
     spec : ExecutionSpec
@@ -73,13 +78,7 @@ def answer(
     leave : callable, optional
         Takes the exit status once all is done. By default the process ends.
     """
-
-    def unpack(*arguments: Any, **options: Any) -> Path:
-        folder = install_from_fab(*arguments, **options)
-        unpacked(folder)
-        return folder
-
-    clientapp.install_from_fab = unpack
+    parts = _parts_of_clientapp(unpacked)
     if leave is not None:
 
         def done(code: int, **_: object) -> None:
@@ -87,7 +86,9 @@ def answer(
             trigger_exit_handlers(run_before_force_exit=False)
             leave(code)
 
-        clientapp.flwr_exit = done  # type: ignore[assignment,attr-defined]
+        parts["flwr_exit"] = done
+    for name, part in parts.items():
+        setattr(clientapp, name, part)
     clientapp.run_clientapp(
         runtime_api_address=spec.runtime_api_address,
         token=spec.token,
@@ -95,6 +96,27 @@ def answer(
         certificates=validate_and_resolve_root_certificates(spec.root_certificates_path, spec.insecure),
         runtime_dependency_install=spec.runtime_dependency_install,
     )
+
+
+def _parts_of_clientapp(unpacked: Callable[[Path], object]) -> dict[str, Callable[..., object]]:
+    """Return what ``flwr-clientapp`` is to call in place of its own functions, for one message."""
+    replied = False
+
+    def unpack(*arguments: Any, **options: Any) -> Path:
+        folder = install_from_fab(*arguments, **options)
+        unpacked(folder)
+        return folder
+
+    def push_message(*arguments: Any) -> None:
+        nonlocal replied
+        _push_message(*arguments)
+        replied = True
+
+    def push_task_output(**output: Any) -> None:
+        if replied:
+            _push_task_output(**output)
+
+    return {"install_from_fab": unpack, "push_message": push_message, "push_task_output": push_task_output}
 
 
 def forget_exit_handlers() -> None:

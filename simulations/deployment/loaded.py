@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-OURS = "simulations"
+OURS = Path(__file__).parents[1]
 """The package of this module, which is not looked at: a new version of it is used once the node is started again."""
 
 Stamp = tuple[int, int]
@@ -38,7 +38,7 @@ class Loaded:
         now = time.time()
         for name, module in list(sys.modules.items()):
             path, package = getattr(module, "__file__", None), name.partition(".")[0]
-            if not path or path in self._stamps or package == OURS or self._is_of_app(path):
+            if not path or path in self._stamps or self._is_apart(Path(path)):
                 continue
             try:
                 found = os.stat(path)
@@ -53,8 +53,8 @@ class Loaded:
         self.look()
         return {package for path, (package, stamp) in self._stamps.items() if stamp is None or _now(path) != stamp}
 
-    def _is_of_app(self, path: str) -> bool:
-        return self.app is not None and Path(path).is_relative_to(self.app)
+    def _is_apart(self, path: Path) -> bool:
+        return any(folder and path.is_relative_to(folder) for folder in (OURS, self.app))
 
 
 def _stamp(found: os.stat_result) -> Stamp:
