@@ -96,7 +96,6 @@ class WarmExecutor:
         """Take leave of processes that have ended, and import what they had to."""
         for process in list(self._running):
             if _has_ended(process):
-                self._loaded.look()
                 with self._running.pop(process) as said:
                     _learn(said)
 
