@@ -37,7 +37,7 @@ def strategy(text):
     return build_strategy(RunConfig.from_flat({"algorithm": name, **({f"{name}.{key}": value} if key else {})}))
 
 
-ALL = ["agg", "chfl", "fd", "fedavg", "fedh2l", "fedhe", "fedhenn", "fedmd", "fedprox", "fedproto", "fedrep"]
+ALL = ["agg", "chfl", "fd", "fedavg", "fedh2l", "fedhe", "fedhenn", "fedkd", "fedmd", "fedprox", "fedproto", "fedrep"]
 ALL += ["fml", "local", "chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body"]
 UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body"}
 UNLIKE_COLUMNS = {"fd", "fedhe", "fedproto", "chfl", "local", "chfl mode=solo"}

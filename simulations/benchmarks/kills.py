@@ -82,6 +82,7 @@ CASES: Mapping[str, Mapping[str, Value]] = {
     "fedhenn": {"algorithm": "fedhenn"},
     "fedhenn, homogeneous": {"algorithm": "fedhenn", "models": "mlp", "fedhenn.mode": "homogeneous"},
     "fml": {"algorithm": "fml"},
+    "fedkd": {"algorithm": "fedkd"},
     "fedmd": {"algorithm": "fedmd", "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
     "fedavg": {"algorithm": "fedavg", "models": "simulations.testing.lab:normed"},
     "fedprox": {"algorithm": "fedprox", "models": "mlp"},
