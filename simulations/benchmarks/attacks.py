@@ -57,10 +57,12 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "fedavg": {"algorithm": "fedavg"},
     "fedprox": {"algorithm": "fedprox"},
     "fedrep": {"algorithm": "fedrep"},
+    "fedkd": {"algorithm": "fedkd"},
+    "heterofl": {"algorithm": "heterofl"},
 }
 """The rows: config keys of each."""
 
-WEIGHTS = {"fedhenn, homogeneous", "fml", "fedavg", "fedprox", "fedrep"}
+WEIGHTS = {"fedhenn, homogeneous", "fml", "fedavg", "fedprox", "fedrep", "heterofl"}
 """Rows whose clients send back what became of the weights that they were sent."""
 
 Values = NDArray[Any]

@@ -87,6 +87,7 @@ CASES: Mapping[str, Mapping[str, Value]] = {
     "fedavg": {"algorithm": "fedavg", "models": "simulations.testing.lab:normed"},
     "fedprox": {"algorithm": "fedprox", "models": "mlp"},
     "fedrep": {"algorithm": "fedrep", "models": "mlp"},
+    "heterofl": {"algorithm": "heterofl", "models": "lenet5,lenet5@0.5"},
     "agg": {"algorithm": "agg"},
     "local, state-dir": {"algorithm": "local", "state-dir": STATE},
 }
