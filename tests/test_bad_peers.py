@@ -38,6 +38,7 @@ LITTLE = {
     "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
     "fml": {"fml.meme": NORMED},
     "fedkd": {"fedkd.mentee": NORMED},
+    "feddf": {"feddf.server-steps": 5},
 }
 """Own keys of algorithms that would do much before or besides the local work."""
 

@@ -24,7 +24,7 @@ ALGORITHMS = names()
 NORMED = "simulations.testing.lab:normed"
 TIMEOUT = 20.0
 LITTLE = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "fml.meme": NORMED}
-LITTLE["fedkd.mentee"] = NORMED
+LITTLE |= {"fedkd.mentee": NORMED, "feddf.server-steps": 5}
 LITTLE["fd.leave-one-out"] = False
 """Own keys of algorithms that would do much before or besides the local work, or send each client something else."""
 

@@ -39,7 +39,7 @@ def strategy(text):
 
 ALL = ["agg", "chfl", "fd", "fedavg", "fedh2l", "fedhe", "fedhenn", "fedkd", "fedmd", "fedprox", "fedproto", "fedrep"]
 ALL += ["fml", "local", "chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body"]
-ALL += ["heterofl"]
+ALL += ["feddf", "heterofl"]
 UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body"}
 UNLIKE_COLUMNS = {"fd", "fedhe", "fedproto", "chfl", "local", "chfl mode=solo"}
 

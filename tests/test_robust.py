@@ -40,7 +40,7 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 
 def test_the_algorithms_that_have_it():
-    of_weights = {"fedavg", "fedprox", "fedrep", "fml", "fedkd", "chfl", "heterofl"}
+    of_weights = {"fedavg", "fedprox", "fedrep", "fml", "fedkd", "chfl", "feddf", "heterofl"}
     assert set(ROBUST) == of_weights | {"fd", "fedhe", "fedhenn", "fedmd", "fedproto"}
 
 

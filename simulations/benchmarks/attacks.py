@@ -59,10 +59,11 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "fedrep": {"algorithm": "fedrep"},
     "fedkd": {"algorithm": "fedkd"},
     "heterofl": {"algorithm": "heterofl"},
+    "feddf": {"algorithm": "feddf"},
 }
 """The rows: config keys of each."""
 
-WEIGHTS = {"fedhenn, homogeneous", "fml", "fedavg", "fedprox", "fedrep", "heterofl"}
+WEIGHTS = {"fedhenn, homogeneous", "fml", "fedavg", "fedprox", "fedrep", "heterofl", "feddf"}
 """Rows whose clients send back what became of the weights that they were sent."""
 
 Values = NDArray[Any]

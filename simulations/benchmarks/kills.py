@@ -88,6 +88,7 @@ CASES: Mapping[str, Mapping[str, Value]] = {
     "fedprox": {"algorithm": "fedprox", "models": "mlp"},
     "fedrep": {"algorithm": "fedrep", "models": "mlp"},
     "heterofl": {"algorithm": "heterofl", "models": "lenet5,lenet5@0.5"},
+    "feddf": {"algorithm": "feddf", "feddf.server-steps": 20},
     "agg": {"algorithm": "agg"},
     "local, state-dir": {"algorithm": "local", "state-dir": STATE},
 }
