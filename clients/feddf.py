@@ -7,7 +7,7 @@ Lin, Kong, Stich and Jaggi, "Ensemble Distillation for Robust Model Fusion in Fe
 from torch import Tensor
 
 from clients.base import Moments
-from clients.weights import GlobalModelClient
+from clients.weights import FineTuneEpochs, GlobalModelClient
 from hetfl_flwr.learning.training import Loss
 from hetfl_flwr.node.node import Node
 
@@ -24,12 +24,12 @@ class FedDFClient(GlobalModelClient):
 
     Parameters
     ----------
-    node, moments
+    node, moments, fine_tune_epochs
         As in `clients.weights.GlobalModelClient`.
     """
 
-    def __init__(self, node: Node, *, moments: Moments = "reset") -> None:
-        super().__init__(node, moments=moments)
+    def __init__(self, node: Node, *, moments: Moments = "reset", fine_tune_epochs: FineTuneEpochs = 0) -> None:
+        super().__init__(node, moments=moments, fine_tune_epochs=fine_tune_epochs)
 
     def objective(self) -> Loss:
         """Return the cross-entropy."""
