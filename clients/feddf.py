@@ -1,7 +1,6 @@
 """FedDF, client side: local training of the model of the client's group.
 
-Lin, Kong, Stich and Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv
-2006.07242).
+Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv 2006.07242).
 """
 
 from torch import Tensor

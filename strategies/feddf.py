@@ -1,31 +1,27 @@
 """FedDF, server side: the mean of each architecture's weights, then distillation from all clients' models together.
 
-Lin, Kong, Stich and Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv
-2006.07242).
+Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv 2006.07242).
 """
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from logging import DEBUG
+from logging import INFO
 from typing import Annotated
 
 import numpy as np
-import torch
 from pydantic import Field
 
-from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import Samples
 from hetfl_flwr.data.shown import shown
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import log
-from hetfl_flwr.learning.aggregation import parse_robust, weighted_mean
-from hetfl_flwr.learning.ensembles import Schedule, distil, mean_logits
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.learning.ensembles import Schedule, distil_each
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.server.global_model import models_by_name
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.factors import bounded
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+from hetfl_flwr.wire.weights import loaded, model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload
 
 
@@ -35,13 +31,12 @@ class FedDF(KnowledgeStrategy):
     Algorithms 1 and 3: of the clients of one architecture, a group, the mean of their weights by their numbers of
     training samples, as in FedAvg. From there, on the server, a student of each group is trained towards the mean
     logits of *all* uploaded models f_k, of whatever group, on public samples x without labels: steps of Adam descend
-    ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client begins at its own weights, and learns
-    from the others. Where one client alone has uploaded there is no ensemble, and no step. A group of which nobody has
-    uploaded stays as it is.
+    ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client begins at its own weights. One upload
+    alone is no ensemble: no step. A group of which nobody has uploaded stays as it is.
 
     Wire   both ways the floating-point entries of the state dict of the client's own model: 4 bytes a parameter and
            running statistic. When clients are evaluated they are sent it once more, which is counted as evaluation.
-           Once, before round 1: each client's public samples, without labels, up.
+           Once, before round 1, up: public samples, without labels.
     Needs  one shape of input, equal classes; models of the zoo or of the run config's list
     State  MODEL/NAME, the weights of each group, by the name of its model.
     Departs from the paper: its public samples are of another data set, and distillation stops when the accuracy on
@@ -104,6 +99,9 @@ class FedDF(KnowledgeStrategy):
     def initial(self, roster: Roster) -> Arrays:
         """Draw the initial weights of each group's model."""
         self._models, self._public = models_by_name(roster, self.config), None
+        for member in roster:
+            if sum(one.model == member.model for one in roster) == 1:
+                log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)
         return _named({name: model_arrays(model) for name, model in self._models.items()})
 
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -128,40 +126,19 @@ class FedDF(KnowledgeStrategy):
             if upload.arrays:
                 groups.setdefault(model_of[upload.client_id], []).append(upload)
         means: Mapping[str, Arrays] = {name: self._mean(group) for name, group in groups.items()}
-        if self.schedule.steps and sum(map(len, groups.values())) > 1:
-            means = self._distilled(means, groups, round)
+        sent = [(name, upload.arrays) for name, group in groups.items() for upload in group]
+        if self.schedule.steps and len(sent) > 1:
+            students = {name: loaded(self._models[name], arrays) for name, arrays in means.items()}
+            teachers = [loaded(self._models[name], arrays) for name, arrays in sent]
+            scope, rows = (self.config.seed, round), self._public_samples()
+            distil_each(students, teachers, rows, self.robust, self.schedule, scope, self.config.threads)
+            means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
         return {**server_state, **_named(means)}
 
     def _mean(self, group: Sequence[Upload]) -> Arrays:
-        """Return the mean of a group's weights, by numbers of samples; or the robust one, each alike."""
         samples = [upload.samples for upload in group]
         stacks = {name: np.stack([upload.arrays[name] for upload in group]) for name in group[0].arrays}
-        if self.robust.form == "none":
-            return {name: weighted_mean(stack, samples) for name, stack in stacks.items()}
-        return {name: self.robust.mean(list(stack)).astype(stack.dtype) for name, stack in stacks.items()}
-
-    def _distilled(
-        self, means: Mapping[str, Arrays], groups: Mapping[str, Sequence[Upload]], round: int
-    ) -> Mapping[str, Arrays]:
-        """Return the weights of each group's student."""
-        samples, seed, threads = self._public_samples(), self.config.seed, torch.get_num_threads()
-        torch.set_num_threads(self.config.threads)  # of which the bits depend
-        found = {}
-        with seeded(seed, round, "distillation"):
-            teachers = [self._with(name, one.arrays) for name, group in groups.items() for one in group]
-            targets = mean_logits(teachers, samples, self.robust)
-            for name, arrays in means.items():
-                student = self._with(name, arrays)
-                steps = distil(student, samples, targets, self.schedule, generator(seed, round, "distillation"))
-                log(DEBUG, "round %d: %d steps of distillation into %s", round, steps, name)
-                found[name] = bounded(model_arrays(student), weights(student))
-        torch.set_num_threads(threads)
-        return found
-
-    def _with(self, name: str, arrays: Arrays) -> SplitModel:
-        model = deepcopy(self._models[name])
-        load_model_arrays(model, arrays)
-        return model
+        return {name: self.robust.weighted(stack, samples) for name, stack in stacks.items()}
 
     def _public_samples(self) -> Samples:
         """Return all public samples, as models take them."""

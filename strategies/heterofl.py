@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.learning.aggregation import parse_robust, weighted_mean
+from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import SplitModel, network_of, parse_width
 from hetfl_flwr.server.global_model import models_by_name
 from hetfl_flwr.server.messaging.roster import Member, Roster
@@ -143,9 +143,7 @@ class HeteroFL(KnowledgeStrategy):
             if self.mask and name.startswith("head."):
                 its[one.arrays["classes"] == 0] = False
         counts = [one.samples if self.weighting == "samples" else 1 for one in uploads]
-        plain = self.robust.form == "none"
-        mean = weighted_mean(sent, counts, has) if plain else self.robust.mean_of_some(sent, has).astype(array.dtype)
-        return np.where(has.any(0), mean, array)
+        return np.where(has.any(0), self.robust.weighted(sent, counts, has), array)
 
     def _take_in(self, models: Mapping[str, SplitModel]) -> None:
         for name, model in models.items():

@@ -216,6 +216,21 @@ def test_each_group_has_the_mean_of_its_own_weighted_by_samples():
     }
 
 
+def test_a_client_alone_with_its_model_is_said_and_learns_from_the_others(caplog):
+    """One line names it, before round 1; with one model for all there is none."""
+    caplog.set_level("INFO", logger="flwr")
+    server(its(0), its(2))
+    assert caplog.messages == []
+    members = [its(0), its(1, DEEP), its(2)]
+    strategy, state = server(*members, server_steps=20, server_learning_rate=0.1)
+    said = f"feddf: no other client has the model of client 1 ({DEEP}): only distillation joins it to them"
+    assert set(caplog.messages) == {said}
+    uploads = [filled(strategy, *one) for one in zip(members, (2, 9, 6), (1, 7, 3), strict=True)]
+    uploads[0].arrays["head.weight"][0] = -3
+    found = strategy.aggregate(state, uploads, 1)
+    assert not (found[f"{DEEP}/head.weight"] == 9).all()
+
+
 def test_a_robust_mean_is_within_each_group():
     members = [its(k) for k in range(5)]
     strategy, state = server(*members, server_steps=0, robust="median")

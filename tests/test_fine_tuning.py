@@ -67,6 +67,7 @@ def test_what_is_measured_equals_a_slow_loop_and_the_global_model_stays(name, ma
     node, other = make_node(config), make_node(config)
     sent = model_arrays(node.model)
     client = build_client(config, node)
+    node.model.eval()
     loss, samples, metrics = client.evaluate(list(sent.values()), {ROUND: 3})
     for entry, array in model_arrays(node.model).items():
         np.testing.assert_array_equal(array, sent[entry])

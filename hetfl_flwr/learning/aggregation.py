@@ -96,6 +96,15 @@ class Average:
         kept = (place >= cut) & (place < count - cut)
         return cast(Numbers, np.where(kept, ordered, 0.0).sum(0) / np.maximum(kept.sum(0), 1))
 
+    def weighted(
+        self, values: NDArray[Any], weights: Sequence[float], has: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        """Average arrays as `weighted_mean` does; median and trimmed mean are of each alike, whatever its weight."""
+        if self.form == "none":
+            return weighted_mean(values, weights, has)
+        has = np.ones(values.shape, bool) if has is None else has
+        return self.mean_of_some(values, has).astype(values.dtype)
+
     def total(self, values: Sequence[NDArray[Any]], start: Numbers) -> Numbers:
         """Add arrays up: ``start`` plus as many times their `mean` as they are; there may be none.
 

@@ -1,6 +1,6 @@
 """Distillation from an ensemble: the mean logits of several models, and a student that is trained towards them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import cos, pi
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.learning.distillation import kl_divergence
@@ -55,6 +56,41 @@ def logits_of(model: nn.Module, samples: Batches) -> Tensor:
 def mean_logits(models: Sequence[nn.Module], samples: Batches, average: Average) -> Tensor:
     """Return the average of several models' logits of samples: (N, C) float32."""
     return torch.from_numpy(average.mean([logits_of(model, samples).numpy() for model in models])).float()
+
+
+def distil_each(
+    students: Mapping[str, nn.Module],
+    teachers: Sequence[nn.Module],
+    samples: Batches,
+    average: Average,
+    schedule: Schedule,
+    scope: tuple[int, int],
+    threads: int,
+) -> None:
+    """Train students, each by itself and in the same order of samples, towards the average of the teachers' logits.
+
+    Parameters
+    ----------
+    students : mapping of str to Module
+        They are changed, as by `distil`.
+    teachers : sequence of Module
+        One or more.
+    samples, schedule
+        As in `distil`.
+    average : Average
+        Of the logits.
+    scope : tuple of int
+        The run's seed and the round, by which everything is drawn.
+    threads : int
+        As many as torch is to use: the bits depend on it.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    with seeded(*scope, "distillation"):
+        targets = mean_logits(teachers, samples, average)
+        for student in students.values():
+            distil(student, samples, targets, schedule, generator(*scope, "distillation"))
+    torch.set_num_threads(before)
 
 
 def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:
