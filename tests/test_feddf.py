@@ -274,7 +274,9 @@ def loaded(name: str, arrays: dict[str, Any]) -> SplitModel:
     return model
 
 
-def test_one_upload_is_no_ensemble_and_a_group_without_any_stays_as_it_is():
+def test_one_upload_is_no_ensemble_and_a_group_without_any_stays_as_it_is(monkeypatch):
+    """Nothing is distilled: its own logits would cost a pass over all public samples, and change nothing."""
+    monkeypatch.setattr("strategies.feddf.distil_each", lambda *args: pytest.fail("distils"))
     members = [its(0), its(1, DEEP)]
     strategy, state = server(*members)
     found = strategy.aggregate(state, [filled(strategy, members[0], 2)], 1)

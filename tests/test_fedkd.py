@@ -22,6 +22,7 @@ from torch import nn
 
 from clients.fedkd import FedKDClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
+from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
@@ -34,7 +35,7 @@ from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.factors import factor, factored, leading, multiplied
 from hetfl_flwr.wire.messages import ARRAYS, ROUND
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 from hetfl_flwr.wire.weights import model_arrays, weights
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
@@ -358,6 +359,19 @@ def test_the_bytes_are_those_of_the_smaller_form(share):
     arrays["2.weight"][:] = 0
     nothing = factor(arrays, spec, share)
     assert sum(nothing[f"2.weight{part}"].nbytes for part in ("", ".left", ".right")) == 0
+
+
+def test_factors_and_their_products_are_the_same_bits_on_any_number_of_threads():
+    """Server and clients add the same, whatever process they are in."""
+    spec = PayloadSpec((ArraySpec("w", (200, 784), "float32", -99, 99),))
+    arrays, found = {"w": np.random.default_rng(1).normal(size=(200, 784)).astype(np.float32)}, []
+    for threads in (1, 2):
+        with torch_threads(threads):
+            packed = factor(arrays, spec, 0.7)
+            assert len(packed["w"]) == 0
+            found.append({**packed, **multiplied(packed, spec)})
+    for name, array in found[0].items():
+        np.testing.assert_array_equal(array, found[1][name])
 
 
 def slow_bytes(arrays: Arrays, share: float) -> int:

@@ -342,6 +342,8 @@ def at(round: int, change: Any) -> Any:
         ("fedavg", {}),
         ("fedprox", {}),
         ("fedrep", {}),
+        ("feddf", {"feddf.server-steps": 3}),
+        ("heterofl", {}),
         ("fedproto", {}),
         ("fedhenn", {}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),

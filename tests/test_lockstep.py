@@ -244,7 +244,11 @@ def test_models_have_their_own_class_and_memory_afterwards():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    ["fedhe", *map(exhaustive, ("fd", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedproto", "fedrep", "agg"))],
+    [
+        "fedhe",
+        *map(exhaustive, ("fd", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedproto", "fedrep", "agg")),
+        *map(exhaustive, ("fedkd", "feddf", "heterofl")),
+    ],
 )
 def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
     def server_state(batched):
@@ -255,7 +259,7 @@ def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_pat
             batched=batched,
             rounds=2,
             local_batches=2,
-            public_fraction=0.2 if algorithm in ("fedh2l", "agg", "fedhenn") else 0.0,
+            public_fraction=0.2 if algorithm in ("fedh2l", "agg", "fedhenn", "feddf") else 0.0,
             output_dir=str(tmp_path / str(batched)),
         )
         return load_file(run_federation(config) / "knowledge.safetensors")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.aggregation import Average
@@ -84,13 +85,10 @@ def distil_each(
     threads : int
         As many as torch is to use: the bits depend on it.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    with seeded(*scope, "distillation"):
+    with seeded(*scope, "distillation"), torch_threads(threads):
         targets = mean_logits(teachers, samples, average)
         for student in students.values():
             distil(student, samples, targets, schedule, generator(*scope, "distillation"))
-    torch.set_num_threads(before)
 
 
 def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:

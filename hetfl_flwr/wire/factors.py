@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 
 SLIGHT_CHANGE = 0.005
@@ -122,7 +123,8 @@ def leading(matrix: NDArray[Any], share: float) -> tuple[NDArray[Any], NDArray[A
     >>> [leading(np.diag([3.0, 4.0, 0.0]), share)[0].shape[1] for share in (0.64, 0.65, 1.0)]
     [1, 2, 2]
     """
-    vectors, values, others = torch.linalg.svd(torch.from_numpy(np.asarray(matrix, np.float64)), full_matrices=False)
+    with torch_threads(1):
+        vectors, values, others = torch.linalg.svd(torch.tensor(matrix, dtype=torch.float64), full_matrices=False)
     held = values.square().cumsum(0)
     rank = int((held < share * held[-1]).sum()) + 1 if held[-1] > 0 else 0
     left, right = (vectors[:, :rank] * values[:rank]).numpy(), others[:rank].numpy()
@@ -138,7 +140,9 @@ def _matrix(packed: Arrays, one: ArraySpec, name: str) -> NDArray[Any]:
     whole = packed[name]
     if f"{name}.left" not in packed or len(whole) == one.shape[0]:
         return whole
-    product: NDArray[Any] = packed[f"{name}.left"].astype(np.float64) @ packed[f"{name}.right"].astype(np.float64)
+    with torch_threads(1):
+        left, right = (torch.tensor(packed[f"{name}.{side}"], dtype=torch.float64) for side in ("left", "right"))
+        product: NDArray[Any] = (left @ right).numpy()
     return product.astype(one.dtype)
 
 
