@@ -261,6 +261,7 @@ def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_pat
             local_batches=2,
             public_fraction=0.2 if algorithm in ("fedh2l", "agg", "fedhenn", "feddf") else 0.0,
             output_dir=str(tmp_path / str(batched)),
+            **({"feddf.server-steps": 3} if algorithm == "feddf" else {}),
         )
         return load_file(run_federation(config) / "knowledge.safetensors")
 

@@ -333,6 +333,8 @@ def scaled(factor: float) -> Callable[[Message], Message]:
         exhaustive("fml", {"fml.meme": LINEAR}),
         ("fedavg", {}),
         exhaustive("fedprox", {}),
+        exhaustive("heterofl", {}),
+        exhaustive("feddf", {"feddf.server-steps": 20, "public_fraction": 0.1}),
         exhaustive("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
         exhaustive("fedproto", {**SLOWER, "rounds": 15}),
         exhaustive("fedhenn", {"fedhenn.mode": "homogeneous"}),
