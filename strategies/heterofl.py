@@ -65,7 +65,6 @@ class HeteroFL(KnowledgeStrategy):
     robust : {"none", "median", "trimmed:SHARE"}
         How wrong weights are kept from the global model: it is the coordinate-wise median or trimmed mean (Yin et al.,
         ICML 2018) over those that have a weight, each alike; as in `hetfl_flwr.learning.aggregation.parse_robust`.
-
     """
 
     heterogeneous = False
