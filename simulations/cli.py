@@ -612,9 +612,12 @@ def _show(folder: Path) -> None:
 
 
 def _print(*tables: Any) -> None:
+    from hetfl_flwr.runs.tables import fitted
+
     console = _console()
     for table in tables:
-        console.print(table)
+        for part in fitted(table, console):
+            console.print(part)
 
 
 def _console() -> "Console":

@@ -15,6 +15,7 @@ from hetfl_flwr.algorithms import resolve_models
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
+from hetfl_flwr.data.arrays.samples import unlike
 from hetfl_flwr.errors import ConfigError, DamagedError, StateError, plain, private
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.quality import balanced_weights
@@ -221,7 +222,7 @@ class Node:
             lost = "" if kept.exists() else "missing"
         except DamagedError:
             before, lost = None, "damaged"
-        if before == self.data.digest or not (before or lost):  # the latter was written before data had a digest
+        if not lost and not (before and unlike(before, self.data.digest)):  # the older ones have no digest of data
             return False
         what = f"{self}: its data are not those on which it has trained before"
         if lost:

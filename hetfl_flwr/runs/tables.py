@@ -3,15 +3,19 @@
 Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from io import StringIO
+from itertools import pairwise
+from textwrap import wrap
 from typing import TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hetfl_flwr.runs.schema import ClientRecord, name_of
@@ -67,12 +71,61 @@ def _quality(key: str, client: ClientRecord) -> str:
     return percent(value if isinstance(value, float) else None)
 
 
-def lines(table: Table) -> list[str]:
+def lines(table: Table, width: int = LOG_WIDTH) -> list[str]:
     """Return a table as lines of plain text."""
     file = StringIO()
-    plain = Console(file=file, width=LOG_WIDTH, color_system=None, force_terminal=False, force_jupyter=False)
-    plain.print(table)
+    plain = Console(file=file, width=width, color_system=None, force_terminal=False, force_jupyter=False)
+    for part in fitted(table, plain):
+        plain.print(part)
     return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def fitted(table: Table, console: Console) -> list[Table]:
+    """Return a table as a console can show it: where it is too wide, as several below each other.
+
+    No cell of a number is folded then. Each part begins with the first column, and the one of names beside it.
+    """
+    numbers = any(column.no_wrap and column.justify == "right" for column in table.columns)
+    if not numbers or console.measure(table).maximum <= console.width:
+        return [table]
+    columns = [_narrowed(column) for column in table.columns]
+    keys = 1 + (len(columns) > 1 and str(columns[1].header) == "name")
+    parts, shown = [], columns[:keys]
+    for column in columns[keys:]:
+        if len(shown) > keys and console.measure(_part(table, [*shown, column])).minimum > console.width:
+            parts.append(shown)
+            shown = columns[:keys]
+        shown = [*shown, column]
+    tables = [_part(table, part) for part in [*parts, shown]]
+    for above, below in pairwise(tables):
+        above.caption, below.title = None, None
+    return tables
+
+
+def _narrowed(column: Column) -> Column:
+    """Return a column whose heading is folded between words where its cells are narrower."""
+    if not column.no_wrap:
+        return column
+    header = str(column.header)
+    widest = max((cell_len(text) for text in (*map(str, column.cells), *header.split())), default=1)
+    return replace(column, header="\n".join(wrap(header, widest, break_long_words=False)))
+
+
+def _part(table: Table, columns: Sequence[Column]) -> Table:
+    """Return a table of some of the columns."""
+    part = frame("", ())
+    part.title, part.caption, part.show_header = table.title, table.caption, table.show_header
+    for column in columns:
+        part.add_column(
+            column.header,
+            justify=column.justify,
+            overflow=column.overflow,
+            no_wrap=column.no_wrap,
+            min_width=column.min_width,
+        )
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        part.add_row(*cells)
+    return part
 
 
 def frame(title: str, notes: Iterable[str | None]) -> Table:
@@ -94,13 +147,18 @@ def table_of(
     columns: dict[str, Callable[[T], str]],
     items: Iterable[T],
     *,
-    words: set[str],
+    words: Container[str],
+    whole: Container[str] = (),
     notes: Iterable[str | None],
 ) -> Table:
-    """Return a table of one row an item; columns of `words` stand at the left, all others at the right."""
+    """Return a table of one row an item.
+
+    Columns of `words` and `whole` stand at the left, all others at the right. Cells of `words` alone may be folded.
+    """
     table = frame(title, notes)
     for name in columns:
-        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
+        left = name in words or name in whole
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name not in words)
     for item in items:
         table.add_row(*(Text(cell(item)) for cell in columns.values()))  # brackets in a Text are no markup
     return table

@@ -139,6 +139,14 @@ PAGE = """\
 <div><dt>{{ name }}</dt><dd>{{ fact }}</dd></div>
 {% endfor %}
 </dl>
+{% if part.said %}
+<h3>What was done with the data</h3>
+<ul class="note">
+{% for line in part.said %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+{% endif %}
 {{ table(part.clients) }}
 {% if part.notes %}
 <ul class="note">

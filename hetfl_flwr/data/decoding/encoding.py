@@ -96,7 +96,7 @@ class Findings:
         first, *more = np.flatnonzero(where)
         split, row, file = self.source.place_of(int(first))
         among = f" of split '{split}'" if len(self.source.splits) > 1 else ""
-        among = f" of file {private(repr(file))}" if file else among
+        among = f" of {file}" if file else among
         return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
 
 

@@ -15,7 +15,17 @@ import numpy.typing as npt
 
 from hetfl_flwr.data.sources.columns import Columns, Kind, roles
 from hetfl_flwr.data.sources.dialects import common_options, notes_on
-from hetfl_flwr.data.sources.files import Part, csv_features, from_files, head, left, numbered, parts_of, reason
+from hetfl_flwr.data.sources.files import (
+    Part,
+    called_in_python,
+    csv_features,
+    from_files,
+    head,
+    left,
+    numbered,
+    parts_of,
+    reason,
+)
 from hetfl_flwr.data.sources.folders import (
     EXPECTED,
     TABLES,
@@ -113,9 +123,10 @@ class Source:
         split : str
             Its split.
         number : int
-            Which row it is in its file, or else in the split: the first is 1, and so is the header of a csv file.
+            Which row it is in its file, or else in the split: the first is 1, and so is the header of a csv file; 0 in
+            what was given from Python.
         file : str
-            The file; empty where its split is one file, or not read from files.
+            What the file is called; empty where its split is one file, or not read from files.
         """
         split, row = ("train", row) if row < self.train_rows else ("test", row - self.train_rows)
         row = int(self.rows[split][row]) if split in self.rows else row
@@ -124,7 +135,9 @@ class Source:
     def where(self, row: int) -> str:
         """Return how messages call a row, 0..N-1, counted through the splits."""
         split, number, file = self.place_of(row)
-        return f"{number} of {f'file {private(repr(file))}' if file else f'split {split!r}'} of {self.place}"
+        if file.startswith(self.place):
+            return f"{number} of {file}"
+        return f"{number} of {file or f'split {split!r}'} of {self.place}"
 
     def where_in(self, split: str, row: int) -> str:
         """Return how messages call a row of a split."""
@@ -222,9 +235,7 @@ def labelled(
         if without.any():
             first, *more = np.flatnonzero(without)
             number, file = numbered((parts or {}).get(split, ()), int(first))
-            which = f"row {number}{f' of {private(repr(file))}' * bool(file)}" + (
-                f" and {len(more)} more" if more else ""
-            )
+            which = f"row {number}" + (f" of {file}" if file else "") + (f" and {len(more)} more" if more else "")
             notes.append(
                 f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
             )
@@ -326,17 +337,30 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Fou
 
 
 def _from_own(dataset: str, reading: Reading) -> _Found:
+    folder = Path(dataset)
+    given = called_in_python(folder)
+    if not given:
+        return _read_own(dataset, reading, {})
+    try:
+        return _read_own(dataset, reading, given)._replace(place=given[""])
+    except HetflError as error:
+        text = error.marked
+        for name, said in sorted(given.items(), reverse=True):
+            text = text.replace(f"'{private(folder / name)}'", said)
+        raise type(error)(text) from error
+
+
+def _read_own(dataset: str, reading: Reading, given: Mapping[str, str]) -> _Found:
     file = own_file(dataset)
     if file is None and not reading.by_file:
-        return _from_folder(own_folder(dataset), reading)
+        return _from_folder(own_folder(dataset), reading, given)
     called = f"'{private(dataset)}'"
     files, others = ([file], []) if file else files_of_rows(own_folder(dataset))
     notes = [f"files of rows in folders below {called} are left out: {_shown(others, Path(dataset))}"] if others else []
     _quiet()
     data, owners = from_files(files, called, reading)
-    owners = owners if reading.by_file else ()
-    parts = {"train": parts_of(files, owners)}
-    return _Found(called, {"train": data}, owners, (*notes, *notes_on(files)), parts)
+    parts = {"train": parts_of(files, owners if reading.by_file else (), given)}
+    return _Found(called, {"train": data}, owners if reading.by_file else (), (*notes, *notes_on(files)), parts)
 
 
 def _shown(files: Sequence[Path], folder: Path, most: int = 5) -> str:
@@ -344,7 +368,7 @@ def _shown(files: Sequence[Path], folder: Path, most: int = 5) -> str:
     return named + (f" and {len(files) - most} more" if len(files) > most else "")
 
 
-def _from_folder(folder: Path, reading: Reading) -> _Found:
+def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None = None) -> _Found:
     from datasets.load import load_dataset, load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
@@ -376,7 +400,7 @@ def _from_folder(folder: Path, reading: Reading) -> _Found:
     splits = dict(data) if isinstance(data, dict) else {"train": data}
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
-    parts = {split: parts_of(paths) for split, paths in files.items()}
+    parts = {split: parts_of(paths, given=given) for split, paths in files.items()}
     return _Found(called, splits, notes=notes_on([path for paths in files.values() for path in paths]), parts=parts)
 
 
