@@ -616,8 +616,7 @@ def _print(*tables: Any) -> None:
 
     console = _console()
     for table in tables:
-        for part in fitted(table, console):
-            console.print(part)
+        console.print(*fitted(table, console))
 
 
 def _console() -> "Console":

@@ -758,7 +758,7 @@ def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, 
     a_table(tmp_path / "table", flip=150)
     longer = config.with_values({"resume": True, "rounds": 5})
     line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
-    assert "client 0 (mlp): its data are not those on which it has trained before" in line
+    assert "client 0 (mlp): its training samples or labels are not those of before" in line
     assert "which accept-loss = true allows" in line
     longer = longer.with_values({"accept-loss": True})
     run_federation(longer, elsewhere(longer, 8), run_id=8)
@@ -789,7 +789,7 @@ def test_a_node_on_a_machine_of_its_own_is_told_that_its_data_are_others_and_goe
     table = a_table(tmp_path / "table")
     config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
     run_federation(config, elsewhere(config, 7))
-    said = "client 0 (mlp): its data are not those on which it has trained before, and it goes on with them"
+    said = "client 0 (mlp): its training samples or labels are not those of before, and it goes on with them"
     for run, flip, told in ((8, 150, True), (9, 150, False)):
         a_table(tmp_path / "table", flip=flip)
         longer = config.with_values({"resume": True, "rounds": run - 3})

@@ -406,7 +406,7 @@ class TestRefusals:
             (
                 {"age": [[1], [2]]},
                 {"categorical_columns": "age"},
-                "column 'age' of 'here' holds list<item: int64>, not numbers, texts, dates or truth values: name it",
+                "column 'age' of 'here' holds lists, not numbers, texts, dates or truth values: name it",
             ),
         ],
         ids=lambda value: value if isinstance(value, str) else "",

@@ -173,10 +173,10 @@ class TestMessages:
             "dataset[1] has no column 'bp', which dataset[0] has: add it, or name it in ignore-columns"
         )
         line = self.refused(refusal, [frame, frame.assign(age="old")])
-        assert line.startswith("column 'age' of dataset[1] holds string, that of dataset[0] double: write all in one")
+        assert line.startswith("column 'age' of dataset[1] holds texts, that of dataset[0] decimal numbers: write all")
         line = self.refused(refusal, [frame, frame.assign(sick=3)])
         assert line.startswith(
-            "column 'sick' of dataset[1] holds int64, that of dataset[0] string: write all in one type"
+            "column 'sick' of dataset[1] holds whole numbers, that of dataset[0] texts: write all in one type"
         )
         assert "ignore-columns" not in line
         line = self.refused(refusal, frame, label_column="ill")

@@ -222,9 +222,10 @@ class Node:
             lost = "" if kept.exists() else "missing"
         except DamagedError:
             before, lost = None, "damaged"
-        if not lost and not (before and unlike(before, self.data.digest)):  # the older ones have no digest of data
+        found = unlike(before, self.data.digest) if before else ""  # the older ones have no digest of data
+        if not lost and not found:
             return False
-        what = f"{self}: its data are not those on which it has trained before"
+        what = f"{self}: its {found} are not those of before"
         if lost:
             what = f"{self}: what its state says of its data is {lost} ({private(kept)}), and they may be others"
         if simulated() and not self.config.accept_loss:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from io import StringIO
-from itertools import pairwise
 from textwrap import wrap
 from typing import TypeVar
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -27,6 +27,10 @@ SHORT_HEADINGS = {"bal.": "balanced_accuracy", "F1": "macro_f1", "AUC": "auc", "
 """How the table of clients calls the figures of `hetfl_flwr.runs.schema.Quality`."""
 LOG_WIDTH = 160
 """Characters of a line of a table in the log."""
+WIDEST = 10_000
+"""Characters of a line that no table fills."""
+FOLDED = 24
+"""Characters from which on a cell of words may be folded."""
 
 
 def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
@@ -75,46 +79,47 @@ def lines(table: Table, width: int = LOG_WIDTH) -> list[str]:
     """Return a table as lines of plain text."""
     file = StringIO()
     plain = Console(file=file, width=width, color_system=None, force_terminal=False, force_jupyter=False)
-    for part in fitted(table, plain):
-        plain.print(part)
+    plain.print(*fitted(table, plain))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def fitted(table: Table, console: Console) -> list[Table]:
-    """Return a table as a console can show it: where it is too wide, as several below each other.
+def fitted(table: Table, console: Console) -> list[RenderableType]:
+    """Return a table as a console can show it: where it is too wide, in parts below each other.
 
-    No cell of a number is folded then. Each part begins with the first column, and the one of names beside it.
+    No number is folded then. Each part begins with the first column, and with the one of names beside it.
     """
     numbers = any(column.no_wrap and column.justify == "right" for column in table.columns)
-    if not numbers or console.measure(table).maximum <= console.width:
+    if not numbers or _width(table, console).maximum <= console.width:
         return [table]
-    columns = [_narrowed(column) for column in table.columns]
-    keys = 1 + (len(columns) > 1 and str(columns[1].header) == "name")
-    parts, shown = [], columns[:keys]
+    columns = list(map(_narrowed, table.columns))
+    keys = 1 + (len(columns) > 1 and str(table.columns[1].header) == "name")
+    parts = [columns[:keys]]
     for column in columns[keys:]:
-        if len(shown) > keys and console.measure(_part(table, [*shown, column])).minimum > console.width:
-            parts.append(shown)
-            shown = columns[:keys]
-        shown = [*shown, column]
-    tables = [_part(table, part) for part in [*parts, shown]]
-    for above, below in pairwise(tables):
-        above.caption, below.title = None, None
-    return tables
+        if len(parts[-1]) > keys and _width(_part([*parts[-1], column]), console).minimum > console.width:
+            parts.append(columns[:keys])
+        parts[-1].append(column)
+    title, caption = Text(str(table.title), "table.title"), Text(str(table.caption), "table.caption")
+    return [title, *(line for part in parts for line in (_part(part), "")), caption]
+
+
+def _width(table: Table, console: Console) -> Measurement:
+    """Return how wide a table is at least and at most, however narrow the console."""
+    return console.measure(table, options=console.options.update(max_width=WIDEST))
 
 
 def _narrowed(column: Column) -> Column:
-    """Return a column whose heading is folded between words where its cells are narrower."""
+    """Return a column that is as narrow as its cells, as long as these may not be folded, and its heading allow."""
+    header, cells = str(column.header), [cell_len(str(cell)) for cell in column.cells]
+    widest = max(*cells, *map(cell_len, header.split()), 1)
     if not column.no_wrap:
-        return column
-    header = str(column.header)
-    widest = max((cell_len(text) for text in (*map(str, column.cells), *header.split())), default=1)
-    return replace(column, header="\n".join(wrap(header, widest, break_long_words=False)))
+        return replace(column, min_width=min(widest, FOLDED))
+    return replace(column, header="\n".join(wrap(header, widest, break_long_words=False)), min_width=widest)
 
 
-def _part(table: Table, columns: Sequence[Column]) -> Table:
-    """Return a table of some of the columns."""
+def _part(columns: Sequence[Column]) -> Table:
+    """Return some columns of a table, without its title and its notes."""
     part = frame("", ())
-    part.title, part.caption, part.show_header = table.title, table.caption, table.show_header
+    part.title = part.caption = None
     for column in columns:
         part.add_column(
             column.header,

@@ -397,12 +397,13 @@ def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 def _place(group: Sequence[Run], others: Sequence[Sequence[Run]]) -> str:
     """Return the part of the path that tells the folder of a run, or of runs of several seeds, from those of others."""
-    parts = [_folder(one) for one in others]
-    own = _folder(group)
-    while len({len(one) for one in parts}) == 1 and len(own) > 1 and len({one[-1] for one in parts}) == 1:
-        parts, own = [one[:-1] for one in parts], own[:-1]
+    own, folders = _folder(group), [_folder(one) for one in others]
+    if folders.count(own) > 1:
+        return group[0].name
+    while len({folder[-1] for folder in folders}) == 1:
+        own, folders = own[:-1], [folder[:-1] for folder in folders]
     tails = (own[-count:] for count in range(1, len(own) + 1))
-    return "/".join(next((tail for tail in tails if sum(one[-len(tail) :] == tail for one in parts) == 1), own))
+    return "/".join(next(tail for tail in tails if sum(one[-len(tail) :] == tail for one in folders) == 1))
 
 
 def _folder(group: Sequence[Run]) -> tuple[str, ...]:

@@ -480,8 +480,9 @@ def _bytes(tensor: Tensor) -> bytes:
 def _inputs_digest(arrays: Arrays, rows: bytes) -> bytes:
     """Return a digest of some inputs as they are stored: once for a test set that many clients share."""
     digest, numbers = blake2b(digest_size=8), torch.from_numpy(np.frombuffer(rows, np.int64).copy())
-    for some in numbers.to(arrays.inputs.device).split(ROWS_AT_ONCE):
-        _take_in(digest, arrays.inputs[some])
+    numbers = numbers.to(arrays.inputs.device)
+    for first in range(0, len(numbers), ROWS_AT_ONCE):
+        _take_in(digest, arrays.inputs[numbers[first : first + ROWS_AT_ONCE]])
     return digest.digest()
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import ConfigError, DataError, private, unknown
 
@@ -129,3 +131,22 @@ def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: 
         if not in_all and " ".join(column.split()) not in reading.ignored:
             raise DataError(f"{place} has no column '{private(column)}' in its split 'test': name it in ignore-columns")
     return "table", columns
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Say whether cells of a type are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def in_words(kind: pa.DataType) -> str:
+    """Return what cells of a type are, as messages say it."""
+    words = (
+        (is_text, "texts"),
+        (pa.types.is_boolean, "truth values"),
+        (pa.types.is_integer, "whole numbers"),
+        (pa.types.is_floating, "decimal numbers"),
+        (pa.types.is_temporal, "dates or times"),
+        (pa.types.is_struct, "records"),
+        (pa.types.is_nested, "lists"),
+    )
+    return next((word for is_one, word in words if is_one(kind)), str(kind))

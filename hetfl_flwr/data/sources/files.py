@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.data.sources.columns import Columns, roles
+from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles
 from hetfl_flwr.data.sources.dialects import common_options, rows_of
 from hetfl_flwr.data.sources.folders import TABLES, check_filled, ending, names_of
 from hetfl_flwr.data.sources.headers import check_headers
@@ -115,7 +115,7 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
             except pa.ArrowTypeError:
                 way_out = "write all in one type" + ", or name it in ignore-columns" * (name != reading.label_column)
                 raise DataError(
-                    f"{place} holds {private(kind)}, that of '{private(before)}' {private(kinds[name])}: {way_out}"
+                    f"{place} holds {in_words(kind)}, that of '{private(before)}' {in_words(kinds[name])}: {way_out}"
                 ) from None
     empty = {name: feature for name, (_, feature) in first.items() if kinds[name] == pa.null()}
     values = {**of_columns.from_arrow_schema(pa.schema(kinds.items())), **empty}
@@ -128,7 +128,7 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
 def _is_empty(part: "Dataset", column: str) -> bool:
     """Say whether no cell of a column holds anything; then it has any type."""
     kind = part.features.arrow_schema.field(column).type
-    if not any(is_one(kind) for is_one in (pa.types.is_null, pa.types.is_floating, pa.types.is_string)):
+    if not any(is_one(kind) for is_one in (pa.types.is_null, pa.types.is_floating, is_text)):
         return False
     found = part.select_columns(column).with_format("arrow")[:][column]
     return bool(found.is_null(nan_is_null=True).to_numpy().all())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.data.sources.columns import Columns, Kind, roles
+from hetfl_flwr.data.sources.columns import Columns, Kind, is_text, roles
 from hetfl_flwr.data.sources.dialects import common_options, notes_on
 from hetfl_flwr.data.sources.files import (
     Part,
@@ -279,7 +279,7 @@ def _missing(found: "pa.ChunkedArray", unknown: Sequence[str]) -> npt.NDArray[np
     import pyarrow.compute as pc
 
     missing = found.is_null(nan_is_null=True)
-    if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
+    if is_text(found.type):
         texts = pc.utf8_trim_whitespace(found.cast(pa.large_string()))
         missing = pc.or_(missing, pc.is_in(texts, value_set=pa.array(["", *unknown], pa.large_string())))
     without: npt.NDArray[np.bool_] = missing.to_numpy()
