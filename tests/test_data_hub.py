@@ -145,7 +145,7 @@ def test_columns_are_guessed_by_type_or_named(hub):
 def test_a_column_that_cannot_be_guessed_is_asked_for(hub):
     root = hub(train=table(feature=INTEGERS))
     assert refused(root) == (
-        f"'{root}/zoo/pets' has 0 columns of type ClassLabel: set label-column to one of: image, label"
+        f"'{root}/zoo/pets' does not say which column holds the classes: set label-column to one of: image, label"
     )
     assert load(root, label_column="label").spec.classes == 3
 

@@ -272,6 +272,10 @@ def test_doubts_of_all_runs_are_said_once_with_the_runs_that_they_are_of(tmp_pat
     done = hetfl("compare", *folders, "--out", tmp_path / "c.png")
     assert done.out.count("12 to 14 test rows") == 1
     assert done.out.index("Gains over local") < done.out.index("12 to 14 test rows")
+    assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
+    page = write_report(folders, tmp_path / "r.html").read_text()
+    assert page.count("12 to 14 test rows") == 1
+    assert page.index("Side by side") < page.index("12 to 14 test rows") < page.index("Run by run")
 
 
 def test_where_only_pooled_runs_are_there_methods_are_compared_with_them(tmp_path):
@@ -404,6 +408,15 @@ def test_no_number_is_folded_in_a_narrow_terminal(tmp_path, width, parts):
     assert printed.count("+10.0 (9.7 to 10.4) helps") == 4
     assert printed.count("client 0 ") == printed.count("client 2 ") == parts
     assert printed.count("Gains over local") == 1
+
+
+def test_brackets_in_a_heading_are_no_markup(tmp_path):
+    again = [ended(tmp_path / f"again{s}", HELPED[s], algorithm="fedhe", seed=s) for s in ALONE]
+    runs = [load_run(folder) for folder in [*study(tmp_path, method="fedhe"), *again]]
+    table = gains_table(answer(runs))
+    headings = [str(column.header) for column in table.columns if "[" in str(column.header)]
+    assert len(headings) == 2
+    assert all(heading in "\n".join(lines(table, 200)) for heading in headings)
 
 
 def test_a_name_from_a_run_folder_is_no_markup(tmp_path):

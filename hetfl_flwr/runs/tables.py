@@ -29,7 +29,7 @@ LOG_WIDTH = 160
 """Characters of a line of a table in the log."""
 WIDEST = 10_000
 """Characters of a line that no table fills."""
-FOLDED = 24
+FOLDED = 16
 """Characters from which on a cell of words may be folded."""
 
 
@@ -78,8 +78,17 @@ def _quality(key: str, client: ClientRecord) -> str:
 def lines(table: Table, width: int = LOG_WIDTH) -> list[str]:
     """Return a table as lines of plain text."""
     file = StringIO()
-    plain = Console(file=file, width=width, color_system=None, force_terminal=False, force_jupyter=False)
-    plain.print(*fitted(table, plain))
+    plain = Console(
+        file=file,
+        width=width,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        markup=False,
+        emoji=False,
+    )
+    for part in fitted(table, plain):
+        plain.print(part)
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 

@@ -26,6 +26,7 @@ from hetfl_flwr.runs.notes import read_notes
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.runs.tables import NOTHING
+from simulations.reports.doubts import doubts_of
 from simulations.reports.gains import Answer, answer, names_of, points
 from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
 from simulations.reports.page import PAGE, STYLE
@@ -156,6 +157,7 @@ def report_page(runs: Sequence[Run]) -> str:
         unequal=unequal,
         answer=_answer(runs),
         comparison=_comparison(runs, unequal) if several else None,
+        doubts=doubts_of(runs) if several else [],
         differing=_differing(groups) if several else None,
         pictures=[picture for picture in (over_rounds(groups), over_payload(groups)) if picture is not None],
         parts=[_part(run, split) for run, split in zip(runs, splits, strict=True)],

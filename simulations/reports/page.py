@@ -231,6 +231,14 @@ PAGE = """\
 <section>
 <h2>Side by side</h2>
 {{ table(comparison, entitled=true) }}
+{% if doubts %}
+<h3>What makes figures doubtful</h3>
+<ul class="note">
+{% for line in doubts %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+{% endif %}
 </section>
 {% endif %}
 <section>

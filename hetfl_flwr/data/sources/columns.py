@@ -86,9 +86,9 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
     columns = splits["train"]
     of_kind = [name for name, feature in columns.items() if type(feature).__name__ == kind]
     if not wanted and len(of_kind) != 1:
-        raise DataError(
-            f"{place} has {len(of_kind)} columns of type {kind}: set {key} to one of: {private(', '.join(columns))}"
-        )
+        what = {"ClassLabel": "classes", "Image": "images"}[kind]
+        found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
+        raise DataError(f"{place} {found}: set {key} to one of: {private(', '.join(of_kind or columns))}")
     column = wanted or of_kind[0]
     several = [name.strip() for name in column.split(",")]
     if (
