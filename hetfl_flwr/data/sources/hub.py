@@ -30,6 +30,7 @@ from hetfl_flwr.data.sources.folders import (
     EXPECTED,
     TABLES,
     check_files,
+    check_owners,
     ending,
     files_of_rows,
     holds_images_alone,
@@ -37,6 +38,7 @@ from hetfl_flwr.data.sources.folders import (
     local_folder,
     own_file,
     own_folder,
+    possible_owners,
 )
 from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
     from hetfl_flwr.data.sources.catalogue import DatasetEntry
 
+_SHOWN = 5  # names in a note, at most
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
 _NO_DATA = re.compile(r'Instruction "(\w+)" corresponds to no data!')  # what the library says of a split of no rows
 _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
@@ -353,7 +356,10 @@ def _from_own(dataset: str, reading: Reading) -> _Found:
 def _read_own(dataset: str, reading: Reading, given: Mapping[str, str]) -> _Found:
     file = own_file(dataset)
     if file is None and not reading.by_file:
-        return _from_folder(own_folder(dataset), reading, given)
+        found = _from_folder(own_folder(dataset), reading, given)
+        return found._replace(notes=(*found.notes, *_put_together(Path(dataset), found)))
+    if file is None and holds_images_alone(own_folder(dataset)):
+        return _by_owner(own_folder(dataset), reading)
     called = f"'{private(dataset)}'"
     files, others = ([file], []) if file else files_of_rows(own_folder(dataset))
     notes = [f"files of rows in folders below {called} are left out: {_shown(others, Path(dataset))}"] if others else []
@@ -363,13 +369,13 @@ def _read_own(dataset: str, reading: Reading, given: Mapping[str, str]) -> _Foun
     return _Found(called, {"train": data}, owners if reading.by_file else (), (*notes, *notes_on(files)), parts)
 
 
-def _shown(files: Sequence[Path], folder: Path, most: int = 5) -> str:
+def _shown(files: Sequence[Path], folder: Path, most: int = _SHOWN) -> str:
     named = ", ".join(private(file.relative_to(folder)) for file in files[:most])
     return named + (f" and {len(files) - most} more" if len(files) > most else "")
 
 
-def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None = None) -> _Found:
-    from datasets.load import load_dataset, load_dataset_builder, load_from_disk
+def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None = None, pattern: str = "") -> _Found:
+    from datasets.load import load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
     files: dict[str, list[Path]] = {}
@@ -389,7 +395,7 @@ def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None
                     builder = _builder_of(files, options)
                 if columns := _columns(builder, files, headers):
                     roles(called, columns, reading)
-            data = load_dataset("imagefolder", data_dir=str(folder)) if images else _rows(builder, files, headers)
+            data = _images_in(folder, pattern) if images else _rows(builder, files, headers)
     except HetflError:
         raise
     except Exception as error:
@@ -402,6 +408,37 @@ def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     parts = {split: parts_of(paths, given=given) for split, paths in files.items()}
     return _Found(called, splits, notes=notes_on([path for paths in files.values() for path in paths]), parts=parts)
+
+
+def _images_in(folder: Path, pattern: str) -> Any:
+    from datasets.load import load_dataset
+
+    if pattern:
+        return load_dataset("imagefolder", data_files={"train": pattern})
+    return load_dataset("imagefolder", data_dir=str(folder))
+
+
+def _put_together(folder: Path, found: _Found) -> tuple[str, ...]:
+    """Return a note where images are read as those of one that look like those of several owners."""
+    owners = possible_owners(folder) if holds_images_alone(folder) and set(found.splits) == {"train"} else []
+    if not owners:
+        return ()
+    named = ", ".join(owners[:_SHOWN]) + (f" and {len(owners) - _SHOWN} more" if len(owners) > _SHOWN else "")
+    return (f"images of {found.place} in {private(named)} are put together: partition=files has a client for each",)
+
+
+def _by_owner(folder: Path, reading: Reading) -> _Found:
+    """Return images in folders ``OWNER/CLASS``, those of one owner after those of another."""
+    import pyarrow.compute as pc
+
+    check_owners(folder)
+    found = _from_folder(folder, reading, pattern=f"{escape(str(folder))}/**")
+    data = found.splits["train"]
+    [column] = [name for name, feature in features_of(data).items() if type(feature).__name__ == "Image"]
+    paths = pc.struct_field(data.with_format("arrow")[:][column], "path").to_pylist()
+    owners = [Path(path).parent.parent.name for path in paths]
+    ordered = sorted(range(len(owners)), key=owners.__getitem__)
+    return found._replace(splits={"train": data.select(ordered)}, files=tuple(sorted(Counter(owners).items())))
 
 
 def _quiet() -> None:
