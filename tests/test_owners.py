@@ -388,6 +388,19 @@ class TestFiles:
         data = load_client_data(Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="2")), 0)
         assert rows_of(data) == 40
 
+    @pytest.mark.parametrize("label", ["sick", ""])
+    def test_a_first_row_of_mostly_numbers_is_no_header_where_it_lacks_the_label(
+        self, patients, tmp_path, label, refusal
+    ):
+        file = tmp_path / "patients.csv"
+        patients.assign(id=range(500, 620)).to_csv(file, index=False, header=False)
+        own = Split(dataset=str(file), clients=1, seed=0, reading=Reading(label_column=label))
+        assert refusal(DataError, load_client_data, own, 0) == (
+            f"'{file}' has no header: 3 of the 5 cells of its first row are numbers: put the names of the columns there"
+        )
+        own = Split(dataset=str(file), clients=1, seed=0, reading=Reading(label_column="well"))
+        assert load_client_data(own, 0).train.arrays.class_names == ("ill", "well")
+
     def test_two_label_columns_are_refused(self, table, refusal):
         wanted = Split(dataset=str(table), clients=1, seed=0, reading=Reading(label_column="sick,bp"))
         assert "names 2 columns" in (said := refusal(DataError, load_client_data, wanted, 0))

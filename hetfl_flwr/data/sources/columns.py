@@ -1,6 +1,7 @@
 """Which column of a data set is what: told from names and features alone, before a row is read and after."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -85,6 +86,8 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
     """Return the wanted column, or else the only one of a kind of feature."""
     columns = splits["train"]
     of_kind = [name for name, feature in columns.items() if type(feature).__name__ == kind]
+    if wanted not in columns and not of_kind and not get_close_matches(wanted, columns):
+        _check_names(place, columns)
     if not wanted and len(of_kind) != 1:
         what = {"ClassLabel": "classes", "Image": "images"}[kind]
         found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
@@ -110,6 +113,16 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
                 f"{hint} {key} to one of: {private(', '.join(there))}"
             )
     return column
+
+
+def _check_names(place: str, names: Collection[str]) -> None:
+    """Refuse columns called like the cells of a row: most names are numbers, other than a frame's own 0, 1, ..."""
+    numbers = sum(re.fullmatch(r"[+-]?\d+([.,]\d+)*", name.strip()) is not None for name in names)
+    if 2 * numbers > len(names) and [*names] != [*map(str, range(len(names)))]:
+        raise DataError(
+            f"{place} has no header: {numbers} of the {len(names)} cells of its first row are numbers: put the names "
+            "of the columns there"
+        )
 
 
 def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
