@@ -55,7 +55,7 @@ DatasetOption = Annotated[
 ]
 FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder with local copies in the hub's layout.")]
 ClientsOption = Annotated[
-    int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners).")
+    int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners or folders).")
 ]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of all random numbers.")]
 RecipeOption = Annotated[
