@@ -16,13 +16,14 @@ from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models import (
     SplitModel,
     assign,
+    build_bounded,
     build_model,
     catalogue_rows,
     parameter_count,
     parse_models,
     split,
 )
-from hetfl_flwr.models.vision import TORCHVISION
+from hetfl_flwr.models.vision import RESNETS, TORCHVISION
 
 DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
 MNIST = DataSpec(shape=(1, 28, 28), classes=10)
@@ -31,8 +32,9 @@ TABLE = DataSpec(shape=(30,), classes=2)
 TEXT = DataSpec(shape=(7,), classes=2, vocabulary=11)
 TABULAR = tuple(f"tabular:{number}" for number in range(10))
 FEDHE = tuple(f"fedhe:{number}" for number in range(10))
+FEDPROTO = ("fedproto:18", "fedproto:20", "fedproto:22")
 FEDHENN = tuple(f"fedhenn:{number}" for number in range(5))
-NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn64", *FEDHE, *FEDHENN, *TABULAR)
+NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn64", "cnn4", *FEDHE, *FEDHENN, *FEDPROTO, *TABULAR)
 TEXTS = ("lstm1", "lstm2", "bag")
 
 
@@ -53,7 +55,7 @@ class TestZoo:
     def test_a_perceptron_takes_a_table(self, name: str) -> None:
         assert_is_a_model_of_the_zoo(name, TABLE)
 
-    @pytest.mark.parametrize("name", [*NAMES[:6], "fedhe:0", "fedhe:5", "fedhenn:4"])
+    @pytest.mark.parametrize("name", [*NAMES[:7], "fedhe:0", "fedhe:5", "fedhenn:4", "fedproto:22"])
     @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 1), (3, 7, 30)], ids=str)
     def test_is_sized_by_the_shape(self, name: str, shape: tuple[int, ...]) -> None:
         spec = DataSpec(shape=shape, classes=3)
@@ -127,6 +129,31 @@ class TestZoo:
         kinds = [type(layer) for layer in build_model("cnn64", CIFAR, seed=0).body]
         block = [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
         assert kinds == [*block, *block, nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
+
+    def test_cnn4_by_hand(self) -> None:
+        """32 -> 28 -> 14 -> 10 -> 5: 64 * 25 values, 512 units; on MNIST 28 -> 24 -> 12 -> 8 -> 4, 64 * 16."""
+        colour = (75 * 32 + 32) + (800 * 64 + 64) + (1600 * 512 + 512) + (512 * 10 + 10)
+        grey = colour - 50 * 32 - (1600 - 1024) * 512
+        assert [parameter_count(build_model("cnn4", spec, seed=0)) for spec in (CIFAR, MNIST)] == [colour, grey]
+
+    def test_fedproto_by_hand(self) -> None:
+        """28 -> 24 -> 12 -> 8 -> 4: 260 weights, 250 c + c, 16 c values for 50 units, 510 of the head.
+
+        With 20 filters 20 clients send 436,800 weights in FedAvg: the 430 thousand of FedProto's Table 1.
+
+        On 8x8 images 8 -> 4 -> 2 -> 2 (padded) -> 1, so 50 units see c values.
+        """
+        counts = [parameter_count(build_model(name, MNIST, seed=0)) for name in FEDPROTO]
+        assert counts == [260 + 251 * c + (16 * c * 50 + 50) + 510 for c in (18, 20, 22)]
+        assert 20 * counts[1] == 436_800
+        assert parameter_count(build_model("fedproto:20", DIGITS, seed=0)) == counts[1] - 15 * 20 * 50
+
+    def test_fedproto_drops_whole_channels_behind_its_second_convolution_and_nothing_else(self) -> None:
+        body = build_model("fedproto:20", MNIST, seed=0).body
+        first, second = [nn.Conv2d, nn.MaxPool2d, nn.ReLU], [nn.Conv2d, nn.Dropout2d, nn.MaxPool2d, nn.ReLU]
+        assert [type(layer) for layer in body] == [*first, *second, nn.Flatten, nn.Linear, nn.ReLU]
+        channels = body[:5](torch.ones(1, 1, 28, 28))[0].flatten(1).abs().sum(1)
+        assert 0 < (channels == 0).sum() < 20
 
     def test_fedhenn_by_hand(self) -> None:
         """32 -> 30 -> 15 -> 13 -> 6 -> 4 -> 2: 1, 2 and 3 convolutions give 16 * 225, 32 * 36 and 64 * 4 values."""
@@ -233,7 +260,7 @@ class TestZoo:
     def test_catalogue(self) -> None:
         before = torch.get_rng_state()
         rows = catalogue_rows(MNIST)
-        assert tuple(row.name for row in rows) == (*NAMES, *TORCHVISION, *TEXTS)
+        assert tuple(row.name for row in rows) == (*NAMES, *TORCHVISION, *RESNETS, *TEXTS)
         assert all(row.summary and bool(row.problem) == (row.name in TEXTS) for row in rows)
         for row in (row for row in rows if row.name in ("mlp", "lenet5", "fedhe:5", "mobilenet_v3_small")):
             model = build_model(row.name, MNIST, seed=0)
@@ -248,6 +275,7 @@ class TestNames:
         assert parse_models(" lenet5 ,mlp,\nfedhe:5, a.b:c") == ("lenet5", "mlp", "fedhe:5", "a.b:c")
         assert parse_models("fedhe,mlp") == (*FEDHE, "mlp")
         assert parse_models("fedhenn") == FEDHENN
+        assert parse_models("fedproto") == FEDPROTO
         assert parse_models("mlp,tabular") == ("mlp", *TABULAR)
 
     def test_deal_goes_round(self) -> None:
@@ -262,6 +290,7 @@ class TestNames:
             ("fedhe:10", "fedhe:1"),
             ("fedhe:x", "fedhe:"),
             ("tabular:10", "tabular:1"),
+            ("fedproto:19", "fedproto:18"),
             ("mlp\nx", "mlp"),
             ("a b:c", ""),
         ],
@@ -277,7 +306,7 @@ class TestNames:
             parse_models(text)
         one_line(error)
 
-    @pytest.mark.parametrize("family", ["fedhe", "fedhenn", "tabular"])
+    @pytest.mark.parametrize("family", ["fedhe", "fedhenn", "fedproto", "tabular"])
     def test_build_refuses_the_name_of_a_family(self, family: str) -> None:
         with pytest.raises(ModelError, match=f"unknown model '{family}'"):
             build_model(family, MNIST, seed=0)
@@ -305,6 +334,32 @@ class TestWidth:
         own, model = build_model("lenet5", DIGITS, seed=3), build_model("lenet5", DIGITS, seed=3, width=width)
         assert model.state_dict().keys() == own.state_dict().keys()
         assert torch.equal(model(samples(DIGITS)), own(samples(DIGITS)))
+
+    @pytest.mark.parametrize(("name", "width"), [("mlp", 50), ("fedhe:5", 64)])
+    def test_pooling_averages_neighbouring_features_and_learns_nothing(self, name: str, width: int) -> None:
+        """200 features to 50, and 256 to 64: the mean of each four."""
+        own, model = (build_model(name, DIGITS, seed=3, width=size, width_by="pool") for size in (0, width))
+        assert (model.width, model.head.weight.shape, model.training) == (width, (10, width), True)
+        assert parameter_count(model) == parameter_count(own.body) + (width * 10 + 10)
+        features, pooled = (each.eval().body(samples(DIGITS)) for each in (own, model))
+        torch.testing.assert_close(pooled, features.unflatten(1, (width, 4)).mean(2))
+
+    def test_pooling_repeats_features_of_a_narrower_model(self) -> None:
+        """84 features to 168: each of them twice."""
+        own, model = (build_model("lenet5", DIGITS, seed=3, width=width, width_by="pool") for width in (0, 168))
+        features = own.eval().body(samples(DIGITS))
+        torch.testing.assert_close(model.eval().body(samples(DIGITS)), features.repeat_interleave(2, 1))
+
+    def test_the_own_width_is_not_pooled(self) -> None:
+        own, model = build_model("lenet5", DIGITS, seed=3), build_model("lenet5", DIGITS, seed=3, width_by="pool")
+        assert model.state_dict().keys() == own.state_dict().keys()
+        assert [type(layer) for layer in model.body] == [type(layer) for layer in own.body]
+
+    def test_the_server_builds_what_a_client_builds(self) -> None:
+        keys = {"width": 12, "width_by": "pool", "stem": "imagenet"}
+        client = build_model("resnet4", CIFAR, seed=0, **keys).state_dict()
+        server = build_bounded("resnet4", CIFAR, seed=0, **keys).state_dict()
+        assert all(torch.equal(tensor, server[key]) for key, tensor in client.items())
 
     def test_the_projection_is_drawn_by_seed_and_scope(self) -> None:
         before = torch.get_rng_state()

@@ -13,16 +13,16 @@ from torch import nn
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models import build_model, parameter_count
-from hetfl_flwr.models.vision import TORCHVISION
+from hetfl_flwr.models.vision import RESNETS, TORCHVISION
 
 DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
 CIFAR = DataSpec(shape=(3, 32, 32), classes=10)
 PACS = DataSpec(shape=(3, 64, 64), classes=7)
 
 
-def weights(name: str, spec: DataSpec) -> int:
+def weights(name: str, spec: DataSpec, **keys) -> int:
     with torch.device("meta"):
-        return parameter_count(build_model(name, spec, seed=0))
+        return parameter_count(build_model(name, spec, seed=0, **keys))
 
 
 def layers(module: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
@@ -97,6 +97,54 @@ def test_on_8x8_images_the_first_convolution_keeps_the_size_and_poolings_that_do
     assert first.kernel_size == (3, 3)
     assert (first.bias is None) == (name not in ("alexnet", "vgg11"))
     assert len(layers(body, nn.MaxPool2d)) == poolings
+
+
+def block(inputs: int, outputs: int) -> int:
+    """Two convolutions 3x3 and, where the width changes, one 1x1; all without bias, each with scale and shift."""
+    shortcut = inputs * outputs + 2 * outputs if inputs != outputs else 0
+    return 9 * inputs * outputs + 9 * outputs * outputs + 4 * outputs + shortcut
+
+
+def test_small_resnets_by_hand():
+    """A first convolution 3x3 with 64 filters, then one block a stage, of 64, 128, 256 and 512 filters."""
+    stages = [block(64, 64), block(64, 128), block(128, 256), block(256, 512)]
+    for number, name in enumerate(("resnet4", "resnet6", "resnet8", "resnet10"), 1):
+        head = 64 * 2 ** (number - 1) * 10 + 10
+        assert weights(name, CIFAR) == 27 * 64 + 128 + sum(stages[:number]) + head
+        with torch.device("meta"):
+            convolutions = layers(build_model(name, CIFAR, seed=0), nn.Conv2d)
+        assert sum(layer.kernel_size == (3, 3) for layer in convolutions) + 1 == int(name.removeprefix("resnet"))
+
+
+@pytest.mark.parametrize("name", [*RESNETS, exhaustive("resnet18"), exhaustive("mobilenet_v2")])
+@pytest.mark.parametrize("stem", ["fitted", "imagenet"])
+def test_small_resnets_train_on_small_images(name, stem):
+    assert_trains(build_model(name, DIGITS, seed=0, stem=stem), DIGITS)
+
+
+def test_torchvision_s_own_stem_makes_an_image_a_quarter():
+    """7x7 with stride 2 and max pooling: 32 -> 16 -> 8, where the fitted one keeps 32."""
+    fitted, own = (build_model("resnet4", CIFAR, seed=0, stem=stem) for stem in ("fitted", "imagenet"))
+    assert parameter_count(own) - parameter_count(fitted) == (49 - 9) * 3 * 64
+    sizes = []
+    for model in (fitted, own):
+        model.body.layer1.register_forward_hook(lambda layer, inputs, output: sizes.append(tuple(output.shape[2:])))
+        model(torch.zeros(2, 3, 32, 32))
+    assert sizes == [(32, 32), (8, 8)]
+
+
+def test_on_large_images_the_stem_is_torchvision_s_own_either_way():
+    assert weights("resnet4", PACS, stem="fitted") == weights("resnet4", PACS, stem="imagenet")
+    assert str(build_model("resnet4", PACS, seed=0).body.conv1) == str(
+        build_model("resnet4", CIFAR, seed=0, stem="imagenet").body.conv1
+    )
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg11"])
+def test_small_images_do_not_get_through_the_own_layers_of_alexnet_and_vgg(name):
+    reason = "need images of 64x64 or more, not 32x32: set stem to fitted"
+    with pytest.raises(ModelError, match=f"^model '{name}'.*{reason}$"):
+        build_model(name, CIFAR, seed=0, stem="imagenet")
 
 
 def test_running_statistics_take_in_a_tenth_of_each_batch():

@@ -71,10 +71,28 @@ class ModelKeys(Keys):
         Field(
             ge=0,
             le=65_536,
-            description="Embedding width of all models; a model of another width gets a projection in front of its "
-            "head. 0: each model's own width, or what the algorithm requires.",
+            description="Embedding width of all models; a model of another width is brought to it in front of its "
+            "head (see width-by). 0: each model's own width, or what the algorithm requires.",
         ),
     ] = 0
+
+    width_by: Annotated[
+        Literal["linear", "pool"],
+        Field(
+            description="How a model gets the embedding width. linear: a linear layer and ReLU, which are trained; "
+            "pool: the average of neighbouring features, as in HtFLlib, where nothing is trained. A narrower model "
+            "then repeats its features."
+        ),
+    ] = "linear"
+
+    stem: Annotated[
+        Literal["fitted", "imagenet"],
+        Field(
+            description="First layers of torchvision's networks and of resnet4 to resnet10 on images below 64 pixels a "
+            "side. fitted: they keep the image's size, as is usual on CIFAR; imagenet: torchvision's own, which "
+            "make it a quarter, as in HtFLlib. Much faster, and less accurate."
+        ),
+    ] = "fitted"
 
     head_bias: Annotated[
         bool,

@@ -8,7 +8,7 @@ from functools import cache, lru_cache, partial
 from importlib import import_module
 from math import prod
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -17,23 +17,37 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, ends_process, place, unknown
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.narrow import SIGN, narrowed, parse_width
-from hetfl_flwr.models.split_model import SplitModel, cause, channels_last, checked, parameter_count, projected
+from hetfl_flwr.models.split_model import (
+    SplitModel,
+    cause,
+    channels_last,
+    checked,
+    parameter_count,
+    pooled,
+    projected,
+)
 from hetfl_flwr.models.text import bag, lstm
-from hetfl_flwr.models.vision import TORCHVISION, vision
+from hetfl_flwr.models.vision import RESNETS, TORCHVISION, Stem, vision
 from hetfl_flwr.models.zoo import (
     FEDHE_TABLE,
     FEDHENN_TABLE,
+    FEDPROTO_CHANNELS,
     TABULAR_TABLE,
     cnn1,
     cnn2,
+    cnn4,
     cnn64,
     fedhe,
     fedhenn,
+    fedproto,
     lenet,
     lenet5,
     mlp,
     tabular,
 )
+
+WidthBy = Literal["linear", "pool"]
+"""How a model gets another embedding width: `projected` or `pooled`."""
 
 LARGEST = 2**30
 """Trainable parameters of a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""
@@ -74,6 +88,16 @@ def _fedhenn_models() -> dict[str, ZooModel]:
     }
 
 
+def _fedproto_models() -> dict[str, ZooModel]:
+    return {
+        f"fedproto:{channels}": ZooModel(
+            f"FedProto's CNN: convolutions with 10 and {channels} filters, 50 hidden units",
+            partial(fedproto, channels),
+        )
+        for channels in FEDPROTO_CHANNELS
+    }
+
+
 def _tabular_models() -> dict[str, ZooModel]:
     return {
         f"tabular:{number}": ZooModel(
@@ -85,7 +109,12 @@ def _tabular_models() -> dict[str, ZooModel]:
 
 
 FAMILIES: Mapping[str, Mapping[str, ZooModel]] = MappingProxyType(
-    {"fedhe": _fedhe_models(), "fedhenn": _fedhenn_models(), "tabular": _tabular_models()}
+    {
+        "fedhe": _fedhe_models(),
+        "fedhenn": _fedhenn_models(),
+        "fedproto": _fedproto_models(),
+        "tabular": _tabular_models(),
+    }
 )
 """Names that stand for several models of the zoo, for all of theirs."""
 
@@ -97,8 +126,13 @@ ZOO: Mapping[str, ZooModel] = MappingProxyType(
         "cnn1": ZooModel("FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", cnn1),
         "cnn2": ZooModel("FML's CNN2: three convolutions with 128 filters", cnn2),
         "cnn64": ZooModel("FedHeNN's CNN of its authors' scripts: two convolutions 5x5 with 64 filters", cnn64),
+        "cnn4": ZooModel("HtFLlib's four-layer CNN: convolutions with 32 and 64 filters, 512 hidden units", cnn4),
         **{name: model for family in FAMILIES.values() for name, model in family.items()},
         **{name: ZooModel(summary, partial(vision, name)) for name, summary in TORCHVISION.items()},
+        **{
+            name: ZooModel(f"HtFLlib's ResNet with {2 + 2 * stages} layers", partial(vision, name))
+            for name, stages in RESNETS.items()
+        },
         "lstm1": ZooModel("embedding, LSTM of one layer, two linear layers; texts", partial(lstm, 1)),
         "lstm2": ZooModel("embedding, LSTM of two layers, two linear layers; texts", partial(lstm, 2)),
         "bag": ZooModel("mean of the embeddings, two linear layers; texts", bag),
@@ -124,8 +158,8 @@ def parse_models(text: str) -> tuple[str, ...]:
     ----------
     text : str
         Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``, ``fedhenn``
-        for ``fedhenn:0`` to ``fedhenn:4``, ``tabular`` for ``tabular:0`` to ``tabular:9``. ``NAME@0.5`` has half of
-        that one's width: see `narrow.narrowed`.
+        for ``fedhenn:0`` to ``fedhenn:4``, ``fedproto`` for ``fedproto:18``, ``:20`` and ``:22``, ``tabular`` for
+        ``tabular:0`` to ``tabular:9``. ``NAME@0.5`` has half of that one's width: see `narrow.narrowed`.
 
     Raises
     ------
@@ -205,6 +239,8 @@ def build_model(
     width: int = 0,
     pretrained: str = "",
     head_bias: bool = True,
+    width_by: WidthBy = "linear",
+    stem: Stem = "fitted",
 ) -> SplitModel:
     """Build a model for the data, in training mode, on the CPU.
 
@@ -222,13 +258,18 @@ def build_model(
         What the weights are for, such as ``(client_id,)``. Equal seed and scope give equal initial weights;
         torch's global generator is left as it was.
     width : int
-        Embedding width D, 0 or more. A model of another width is `projected` to it; the body's own weights are the
-        same either way. 0: the model's own.
+        Embedding width D, 0 or more. A model of another width is brought to it as `width_by` says; the body's own
+        weights are the same either way. 0: the model's own.
     pretrained : str
         Where a network of torchvision takes its weights from: ``"torchvision"``, ``"hub"`` or a folder, as in
         `pretrained.find_weights`. Models of other kinds have random weights all the same. Empty: so have all.
     head_bias : bool
         Whether the head has a bias. Without it, all other weights are the same as with it.
+    width_by : {"linear", "pool"}
+        "linear": a Linear and a ReLU behind the body, `projected`. "pool": an average pooling, `pooled`.
+    stem : {"fitted", "imagenet"}
+        The first layers of torchvision's networks on images below 64 pixels a side, as in `vision.vision`. Models of
+        other kinds are the same either way.
 
     Raises
     ------
@@ -245,13 +286,10 @@ def build_model(
     """
     base, part = parse_width(name)
     _require_known(base)
-    build = ZOO[base].build if base in ZOO else partial(_build_own, base)
-    if base in TORCHVISION:
-        build = partial(vision, base, pretrained=pretrained if part == 1 else "")
-    _check_size(base, spec, width)
+    _check_size(base, spec, width, width_by, stem)
+    build = _builder(base, pretrained if part == 1 else "", stem)
     with seeded(seed, *scope, "weights"):
-        model = _build(name, lambda its: narrowed(build(its), part), spec)
-        model = model if width in (0, model.width) else projected(model, width)
+        model = _widened(_build(name, lambda its: narrowed(build(its), part), spec), width, width_by)
     if not head_bias:
         model.head.register_parameter("bias", None)
     return channels_last(model) if base in ZOO else model
@@ -266,6 +304,8 @@ def build_bounded(
     width: int = 0,
     pretrained: str = "",
     head_bias: bool = True,
+    width_by: WidthBy = "linear",
+    stem: Stem = "fitted",
 ) -> SplitModel:
     """Build a model for data that another machine has described, unless it is too large for that.
 
@@ -274,7 +314,7 @@ def build_bounded(
 
     Parameters
     ----------
-    name, spec, seed, scope, width, pretrained, head_bias
+    name, spec, seed, scope, width, pretrained, head_bias, width_by, stem
         As in `build_model`.
 
     Raises
@@ -286,16 +326,17 @@ def build_bounded(
     data = f"data of shape {spec.shape} and {spec.classes} classes"
     if prod(spec.shape) > MOST_INPUTS:
         raise ModelError(f"model '{name}' for {data}: the server builds none for inputs of over {MOST_INPUTS} numbers")
+    built = partial(build_model, name, spec, seed=seed, width=width, head_bias=head_bias, width_by=width_by, stem=stem)
     if parse_width(name)[0] in ZOO:
         with torch.device("meta"):
-            outline = build_model(name, spec, seed=seed, width=width, head_bias=head_bias)
+            outline = built()
         numbers = sum(tensor.numel() for tensor in outline.state_dict().values())
         if numbers > MOST_NUMBERS:
             raise ModelError(
                 f"model '{name}' for {data} has {numbers} weights, more than the {MOST_NUMBERS} of the largest model "
                 "that the server builds"
             )
-    return build_model(name, spec, seed=seed, scope=scope, width=width, pretrained=pretrained, head_bias=head_bias)
+    return built(scope=scope, pretrained=pretrained)
 
 
 def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
@@ -330,14 +371,30 @@ def _require_known(name: str) -> None:
         raise ModelError(f"model '{name}': module '{module}' is Python's own and holds no models: name one of yours")
 
 
+def _builder(name: str, pretrained: str, stem: Stem) -> Callable[[DataSpec], SplitModel]:
+    """Return what builds a model for data, of the zoo or the user's own."""
+    if name in TORCHVISION:
+        return partial(vision, name, pretrained=pretrained, stem=stem)
+    if name in RESNETS:
+        return partial(vision, name, stem=stem)
+    return ZOO[name].build if name in ZOO else partial(_build_own, name)
+
+
+def _widened(model: SplitModel, width: int, width_by: WidthBy) -> SplitModel:
+    """Bring a model to an embedding width; 0 and its own leave it as it is."""
+    if width in (0, model.width):
+        return model
+    return pooled(model, width) if width_by == "pool" else projected(model, width)
+
+
 @lru_cache(maxsize=256)
-def _check_size(name: str, spec: DataSpec, width: int) -> None:
+def _check_size(name: str, spec: DataSpec, width: int, width_by: WidthBy, stem: Stem) -> None:
     """Refuse a model of the zoo that has more than `LARGEST` parameters; nothing is allocated."""
     if name not in ZOO:
         return
     with seeded(0, "size"), torch.device("meta"):
-        model = _build(name, ZOO[name].build, spec)
-        parameters = parameter_count(model if width in (0, model.width) else projected(model, width))
+        model = _widened(_build(name, _builder(name, "", stem), spec), width, width_by)
+    parameters = parameter_count(model)
     if parameters > LARGEST:
         data = f"data of shape {spec.shape} and {spec.classes} classes"
         raise ModelError(f"model '{name}' for {data} would have {parameters:,} parameters, more than {LARGEST:,}")

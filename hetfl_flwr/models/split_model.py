@@ -142,6 +142,30 @@ def projected(model: SplitModel, width: int) -> SplitModel:
     return SplitModel(body, nn.Linear(width, model.classes))
 
 
+def pooled(model: SplitModel, width: int) -> SplitModel:
+    """Return a model of another width: the body, an average pooling of its features, and a new head with bias.
+
+    Feature j of the result is the mean of the body's features from floor(j D / width) to ceil((j + 1) D / width) - 1,
+    where D is the body's width (`torch.nn.AdaptiveAvgPool1d`). Nothing is learnt. A body that is narrower than `width`
+    has its features repeated. HtFLlib (Zhang et al., KDD 2025) gives all models one width in this way.
+
+    Parameters
+    ----------
+    model : SplitModel
+        Its body is used, not copied; its head is not used.
+    width : int
+        Embedding width of the result, 1 or more.
+
+    Examples
+    --------
+    >>> model = pooled(SplitModel(nn.Flatten(), nn.Linear(4, 10)), 2)
+    >>> model.body(torch.tensor([[1.0, 3.0, 5.0, 9.0]]))
+    tensor([[2., 7.]])
+    """
+    body = nn.Sequential(model.body, nn.AdaptiveAvgPool1d(width))
+    return SplitModel(body, nn.Linear(width, model.classes))
+
+
 def channels_last(model: SplitModel) -> SplitModel:
     """Let a model's convolutions have images with channels last in memory, which many are faster with on a CPU.
 

@@ -5,6 +5,10 @@
 - On smaller images the first convolution is 3x3 with stride 1, so that it keeps the image's size, and a ResNet goes
   without its max pooling, as is usual on CIFAR. AlexNet and VGG leave out what does not fit (see `zoo.trunk`), have no
   average pooling, and 512 units in their hidden layers instead of 4096.
+- With ``stem = "imagenet"`` small images get torchvision's own layers, too: a first convolution that halves the image
+  and a pooling that halves it again. HtFLlib and FedProto have their ResNets so.
+- ResNets with 4, 6, 8 and 10 layers are HtFLlib's: torchvision's with one block in each of the first one to four
+  stages.
 - Weights are drawn as torchvision draws a ResNet's: convolutions by He's rule, linear layers as PyTorch does.
 - Running statistics of batch norm take in 0.1 of each batch, as is PyTorch's rule. Torchvision's MobileNet V3 takes in
   0.01, for ImageNet's many thousand batches; with the few hundred of a federation it would be tested at chance level.
@@ -14,7 +18,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -40,6 +44,15 @@ TORCHVISION: Mapping[str, str] = MappingProxyType(
 )
 """The networks by torchvision's names, and what each is."""
 
+RESNETS: Mapping[str, int] = MappingProxyType({"resnet4": 1, "resnet6": 2, "resnet8": 3, "resnet10": 4})
+"""Small ResNets by HtFLlib's names, and how many stages of one block each has."""
+
+WITHOUT_AVERAGE = ("alexnet", "vgg11", "vgg11_bn")
+"""Those that do not average over the whole image in the end: small images do not get through their own layers."""
+
+Stem = Literal["fitted", "imagenet"]
+"""The first layers on small images: of stride 1 and without pooling, or torchvision's own."""
+
 SMALL = 64
 """Images with fewer pixels a side, at the shorter one, get a network for small images."""
 
@@ -47,37 +60,47 @@ SMALL_UNITS = 512
 """Units of each hidden layer of AlexNet and VGG for small images."""
 
 
-def vision(name: str, spec: DataSpec, pretrained: str = "") -> SplitModel:
-    """Build a network of torchvision for images.
+def vision(name: str, spec: DataSpec, pretrained: str = "", stem: Stem = "fitted") -> SplitModel:
+    """Build a network of torchvision, or a small ResNet, for images.
 
     Parameters
     ----------
     name : str
-        Key of `TORCHVISION`.
+        Key of `TORCHVISION` or `RESNETS`.
     spec : DataSpec
         Shape of the images and number of classes.
     pretrained : str
-        Where weights trained on ImageNet come from, as in `pretrained.find_weights`. Empty: random weights.
+        Where weights trained on ImageNet come from, as in `pretrained.find_weights`. Empty: random weights. A small
+        ResNet has none.
+    stem : {"fitted", "imagenet"}
+        The first layers on images below 64 pixels a side. "fitted": of stride 1 and without pooling; what else does
+        not fit is left out. "imagenet": torchvision's own, here as on larger images; AlexNet and VGG have no such.
 
     Raises
     ------
     ModelError
-        If the data are not images; if weights are asked for and the images are small, or there are no such weights.
+        If the data are not images; if AlexNet or VGG is to take small images with its own layers; if weights are asked
+        for and the images are small and the layers fitted to them, or there are no such weights.
 
     Examples
     --------
     >>> vision("mobilenet_v3_small", DataSpec(shape=(1, 28, 28), classes=10)).width
     1024
+    >>> vision("resnet4", DataSpec(shape=(3, 32, 32), classes=10)).width
+    64
     """
-    channels = image_channels(spec)
+    channels, size = image_channels(spec), "x".join(map(str, spec.shape[1:]))
     small = min(spec.shape[1:]) < SMALL
+    if small and stem == "imagenet":
+        if name in WITHOUT_AVERAGE:
+            raise ModelError(f"its own layers need images of {SMALL}x{SMALL} or more, not {size}: set stem to fitted")
+        small = False
     if pretrained and small:
-        size = "x".join(map(str, spec.shape[1:]))
         raise ModelError(
             f"pretrained weights need images of {SMALL}x{SMALL} or more, not {size}: set image-size={SMALL}"
         )
     with torch.device("meta"):
-        module: nn.Module = import_module("torchvision.models").get_model(name, num_classes=spec.classes)
+        module = _resnet(RESNETS[name], spec.classes) if name in RESNETS else _torchvision(name, spec.classes)
         _fit_stem(module, channels, small)
         if small:
             _fit_small(module, spec)
@@ -86,6 +109,21 @@ def vision(name: str, spec: DataSpec, pretrained: str = "") -> SplitModel:
     if pretrained:
         load_weights(module, head, find_weights(name, pretrained))
     return cut(module, head)
+
+
+def _torchvision(name: str, classes: int) -> nn.Module:
+    module: nn.Module = import_module("torchvision.models").get_model(name, num_classes=classes)
+    return module
+
+
+def _resnet(stages: int, classes: int) -> nn.Module:
+    """Return torchvision's ResNet with one block in each of the first stages, and without the others."""
+    resnet = import_module("torchvision.models.resnet")
+    module: nn.Module = resnet.ResNet(resnet.BasicBlock, [1, 1, 1, 1], num_classes=classes)
+    for number in range(stages + 1, 5):
+        module.set_submodule(f"layer{number}", nn.Identity())
+    module.set_submodule("fc", nn.Linear(64 * 2 ** (stages - 1), classes))
+    return module
 
 
 def _fit_stem(module: nn.Module, channels: int, small: bool) -> None:

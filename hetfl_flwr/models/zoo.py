@@ -41,6 +41,9 @@ FEDHENN_TABLE: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 """Filters of each convolution and units of each hidden layer of FedHeNN's five networks."""
 
+FEDPROTO_CHANNELS = (18, 20, 22)
+"""Filters of the second convolution of FedProto's networks."""
+
 
 def mlp(spec: DataSpec) -> SplitModel:
     """Multi-layer perceptron: two hidden layers of 200 units with ReLU, for tables and images alike.
@@ -196,6 +199,61 @@ def cnn64(spec: DataSpec) -> SplitModel:
     64
     """
     return _with_hidden_layers(*_pooled_convolutions(spec, (64, 64), kernel=5), (120, 64), spec)
+
+
+def cnn4(spec: DataSpec) -> SplitModel:
+    """Four-layer CNN of HtFLlib, ``FedAvgCNN`` there: two convolutions and two linear layers, the second the head.
+
+    Zhang et al., KDD 2025 (arXiv 2506.03954), and their FedTGP (AAAI 2024): convolutions 5x5 with 32 and 64 filters,
+    each followed by max pooling 2x2 and ReLU, and 512 units. The layout is McMahan et al.'s (AISTATS 2017, section 3),
+    whose convolutions are padded. Small images: see `trunk`.
+
+    Raises
+    ------
+    ModelError
+        If the data are not images.
+
+    Examples
+    --------
+    >>> cnn4(DataSpec(shape=(3, 32, 32), classes=10)).width
+    512
+    """
+    return _with_hidden_layers(*_pooled_convolutions(spec, (32, 64), kernel=5), (512,), spec)
+
+
+def fedproto(channels: int, spec: DataSpec) -> SplitModel:
+    """FedProto's CNN for MNIST: two convolutions 5x5 and two linear layers, the second of which is the head.
+
+    Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022: homogeneous clients
+    have 20 filters in the second convolution, heterogeneous ones 18, 20 or 22. The 10 filters of the first convolution,
+    the 50 units, and the dropout of whole channels (rate 0.5) behind the second convolution are of the authors' code.
+    Small images: see `trunk`.
+
+    Departs from the authors' code: it also drops half of the 50 units between the embedding, which makes the
+    prototypes, and the head. Here the head reads the embedding itself.
+
+    Parameters
+    ----------
+    channels : int
+        Filters of the second convolution.
+    spec : DataSpec
+        Shape of the images and number of classes.
+
+    Raises
+    ------
+    ModelError
+        If the data are not images.
+
+    Examples
+    --------
+    >>> fedproto(20, DataSpec(shape=(1, 28, 28), classes=10)).width
+    50
+    """
+    layers = [
+        *(nn.Conv2d(image_channels(spec), 10, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(10, channels, 5), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU()),
+    ]
+    return _with_hidden_layers(*trunk(spec.shape, layers), (50,), spec)
 
 
 def fedhenn(number: int, spec: DataSpec) -> SplitModel:

@@ -294,6 +294,8 @@ def _new_model(around: Surroundings) -> SplitModel:
         width=config.width,
         pretrained=config.pretrained,
         head_bias=config.head_bias,
+        width_by=config.width_by,
+        stem=config.stem,
     ).to(find_device(config.device))
     mixed(model, config.mixed_precision)
     _check_trainable(model, name, len(data.train), client_id)

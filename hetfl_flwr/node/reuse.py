@@ -11,6 +11,8 @@ from flwr.app import Context
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.models import ZOO, SplitModel, build_model, mixed
+from hetfl_flwr.models.registry import WidthBy
+from hetfl_flwr.models.vision import Stem
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.keeper import Keeper, Surroundings
 from hetfl_flwr.node.pool import PublicSampleStore
@@ -83,7 +85,8 @@ def shared_model(around: Surroundings, slot: int = 0) -> tuple[SplitModel, dict[
     if name not in ZOO:
         return None
     spec = around["data"].spec
-    return _model(name, spec, config.width, config.head_bias, config.device, config.mixed_precision, slot)
+    layout = config.width, config.head_bias, config.width_by, config.stem
+    return _model(name, spec, layout, config.device, config.mixed_precision, slot)
 
 
 def with_weights(
@@ -101,8 +104,9 @@ def with_weights(
 
 @lru_cache(maxsize=MOST_MODELS)
 def _model(
-    name: str, spec: DataSpec, width: int, head_bias: bool, device: str, precision: str, slot: int
+    name: str, spec: DataSpec, layout: tuple[int, bool, WidthBy, Stem], device: str, precision: str, slot: int
 ) -> tuple[SplitModel, dict[str, torch.Tensor]]:
-    built = build_model(name, spec, seed=0, width=width, head_bias=head_bias)
+    width, head_bias, width_by, stem = layout
+    built = build_model(name, spec, seed=0, width=width, head_bias=head_bias, width_by=width_by, stem=stem)
     model = mixed(built.to(find_device(device)), precision)
     return model, model.state_dict()

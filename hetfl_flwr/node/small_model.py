@@ -29,7 +29,9 @@ def small_model(key: str, name: str, node: Node) -> SplitModel:
     fits = one_model(spec.kind)
     try:
         named = fits if name == AUTO else name
-        built = build_model(named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias)
+        built = build_model(
+            named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem
+        )
     except ModelError as error:
         raise ModelError(f"{key}: {error.marked}; set {key} to auto, or to a model that fits, such as {fits}") from None
     return mixed(built.to(node.device), config.mixed_precision)

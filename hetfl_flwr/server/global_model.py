@@ -54,6 +54,8 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
                 width=config.width,
                 pretrained=config.pretrained,
                 head_bias=config.head_bias,
+                width_by=config.width_by,
+                stem=config.stem,
             )
             _check_registered(first, model, bodies=bodies)
             return model
@@ -114,7 +116,7 @@ def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitMod
     """
     spec = next(iter(roster)).spec
     named = one_model(spec.kind) if name == AUTO else name
-    return build_bounded(named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias)
+    return build_bounded(named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem)
 
 
 def _candidates(members: Sequence[Member], *, bodies: bool) -> list[Member]:
