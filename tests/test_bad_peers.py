@@ -142,6 +142,7 @@ WORK: dict[str, list[dict[str, Any]]] = {
     "fedmd": [{"fedmd.private": "without-public", "public-fraction": 0.5}],
     "fedhenn": [{"fedhenn.mode": "homogeneous", "models": "mlp"}],
     "chfl": [{"chfl.mode": "avgkd"}],
+    "lgfedavg": [{"lgfedavg.mode": "body", "models": "mlp"}],
 }
 """Options of algorithms that change what is trained on, or by whom it is weighed."""
 

@@ -342,6 +342,8 @@ def at(round: int, change: Any) -> Any:
         ("fedavg", {}),
         ("fedprox", {}),
         ("fedrep", {}),
+        ("lgfedavg", {}),
+        ("lgfedavg", {"lgfedavg.mode": "body"}),
         ("fedproto", {}),
         ("fedhenn", {}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),

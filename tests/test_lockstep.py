@@ -244,13 +244,20 @@ def test_models_have_their_own_class_and_memory_afterwards():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    ["fedhe", *map(exhaustive, ("fd", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedproto", "fedrep", "agg"))],
+    [
+        "fedhe",
+        *map(
+            exhaustive, ("fd", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedproto", "fedrep", "lgfedavg", "agg")
+        ),
+    ],
 )
 def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
     def server_state(batched):
         config = make_config(
             algorithm=algorithm,
-            models="lenet5,lenet5,mlp" if algorithm in ("fedhe", "fd", "fedh2l", "chfl", "fedproto") else "lenet5",
+            models="lenet5,lenet5,mlp"
+            if algorithm in ("fedhe", "fd", "fedh2l", "chfl", "fedproto", "lgfedavg")
+            else "lenet5",
             clients=5,
             batched=batched,
             rounds=2,

@@ -40,7 +40,7 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 
 def test_the_algorithms_that_have_it():
-    of_weights = {"fedavg", "fedprox", "fedrep", "fml", "chfl"}
+    of_weights = {"fedavg", "fedprox", "fedrep", "lgfedavg", "fml", "chfl"}
     assert set(ROBUST) == of_weights | {"fd", "fedhe", "fedhenn", "fedmd", "fedproto"}
 
 
@@ -185,6 +185,7 @@ AVERAGING: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedprox": {},
     "fedrep": {},
+    "lgfedavg": {"lgfedavg.mode": "body"},
     "fedhenn": {"fedhenn.mode": "homogeneous"},
 }
 """The algorithms that average weights, and the keys with which they do."""
@@ -295,7 +296,7 @@ def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algori
         np.testing.assert_allclose(learnt[name], expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep", "lgfedavg"])
 def test_the_log_says_how_weights_are_averaged(algorithm, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr("strategies.weights.log", lambda level, text, *values: said.append(text % values))
@@ -334,6 +335,8 @@ def scaled(factor: float) -> Callable[[Message], Message]:
         ("fedavg", {}),
         exhaustive("fedprox", {}),
         exhaustive("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
+        exhaustive("lgfedavg", {}),
+        exhaustive("lgfedavg", {"lgfedavg.mode": "body", "models": "mlp", "local_batches": 0, "rounds": 12}),
         exhaustive("fedproto", {**SLOWER, "rounds": 15}),
         exhaustive("fedhenn", {"fedhenn.mode": "homogeneous"}),
         ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),

@@ -53,6 +53,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "chfl": {"algorithm": "chfl"},
     "fedhenn": {"algorithm": "fedhenn"},
     "fedhenn, homogeneous": {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
+    "lgfedavg": {"algorithm": "lgfedavg"},
     "fml": {"algorithm": "fml"},
     "fedavg": {"algorithm": "fedavg"},
     "fedprox": {"algorithm": "fedprox"},
@@ -60,7 +61,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
 }
 """The rows: config keys of each."""
 
-WEIGHTS = {"fedhenn, homogeneous", "fml", "fedavg", "fedprox", "fedrep"}
+WEIGHTS = {"fedhenn, homogeneous", "lgfedavg", "fml", "fedavg", "fedprox", "fedrep"}
 """Rows whose clients send back what became of the weights that they were sent."""
 
 Values = NDArray[Any]
