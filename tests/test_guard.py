@@ -345,6 +345,7 @@ def at(round: int, change: Any) -> Any:
         ("lgfedavg", {}),
         ("lgfedavg", {"lgfedavg.mode": "body"}),
         ("fedproto", {}),
+        ("fedgh", {}),
         ("fedhenn", {}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),
     ],

@@ -241,23 +241,20 @@ def test_models_have_their_own_class_and_memory_afterwards():
     assert [parameter.data_ptr() for parameter in learner.model.parameters()] == before
 
 
+UNLIKE_MODELS = ("fedhe", "fd", "fedh2l", "chfl", "fedproto", "fedgh", "lgfedavg")
+"""Algorithms that are run with two kinds of models."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        "fedhe",
-        *map(
-            exhaustive, ("fd", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedproto", "fedrep", "lgfedavg", "agg")
-        ),
-    ],
+    ["fedhe", *map(exhaustive, (*UNLIKE_MODELS[1:], "fedhenn", "fml", "fedprox", "fedrep", "agg"))],
 )
 def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
     def server_state(batched):
         config = make_config(
             algorithm=algorithm,
-            models="lenet5,lenet5,mlp"
-            if algorithm in ("fedhe", "fd", "fedh2l", "chfl", "fedproto", "lgfedavg")
-            else "lenet5",
+            models="lenet5,lenet5,mlp" if algorithm in UNLIKE_MODELS else "lenet5",
             clients=5,
             batched=batched,
             rounds=2,

@@ -53,6 +53,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "chfl": {"algorithm": "chfl"},
     "fedhenn": {"algorithm": "fedhenn"},
     "fedhenn, homogeneous": {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
+    "fedgh": {"algorithm": "fedgh"},
     "lgfedavg": {"algorithm": "lgfedavg"},
     "fml": {"algorithm": "fml"},
     "fedavg": {"algorithm": "fedavg"},
