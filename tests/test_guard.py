@@ -346,6 +346,7 @@ def at(round: int, change: Any) -> Any:
         ("lgfedavg", {"lgfedavg.mode": "body"}),
         ("fedproto", {}),
         ("fedgh", {}),
+        ("fedtgp", {"fedtgp.server-epochs": 1}),
         ("fedhenn", {}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),
     ],

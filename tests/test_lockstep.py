@@ -241,7 +241,7 @@ def test_models_have_their_own_class_and_memory_afterwards():
     assert [parameter.data_ptr() for parameter in learner.model.parameters()] == before
 
 
-UNLIKE_MODELS = ("fedhe", "fd", "fedh2l", "chfl", "fedproto", "fedgh", "lgfedavg")
+UNLIKE_MODELS = ("fedhe", "fd", "fedh2l", "chfl", "fedproto", "fedgh", "fedtgp", "lgfedavg")
 """Algorithms that are run with two kinds of models."""
 
 

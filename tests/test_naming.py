@@ -39,7 +39,7 @@ def strategy(text):
 
 ALL = [*names(), "chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body", "lgfedavg mode=body"]
 UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body", "lgfedavg mode=body"}
-UNLIKE_COLUMNS = {"fd", "fedgh", "fedhe", "fedproto", "chfl", "lgfedavg", "local", "chfl mode=solo"}
+UNLIKE_COLUMNS = {"fd", "fedgh", "fedhe", "fedproto", "fedtgp", "chfl", "lgfedavg", "local", "chfl mode=solo"}
 
 
 @pytest.mark.parametrize("algorithm", ALL)

@@ -44,7 +44,7 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 def test_the_algorithms_that_have_it():
     of_weights = {"fedavg", "fedprox", "fedrep", "lgfedavg", "fml", "chfl"}
-    assert set(ROBUST) == of_weights | {"fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto"}
+    assert set(ROBUST) == of_weights | {"fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto", "fedtgp"}
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])
@@ -342,6 +342,7 @@ def scaled(factor: float) -> Callable[[Message], Message]:
         exhaustive("lgfedavg", {"lgfedavg.mode": "body", "models": "mlp", "local_batches": 0, "rounds": 12}),
         exhaustive("fedproto", {**SLOWER, "rounds": 15}),
         exhaustive("fedgh", {**SLOWER, "rounds": 15}),
+        exhaustive("fedtgp", {**SLOWER, "rounds": 15}),
         exhaustive("fedhenn", {"fedhenn.mode": "homogeneous"}),
         ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),
     ],

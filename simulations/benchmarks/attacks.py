@@ -54,6 +54,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "fedhenn": {"algorithm": "fedhenn"},
     "fedhenn, homogeneous": {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
     "fedgh": {"algorithm": "fedgh"},
+    "fedtgp": {"algorithm": "fedtgp"},
     "lgfedavg": {"algorithm": "lgfedavg"},
     "fml": {"algorithm": "fml"},
     "fedavg": {"algorithm": "fedavg"},
