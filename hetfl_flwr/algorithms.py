@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.client import FederatedClient
     from hetfl_flwr.server.strategy import FederatedStrategy
 
-BASES = {"base", "prototypes", "weights"}
+BASES = {"answers", "base", "prototypes", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
 
 

@@ -154,6 +154,12 @@ def test_no_epochs_send_what_was_drawn():
     assert sent["known"].tolist() == [True, False, True]
 
 
+def test_a_class_stays_known_in_a_round_in_which_nobody_has_it():
+    strategy = prepared(3, 1)
+    after = strategy.aggregate(state([[3], [8], [9]]), [upload(0, [0, 2], [[5], [6]])], 1)
+    assert strategy.aggregate(after, [upload(0, [0], [[5]])], 2)["known"].tolist() == [True, False, True]
+
+
 def test_global_prototypes_come_apart_where_those_of_clients_are_close():
     """Two clients whose prototypes of two classes lie a tenth apart: after 1000 passes the global ones are ten times as
     far from each other, and still farther with the margin than without. Each is the nearest to those of its own class,
@@ -198,6 +204,18 @@ def test_what_travels_is_what_fedproto_sends_without_counts(make_config, run_fed
         sent.append([(entry["bytes_up"], entry["bytes_down"]) for entry in rounds])
     assert sent[0] == sent[1]
     assert sent[0][1][0] > 0
+
+
+def test_prototypes_predict_where_they_are_asked_to(make_config, run_federation, tmp_path):
+    """And before there are any, the head."""
+    measured = {}
+    for predict in ("head", "prototype"):
+        keys = {"fedtgp.server-epochs": 1, "fedtgp.predict": predict, "output_dir": str(tmp_path / predict)}
+        rounds = entries(run_federation(make_config(algorithm="fedtgp", width=6, **keys)))
+        assert [entry["failures"] for entry in rounds] == [[], [], []]
+        measured[predict] = [entry["accuracy"] for entry in rounds]
+    assert measured["head"][0] == measured["prototype"][0]
+    assert measured["head"][1:] != measured["prototype"][1:]
 
 
 def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path):

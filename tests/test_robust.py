@@ -44,7 +44,7 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 def test_the_algorithms_that_have_it():
     of_weights = {"fedavg", "fedprox", "fedrep", "lgfedavg", "fml", "chfl"}
-    assert set(ROBUST) == of_weights | {"fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto", "fedtgp"}
+    assert set(ROBUST) == of_weights | {"dsfl", "fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto", "fedtgp"}
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])

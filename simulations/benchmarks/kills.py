@@ -86,6 +86,7 @@ CASES: Mapping[str, Mapping[str, Value]] = {
     "lgfedavg": {"algorithm": "lgfedavg", "width": 8, "lgfedavg.moments": "kept"},
     "fml": {"algorithm": "fml"},
     "fedmd": {"algorithm": "fedmd", "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
+    "dsfl": {"algorithm": "dsfl", "dsfl.public-samples": 20},
     "fedavg": {"algorithm": "fedavg", "models": "simulations.testing.lab:normed"},
     "fedprox": {"algorithm": "fedprox", "models": "mlp"},
     "fedrep": {"algorithm": "fedrep", "models": "mlp"},
