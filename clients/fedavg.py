@@ -18,7 +18,7 @@ class FedAvgClient(GlobalModelClient):
 
     Parameters
     ----------
-    node, exchange_every, moments
+    node, exchange_every, moments, fine_tune_epochs
         As in `clients.weights.GlobalModelClient`.
     """
 

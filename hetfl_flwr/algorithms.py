@@ -108,7 +108,9 @@ def resolve_models(config: RunConfig) -> RunConfig:
         from hetfl_flwr.data import kind_of
 
         kind = kind_of(config.dataset, config.reading)
-        settled["models"] = AUTO_MODELS[kind] if strategy.heterogeneous else one_model(kind)
+        one = one_model(kind)
+        widths = f"{one},{one}@0.5" if strategy.parts and kind != "text" else one
+        settled["models"] = AUTO_MODELS[kind] if strategy.heterogeneous else widths
     if config.width == 0 and strategy.width > 0:
         settled["width"] = strategy.width
     return config.with_values(settled) if settled else config

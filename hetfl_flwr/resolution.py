@@ -6,6 +6,7 @@ from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, RunConfig, Value
 from hetfl_flwr.config.federation_keys import MOST_CLIENTS
 from hetfl_flwr.data import absolute, most_clients
+from hetfl_flwr.data.domains import own_data_sets
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.results import new_folder
 
@@ -43,7 +44,9 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
 
 
 def default_clients(config: RunConfig) -> int:
-    """Return the number of clients of a local run that names none: that of the owners of its rows, else 10.
+    """Return the number of clients of a local run that names none.
+
+    It is that of the owners of its rows, or else of the folders and files that it lists, or else 10.
 
     Raises
     ------
@@ -58,7 +61,7 @@ def default_clients(config: RunConfig) -> int:
             f"partition '{config.partition}': {owners} owners, more than {MOST_CLIENTS} clients: set clients, each of "
             "which then has several owners"
         )
-    return owners or DEFAULT_CLIENTS
+    return owners or own_data_sets(config.dataset) or DEFAULT_CLIENTS
 
 
 def _with(config: RunConfig, values: dict[str, Value]) -> RunConfig:

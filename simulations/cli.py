@@ -3,6 +3,7 @@
 import os
 import sys
 from enum import StrEnum
+from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,11 +50,12 @@ def target(text: str) -> Path:
 
 
 DatasetOption = Annotated[
-    str | None, typer.Option(help="Name from `hetfl list datasets`, a hub id, or a folder such as ./photos.")
+    str | None,
+    typer.Option(help="Name from `hetfl list datasets`, a hub id, your folder (./photos) or your file (./wine.csv)."),
 ]
 FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder with local copies in the hub's layout.")]
 ClientsOption = Annotated[
-    int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners).")
+    int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners or folders).")
 ]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of all random numbers.")]
 RecipeOption = Annotated[
@@ -487,6 +489,15 @@ def report(
     typer.echo(f"report: {write_report(folders, out)}")
 
 
+def _unwrapped(text: str) -> str:
+    """Return a docstring whose paragraphs are a line each, which any terminal folds to its own width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+for _command in app.registered_commands:
+    _command.help = _unwrapped(getdoc(_command.callback) or "")
+
+
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
     working_directory_last()
@@ -612,9 +623,15 @@ def _show(folder: Path) -> None:
 
 
 def _print(*tables: Any) -> None:
+    from hetfl_flwr.runs.tables import fitted, lines
+
     console = _console()
     for table in tables:
-        console.print(table)
+        if not console.is_terminal:
+            typer.echo("\n".join(lines(table)))
+            continue
+        for part in fitted(table, console):
+            console.print(part)
 
 
 def _console() -> "Console":

@@ -8,8 +8,9 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from hetfl_flwr.data.arrays.samples import Column
 from hetfl_flwr.data.decoding.encoding import encode_like
 from hetfl_flwr.data.decoding.images import EIGHT_BIT
 from hetfl_flwr.data.decoding.texts import tokens
+from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.dialects import dialect_of, encoding_notes, encoding_of, notes_on
 from hetfl_flwr.data.sources.folders import IMAGES, TABLES, ending, opened
 from hetfl_flwr.data.sources.headers import check_headers
@@ -158,20 +160,28 @@ def _read(path: Path, called: str) -> tuple[Callable[[Tensor], Tensor], dict[str
         raise ModelError(f"{called} is not there: expected a .pt2 file of hetfl export, or a run folder")
     if path.suffix != ".pt2":
         raise ModelError(f"{called}: expected a .pt2 file of hetfl export, or a run folder")
-    extra = {EXTRA: ""}
+    told = _told(path, called)
     try:
         with quiet():
-            program = torch.export.load(path, extra_files=extra).module()
+            return torch.export.load(path).module(), told
     except Exception as error:
         raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
+
+
+def _told(path: Path, called: str) -> dict[str, Any]:
+    """Return the description in a ``.pt2`` file, of which nothing is run: a program of others is refused before."""
     try:
-        told = json.loads(extra[EXTRA] or "{}")
+        with ZipFile(path) as archive:
+            [text] = [archive.read(name) for name in archive.namelist() if PurePosixPath(name).name == EXTRA] or [b"{}"]
+        told: dict[str, Any] = json.loads(text)
         kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
+    except (BadZipFile, OSError, RuntimeError) as error:
+        raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
     except (ValueError, KeyError, TypeError):
-        raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export") from None
+        kind = classes = None
     if kind not in _READERS or not isinstance(classes, list):
         raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export")
-    return program, told
+    return told
 
 
 def _logits(model: Model, inputs: Tensor) -> Tensor:
@@ -210,10 +220,10 @@ def _rows(model: Model, path: Path) -> Inputs:
             f"{_listed(table.column_names)}"
         )
     extra = [name for name in table.column_names if name not in here.values()]
-    if extra:
-        warn(plain(f"'{path}': columns that the model does not know are ignored: {_listed(extra)}"))
-    blocks = [_encoded(path, column, here[column.name], table) for column in columns]
     ids = _ids(table, [name for name in extra if name != model.told["outputs"].get("column")])
+    if ignored := [name for name in extra if name not in dict(ids)]:
+        warn(plain(f"'{path}': columns that the model does not know are ignored: {_listed(ignored)}"))
+    blocks = [_encoded(path, column, here[column.name], table) for column in columns]
     return Inputs(_in_parts(np.hstack(blocks)), "row", _row_numbers(path, table.num_rows), ids=ids)
 
 
@@ -243,7 +253,8 @@ def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> n
         inputs, others = encode_like(column, table[name])
     except pa.ArrowException:
         raise DataError(
-            f"column '{private(name)}' of '{private(path)}' holds {table[name].type}, and was a {column.kind} before"
+            f"column '{private(name)}' of '{private(path)}' holds {in_words(table[name].type)}, and was a "
+            f"{column.kind} before"
         ) from None
     infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
     if len(infinite):
@@ -270,8 +281,8 @@ def _texts(model: Model, path: Path) -> Inputs:
         if name not in table.column_names:
             raise DataError(f"'{private(path)}' has no column '{name}'; it has: {_listed(table.column_names)}")
         column = table[name]
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-            raise DataError(f"column '{name}' of '{private(path)}' holds {column.type}, not texts")
+        if not is_text(column.type):
+            raise DataError(f"column '{name}' of '{private(path)}' holds {in_words(column.type)}, not texts")
         texts = column.cast(pa.large_string()).fill_null("").combine_chunks()
     if not len(texts):
         raise DataError(f"'{private(path)}' holds no text")

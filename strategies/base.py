@@ -39,6 +39,9 @@ class KnowledgeStrategy(FlowerHooks):
         body, the head or some channels; "small models": a model that travels, beside one that stays; "prototypes" and
         "logits": a mean of each class; "representations": embeddings of samples that all know; "public samples": these
         alone, or predictions on them. Default: "something else".
+    parts : bool
+        Class attribute: whether clients may have parts of one network of different width, as ``NAME@0.5``; then
+        ``models = "auto"`` gives every second client half of the width. Default: False.
     roster : Roster
         The clients, set before `initial` is called.
     config : RunConfig
@@ -79,6 +82,8 @@ class KnowledgeStrategy(FlowerHooks):
 
     sends: Sends = "something else"
     """What leaves a client."""
+    parts = False
+    """Whether clients may have parts of one network of different width."""
 
     roster: Roster
     config: RunConfig

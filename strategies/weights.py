@@ -75,6 +75,8 @@ class WeightStrategy(Strategy, FederatedStrategy):
 
     sends: Sends = "weights"
     """What leaves a client."""
+    parts = False
+    """Whether clients may have parts of one network of different width."""
 
     takes_messages = True
     """Whether uploads come as Flower's messages: its strategies take them."""

@@ -37,6 +37,8 @@ NORMED = "simulations.testing.lab:normed"
 LITTLE = {
     "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
     "fml": {"fml.meme": NORMED},
+    "fedkd": {"fedkd.mentee": NORMED},
+    "feddf": {"feddf.server-steps": 5},
 }
 """Own keys of algorithms that would do much before or besides the local work."""
 
@@ -173,7 +175,11 @@ def claiming(federation: Trained, **claims: int) -> Message:
 def test_a_client_says_no_more_samples_than_its_rows_and_the_run_allow(name, keys):
     """One more than that is refused; honest clients stay within it, whatever their local work."""
     if keys.get("batch-size") == 1:  # batch norm cannot train on one sample
-        keys = {**keys, "models": "mlp", **({"fml.meme": "mlp"} if name == "fml" else {})}
+        keys = {
+            **keys,
+            "models": "mlp",
+            **{key: "mlp" for key in ("fml.meme", "fedkd.mentee") if key.startswith(f"{name}.")},
+        }
     federation = Trained(name, **keys, **{"outlier-factor": 0.0})
     assert len(federation.honest) == 3
     for sent, reply in zip(federation.sent, federation.honest, strict=True):

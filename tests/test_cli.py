@@ -19,7 +19,7 @@ from clients.fedhe import FedHeClient
 from hetfl_flwr.__main__ import main as installed
 from hetfl_flwr.algorithms import find
 from hetfl_flwr.config import read_toml
-from simulations.cli import main
+from simulations.cli import app, main
 
 COMMAND = [sys.executable, "-c", "from simulations.cli import main; main()"]
 SMALL = ("--clients", "2", "--rounds", "2", "--set", "models=mlp", "--set", "batch-size=20")
@@ -337,6 +337,13 @@ def test_a_second_ctrl_c_ends_at_once_and_keeps_what_was_reached(here, tmp_path)
     assert process.wait(20) == 1
     assert "Traceback" not in (tmp_path / "err").read_text()
     assert json.loads((run / "summary.json").read_text())["rounds"] == 0
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.callback.__name__)
+def test_paragraphs_of_the_help_are_folded_by_the_terminal_alone(command):
+    first, *others = command.help.split("\n\n")
+    assert all("\n" not in paragraph for paragraph in (first, *others))
+    assert " ".join(command.help.split()) == " ".join(command.callback.__doc__.split())
 
 
 def test_the_help_comes_without_the_heavy_libraries_and_in_well_under_a_second():

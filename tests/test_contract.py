@@ -14,7 +14,10 @@ from simulations.testing.lab import NORMED
 
 
 class TestEveryAlgorithm(AlgorithmContract):
-    keys: ClassVar = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}  # each test would wait for 45
+    keys: ClassVar = {
+        **{"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},  # each test would wait for 45
+        "feddf.server-steps": 5,
+    }
 
     @pytest.fixture(params=names())
     def name(self, request):

@@ -20,6 +20,8 @@ from safetensors.numpy import load, save
 
 from hetfl_flwr.common.files import check_seal, header, read_header, seal
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
+from hetfl_flwr.data import load_client_data
+from hetfl_flwr.data.arrays.samples import unlike
 from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError, StateError
 from hetfl_flwr.node import node as node_module
 from hetfl_flwr.node.stores import prune
@@ -632,10 +634,13 @@ def test_a_client_s_state_of_a_layout_that_is_not_read_any_more_stops_the_resume
 # --- other data ----------------------------------------------------------------------------------
 
 
-def a_table(folder: Path, rows: int = 300, flip: int = 0) -> str:
-    """Write a table of two classes; the labels of its first rows may be flipped."""
+def a_table(folder: Path, rows: int = 300, flip: int = 0, odd: tuple[int, ...] = ()) -> str:
+    """Write a table of two classes; the labels of its first rows may be flipped, and a cell of some rows be another."""
     folder.mkdir(exist_ok=True)
-    lines = [f"{row % 17},{row % 5},{('no', 'yes')[(row % 3 == 0) ^ (row < flip)]}" for row in range(rows)]
+    lines = [
+        f"{99 if row in odd else row % 17},{row % 5},{('no', 'yes')[(row % 3 == 0) ^ (row < flip)]}"
+        for row in range(rows)
+    ]
     (folder / "data.csv").write_text("\n".join(["one,two,label", *lines]) + "\n")
     for module in [module for name, module in sys.modules.items() if name.startswith("hetfl_flwr.data.")]:
         for cached in [value for value in vars(module).values() if hasattr(value, "cache_clear")]:
@@ -686,6 +691,25 @@ def test_data_that_have_changed_stop_the_resume_by_the_client_and_may_be_accepte
     go_on(folder, rounds=6)
 
 
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_a_cell_of_a_row_that_nobody_trains_on_is_noticed(refusal, own, tmp_path, part):
+    """It changes what the run measures, and of its training nothing."""
+    folder = own()
+    config = RunConfig.from_flat(read_toml(folder / "config.toml"))
+    row = int(getattr(load_client_data(config.split(3), 1), part).rows[0])
+    a_table(tmp_path / "table", odd=(row,))
+    line = refusal(StateError, go_on, folder)
+    assert line.startswith("client 1: the validation or test samples are not those of before: the run would go on")
+    go_on(folder, **{"accept-loss": True})
+
+
+def test_a_digest_of_an_earlier_version_says_nothing_of_test_rows():
+    assert unlike("ab", "ab-cd") == ""
+    assert unlike("ab", "ef-cd") == unlike("ab-cd", "ef-cd") == "training samples or labels"
+    assert unlike("ab-cd", "ab-ef") == "validation or test samples"
+    assert unlike("ab-cd", "ab-cd") == ""
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [("one,two,label", "two,one,label", "columns or words"), (",yes\n", ",zyes\n", "classes")],
@@ -734,7 +758,7 @@ def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, 
     a_table(tmp_path / "table", flip=150)
     longer = config.with_values({"resume": True, "rounds": 5})
     line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
-    assert "client 0 (mlp): its data are not those on which it has trained before" in line
+    assert "client 0 (mlp): its training samples or labels are not those of before" in line
     assert "which accept-loss = true allows" in line
     longer = longer.with_values({"accept-loss": True})
     run_federation(longer, elsewhere(longer, 8), run_id=8)
@@ -765,7 +789,7 @@ def test_a_node_on_a_machine_of_its_own_is_told_that_its_data_are_others_and_goe
     table = a_table(tmp_path / "table")
     config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
     run_federation(config, elsewhere(config, 7))
-    said = "client 0 (mlp): its data are not those on which it has trained before, and it goes on with them"
+    said = "client 0 (mlp): its training samples or labels are not those of before, and it goes on with them"
     for run, flip, told in ((8, 150, True), (9, 150, False)):
         a_table(tmp_path / "table", flip=flip)
         longer = config.with_values({"resume": True, "rounds": run - 3})

@@ -145,7 +145,7 @@ def test_columns_are_guessed_by_type_or_named(hub):
 def test_a_column_that_cannot_be_guessed_is_asked_for(hub):
     root = hub(train=table(feature=INTEGERS))
     assert refused(root) == (
-        f"'{root}/zoo/pets' has 0 columns of type ClassLabel: set label-column to one of: image, label"
+        f"'{root}/zoo/pets' does not say which column holds the classes: set label-column to one of: image, label"
     )
     assert load(root, label_column="label").spec.classes == 3
 
@@ -164,13 +164,13 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
         (
             [0.0, 1.5],
             Value("float64"),
-            "column 'label' of {place} holds double, 2 different numbers in 2 rows (this looks like regression; only "
-            "single-label classification is learnt here) in split 'train': set label-column to {ok}",
+            "column 'label' of {place} holds decimal numbers, 2 different numbers in 2 rows (this looks like "
+            "regression; only single-label classification is learnt here) in split 'train': set label-column to {ok}",
         ),
         (
             [[0, 1], [1, 0]],
             List(INTEGERS),
-            "column 'label' of {place} holds list<item: int64>, several labels a row (only single-label classification "
+            "column 'label' of {place} holds lists, several labels a row (only single-label classification "
             "is learnt here) in split 'train': set label-column to {ok}",
         ),
         ([None, None], INTEGERS, "no row of split 'train' of {place} has a label: fill it in, or take the split away"),
@@ -218,7 +218,7 @@ def test_splits_whose_labels_differ_in_type_are_refused(tmp_path):
     texts = table(labels=["5", "7"], feature=Value("string"))
     datasets.DatasetDict(train=table(labels=[5, 7], feature=INTEGERS), test=texts).save_to_disk(tmp_path / "zoo/pets")
     assert refused(tmp_path, label_column="label") == (
-        f"column 'label' of '{tmp_path}/zoo/pets' holds int64 and large_string: write all in one type"
+        f"column 'label' of '{tmp_path}/zoo/pets' holds texts and whole numbers: write all in one type"
     )
 
 
@@ -265,7 +265,7 @@ def test_the_classes_of_a_catalogue_name_are_the_same_whichever_of_them_a_client
     )
     rows = {"age": [3, 4], "1_survives_0_dies": ["no", "yes"]}
     typed = hub(folder="uci/hcc-survival", train=datasets.Dataset.from_dict(rows))
-    assert refused(typed, dataset="hcc").endswith("holds large_string: labels must be 0, 1")
+    assert refused(typed, dataset="hcc").endswith("holds texts: labels must be 0, 1")
 
 
 def test_an_image_that_cannot_be_decoded_is_named(hub):

@@ -180,7 +180,7 @@ class TestLabels:
         assert said(found)[-1] == (
             f"file '{name}' of '{wards}' is left out: none of its 40 rows has a sick; fill it in, or take the file away"
         )
-        row = f"row 2 of '{name}' and 39 more"
+        row = f"row 2 of file '{name}' and 39 more"
         assert said(found)[0] == f"40 of 120 rows of split 'train' of '{wards}' have no sick ({row}): left out"
 
     def test_an_owner_without_any_is_named_with_its_rows(self, tmp_path):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from hetfl_flwr import gains, load
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import clients_file
+from hetfl_flwr.runs.tables import client_table, lines
 from simulations.cli import app, main
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
@@ -23,6 +24,7 @@ from simulations.reports.gains import answer
 from simulations.reports.gains_shown import gains_table, in_words
 from simulations.reports.html import write_report
 from simulations.reports.runs import load_run, run_folders
+from simulations.reports.tables import compare_table
 
 ROWS = 50
 ALONE = {0: [0.70, 0.80, 0.90], 1: [0.72, 0.81, 0.90], 2: [0.71, 0.79, 0.91]}
@@ -270,6 +272,10 @@ def test_doubts_of_all_runs_are_said_once_with_the_runs_that_they_are_of(tmp_pat
     done = hetfl("compare", *folders, "--out", tmp_path / "c.png")
     assert done.out.count("12 to 14 test rows") == 1
     assert done.out.index("Gains over local") < done.out.index("12 to 14 test rows")
+    assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
+    page = write_report(folders, tmp_path / "r.html").read_text()
+    assert page.count("12 to 14 test rows") == 1
+    assert page.index("Side by side") < page.index("12 to 14 test rows") < page.index("Run by run")
 
 
 def test_where_only_pooled_runs_are_there_methods_are_compared_with_them(tmp_path):
@@ -383,6 +389,34 @@ def test_a_report_of_a_hundred_clients_shows_the_ends_and_the_spread(tmp_path):
     assert "fedhe: -50.0 to 49.0 points" in (tmp_path / "r.html").read_text()
     cells = rendered(said_of([alone, other]))
     assert "... 80 between ..." in cells
+
+
+@pytest.mark.parametrize(("width", "parts"), [(80, 2), (160, 1)])
+def test_no_number_is_folded_in_a_narrow_terminal(tmp_path, width, parts):
+    """Where a table is too wide, its columns stand in parts below each other, each with the clients."""
+    folders = study(tmp_path)
+    for method in ("fedavg", "fedprox", "fedrep"):
+        folders += [ended(tmp_path / f"{method}{s}", HELPED[s], algorithm=method, seed=s) for s in ALONE]
+    runs = [load_run(folder) for folder in folders]
+    for table in (gains_table(answer(runs)), compare_table(runs), client_table("x", runs[0].clients)):
+        printed = lines(table, width)
+        assert all(len(line) <= width for line in printed)
+        cells = [str(cell) for column in table.columns for cell in column.cells]
+        assert [cell for cell in cells if not any(cell in line for line in printed)] == []
+        assert table.caption.plain.split()[-1] in printed[-1]
+    printed = "\n".join(lines(gains_table(answer(runs)), width))
+    assert printed.count("+10.0 (9.7 to 10.4) helps") == 4
+    assert printed.count("client 0 ") == printed.count("client 2 ") == parts
+    assert printed.count("Gains over local") == 1
+
+
+def test_brackets_in_a_heading_are_no_markup(tmp_path):
+    again = [ended(tmp_path / f"again{s}", HELPED[s], algorithm="fedhe", seed=s) for s in ALONE]
+    runs = [load_run(folder) for folder in [*study(tmp_path, method="fedhe"), *again]]
+    table = gains_table(answer(runs))
+    headings = [str(column.header) for column in table.columns if "[" in str(column.header)]
+    assert len(headings) == 2
+    assert all(heading in "\n".join(lines(table, 200)) for heading in headings)
 
 
 def test_a_name_from_a_run_folder_is_no_markup(tmp_path):

@@ -344,6 +344,8 @@ def at(round: int, change: Any) -> Any:
         ("fedrep", {}),
         ("lgfedavg", {}),
         ("lgfedavg", {"lgfedavg.mode": "body"}),
+        ("feddf", {"feddf.server-steps": 3}),
+        ("heterofl", {}),
         ("fedproto", {}),
         ("fedgh", {}),
         ("fedtgp", {"fedtgp.server-epochs": 1}),

@@ -364,3 +364,16 @@ def test_the_page_in_a_browser(tmp_path: Path, browser: Any, scheme: str) -> Non
         )
     assert len(page.screenshot(full_page=True)) > 20_000
     context.close()
+
+
+def test_what_was_done_with_the_data_is_shown(tmp_path: Path) -> None:
+    folder = finish(make(tmp_path / "run"))
+    said = [f"column 'x{number}': {EVIL}" for number in range(60)]
+    (folder / "notes.txt").write_text("\n".join(said) + "\n")
+    page = Page(write_report([folder], tmp_path / "r.html"))
+    assert "What was done with the data" in page.words
+    assert all(line in page.words for line in said[:50])
+    assert said[50] not in page.words
+    assert "and 10 more in notes.txt" in page.words
+    (folder / "notes.txt").unlink()
+    assert "What was done" not in Page(write_report([folder], tmp_path / "r.html")).words

@@ -248,7 +248,11 @@ UNLIKE_MODELS = ("fedhe", "fd", "fedh2l", "chfl", "fedproto", "fedgh", "fedtgp",
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    ["fedhe", *map(exhaustive, (*UNLIKE_MODELS[1:], "fedhenn", "fml", "fedprox", "fedrep", "agg"))],
+    [
+        "fedhe",
+        *map(exhaustive, (*UNLIKE_MODELS[1:], "fedhenn", "fml", "fedprox", "fedrep", "agg")),
+        *map(exhaustive, ("fedkd", "feddf", "heterofl")),
+    ],
 )
 def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_path, algorithm):
     def server_state(batched):
@@ -259,8 +263,9 @@ def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_pat
             batched=batched,
             rounds=2,
             local_batches=2,
-            public_fraction=0.2 if algorithm in ("fedh2l", "agg", "fedhenn") else 0.0,
+            public_fraction=0.2 if algorithm in ("fedh2l", "agg", "fedhenn", "feddf") else 0.0,
             output_dir=str(tmp_path / str(batched)),
+            **({"feddf.server-steps": 3} if algorithm == "feddf" else {}),
         )
         return load_file(run_federation(config) / "knowledge.safetensors")
 

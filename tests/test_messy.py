@@ -223,7 +223,9 @@ def test_all_that_is_wrong_is_one_message(refusal):
         "label": [row / 3 for row in range(80)],
     }
     line = refusal(DataError, read_table, source_of(columns))
-    assert line.startswith("'here' has 6 problems: (1) column 'label' holds double, 80 different numbers in 80 rows")
+    assert line.startswith(
+        "'here' has 6 problems: (1) column 'label' holds decimal numbers, 80 different numbers in 80 rows"
+    )
     for what in (
         "'note' has 80 different",
         "'seen' holds dates",

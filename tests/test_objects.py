@@ -144,6 +144,58 @@ def test_names_and_paths_are_what_they_were(tmp_path):
         config_keys({"dataset": "digits"}, {"dataset": "digits"})
 
 
+class TestMessages:
+    """They name the frame, not the folder that it was written to."""
+
+    def refused(self, refusal, dataset, **keys):
+        given = config_keys({}, {"dataset": dataset})
+        kind = given.get("partition", "iid")
+        split = Split(
+            dataset=given["dataset"],
+            clients=2,
+            seed=0,
+            reading=Reading(**{"label_column": "sick", **keys}),
+            partition=kind,
+        )
+        return refusal(DataError, load_client_data, split, 0)
+
+    def test_rows_count_from_0_as_those_of_a_frame_do(self, frame, refusal):
+        frame.loc[7, "sick"] = "maybe"
+        keys = {"classes": "ill,well"}
+        assert self.refused(refusal, frame, **keys).startswith("row 7 of dataset has sick maybe: ")
+        both = {"North": frame[:30].replace("maybe", "ill"), "South": frame}
+        assert self.refused(refusal, both, **keys).startswith("row 7 of dataset['South'] has sick maybe: ")
+        splits = datasets.DatasetDict(train=datasets.Dataset.from_pandas(frame))
+        assert self.refused(refusal, splits, **keys).startswith("row 7 of dataset['train'] has sick maybe: ")
+
+    def test_columns_and_types(self, frame, refusal):
+        assert self.refused(refusal, [frame, frame.drop(columns="bp")]) == (
+            "dataset[1] has no column 'bp', which dataset[0] has: add it, or name it in ignore-columns"
+        )
+        line = self.refused(refusal, [frame, frame.assign(age="old")])
+        assert line.startswith("column 'age' of dataset[1] holds texts, that of dataset[0] decimal numbers: write all")
+        line = self.refused(refusal, [frame, frame.assign(sick=3)])
+        assert line.startswith(
+            "column 'sick' of dataset[1] holds whole numbers, that of dataset[0] texts: write all in one type"
+        )
+        assert "ignore-columns" not in line
+        line = self.refused(refusal, frame, label_column="ill")
+        assert line.startswith("dataset has no column 'ill' in its split 'train'")
+        assert "hetfl-objects" not in self.refused(refusal, frame.assign(sick="ill"))
+
+    def test_what_is_left_out_is_said_of_the_frame(self, frame):
+        frame.loc[[2, 5], "sick"] = None
+        keys = config_keys({}, {"dataset": {"North": frame, "South": frame}})
+        split = Split(
+            dataset=keys["dataset"], clients=2, seed=0, reading=Reading(label_column="sick"), partition="files"
+        )
+        notes = load_client_data(split, 0).train.arrays.notes
+        assert (
+            "4 of 120 rows of split 'train' of dataset have no sick (row 2 of dataset['North'] and 3 more): left out"
+            in notes
+        )
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         yield torch.zeros(2, 2), 0
@@ -162,7 +214,7 @@ IMAGE = torch.zeros(1, 4, 4)
         (np.zeros((2, 2)), "dataset is a ndarray ("),
         (pd.DataFrame({"a": []}), "dataset has no rows"),
         (pd.DataFrame({"a": [1, "x"]}), "dataset cannot be written as a table: Could not convert 'x'"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "a data frame has column 'a' more than once"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "dataset has column 'a' more than once"),
         ({"A": pd.DataFrame({"a": [1]}), "B": 3}, "dataset['B'] is an int (3)"),
         ([pd.DataFrame({"a": [1]}), "digits"], "dataset[1] is a str ('digits')"),
         (Stream(), "dataset gives its items in turn alone"),

@@ -456,13 +456,17 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: load(parquet(at, **{COLUMN: [1] * 4}), ignore_columns="b"),
         "ignore-columns of '(not shown)'",
     ),
-    "no text": (
-        lambda at: load(parquet(at, said=[{"Jane": 1}] * 4), text_column="said"),
-        "set text-column to one that",
-    ),
-    "label": (lambda at: load(parquet(at, sick=[{"Jane": 1}] * 4)), "set label-column to one that holds"),
 }
 """What a reader refuses that names a column which no key names."""
+
+RECORDS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no text": (
+        lambda at: load(parquet(at, said=[{"Jane": 1}] * 4), text_column="said"),
+        "holds records, not texts: set text-column to one that",
+    ),
+    "label": (lambda at: load(parquet(at, sick=[{"Jane": 1}] * 4)), "holds records, several labels a row"),
+}
+"""What a reader refuses that has names within its cells."""
 
 
 @pytest.mark.parametrize("case", SPOILT)
@@ -472,3 +476,12 @@ def test_no_column_is_told_that_no_key_names(case, tmp_path):
     assert "HIV" in own or "Jane" in own
     assert line in others
     assert not [secret for secret in SECRETS if secret in others]
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_what_is_within_cells_is_told_nobody(case, tmp_path):
+    call, line = RECORDS[case]
+    own, others = told(call, tmp_path / "folder")
+    assert line in own
+    assert line in others
+    assert "Jane" not in own + others

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from typing import ClassVar
 
 import pandas as pd
 import pytest
 import torch
 from fixtures.members import member
 from flwr.app import Context, Error, Message, MessageType, RecordDict
+from PIL import Image
 
 from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
@@ -374,7 +376,7 @@ class TestFiles:
         (photos := wards.parent / "photos").mkdir()
         (photos / "1.png").write_bytes(b"?")
         said = refusal(DataError, data_of, photos, 3, partition="files")
-        assert said.startswith(f"partition 'files': '{photos}' holds no file of rows")
+        assert said.startswith(f"partition 'files': image '1.png' of '{photos}' does not lie in a folder OWNER/CLASS")
         said = refusal(DataError, data_of, "owner/name", 3, partition="files")
         assert said.startswith("partition 'files': owner/name is of the hub")
         assert "is no folder or file of your own" in refusal(ConfigError, data_of, "digits", 3, partition="files")
@@ -386,10 +388,71 @@ class TestFiles:
         data = load_client_data(Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="2")), 0)
         assert rows_of(data) == 40
 
+    @pytest.mark.parametrize("label", ["sick", ""])
+    def test_a_first_row_of_mostly_numbers_is_no_header_where_it_lacks_the_label(
+        self, patients, tmp_path, label, refusal
+    ):
+        file = tmp_path / "patients.csv"
+        patients.assign(id=range(500, 620)).to_csv(file, index=False, header=False)
+        own = Split(dataset=str(file), clients=1, seed=0, reading=Reading(label_column=label))
+        assert refusal(DataError, load_client_data, own, 0) == (
+            f"'{file}' has no header: 3 of the 5 cells of its first row are numbers: put the names of the columns there"
+        )
+        own = Split(dataset=str(file), clients=1, seed=0, reading=Reading(label_column="well"))
+        assert load_client_data(own, 0).train.arrays.class_names == ("ill", "well")
+
     def test_two_label_columns_are_refused(self, table, refusal):
         wanted = Split(dataset=str(table), clients=1, seed=0, reading=Reading(label_column="sick,bp"))
         assert "names 2 columns" in (said := refusal(DataError, load_client_data, wanted, 0))
         assert "only single-label classification" in said
+
+
+class TestPhotos:
+    """Images in folders ``OWNER/CLASS``."""
+
+    OWNERS: ClassVar = {"anna": (50, 90), "bert": (100, 150), "train": (0, 30)}
+    """The grey levels of their images; odd ones are dogs. One has the name of a split."""
+
+    @pytest.fixture
+    def photos(self, tmp_path):
+        for owner, levels in self.OWNERS.items():
+            for level in range(*levels):
+                place = tmp_path / "photos" / owner / ("cat", "dog")[level % 2]
+                place.mkdir(parents=True, exist_ok=True)
+                Image.new("L", (4, 4), level).save(place / f"{level}.png")
+        return tmp_path / "photos"
+
+    def images_of(self, folder, clients, partition="iid"):
+        split = Split(dataset=str(folder), clients=clients, seed=0, partition=partition)
+        return [load_client_data(split, client) for client in range(clients)]
+
+    def test_each_folder_is_a_client_with_its_own_images_alone(self, photos):
+        assert most_clients(Split(dataset=str(photos), clients=1, seed=0, partition="files")) == 3
+        for data in self.images_of(photos, 3, partition="files"):
+            parts = data.train, data.validation, data.test
+            levels = torch.cat([part.arrays.inputs[part.rows].flatten(1)[:, 0].long() for part in parts])
+            assert sorted(levels.tolist()) == list(range(*self.OWNERS[data.name]))
+            assert torch.equal(torch.cat([part.labels for part in parts]), levels % 2)
+            assert data.train.arrays.class_names == ("cat", "dog")
+
+    def test_other_partitions_put_them_together_aloud(self, photos):
+        (photos / "train").rename(photos / "carl")
+        [both, *_] = self.images_of(photos, 2)
+        assert [plain(note) for note in both.train.arrays.notes] == [
+            f"images of '{photos}' in anna, bert, carl are put together: partition=files has a client for each"
+        ]
+        [one, *_] = self.images_of(photos / "anna", 2)
+        assert one.train.arrays.notes == ()
+
+    def test_an_image_that_lies_elsewhere_is_named(self, photos, refusal):
+        assert refusal(DataError, self.images_of, photos / "anna", 1, partition="files") == (
+            f"partition 'files': image 'cat/50.png' of '{photos}/anna' does not lie in a folder OWNER/CLASS: put all "
+            "images into a folder for each class, within one for each owner"
+        )
+
+    def test_a_list_of_folders_has_a_client_for_each(self, photos, tmp_path):
+        config = RunConfig(dataset=f"{photos}/anna,{photos}/bert", output_dir=str(tmp_path / "run"))
+        assert resolved(config, "local").clients == 2
 
 
 class TestPartitionCommand:

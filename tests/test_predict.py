@@ -120,7 +120,7 @@ class TestTables:
         assert list(found.classes) == classes
         torch.testing.assert_close(torch.tensor(found.scores), scores)
         assert written(predict(table, home / "patients.csv", client=0)) == written(found)
-        assert "columns that the model does not know are ignored: 'patient', 'ward', 'sick'" in capsys.readouterr().err
+        assert "columns that the model does not know are ignored: 'ward', 'sick'" in capsys.readouterr().err
 
     def test_columns_are_found_by_name_in_every_kind_of_file(self, table, home):
         expected = written(predict(table, home / "patients.csv", client=0))
@@ -269,6 +269,16 @@ class TestRefused:
             assert said in refusal(ModelError, predict, home / name, home / "patients.csv")
         assert "say whose model" in refusal(ConfigError, predict, table, home / "patients.csv")
         assert "leave --client out" in refusal(ConfigError, predict, path, home / "patients.csv", 0)
+
+    def test_a_program_of_others_is_refused_before_it_is_run(self, home, refusal, monkeypatch):
+        program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
+        told = ("", "no json", "[]", '{"inputs": {"kind": "sound"}, "outputs": {"classes": []}}')
+        for number, description in enumerate(told):
+            torch.export.save(program, home / f"{number}.pt2", extra_files={EXTRA: description})
+        monkeypatch.delattr(torch.export, "load")
+        for number in range(len(told)):
+            line = refusal(ModelError, predict, home / f"{number}.pt2", home / "patients.csv")
+            assert "it was not written by hetfl export" in line
 
     def test_a_file_of_another_kind_or_without_rows(self, table, home, refusal):
         (home / "empty.csv").touch()

@@ -55,6 +55,8 @@ NORMED = "simulations.testing.lab:normed"
 LITTLE: dict[str, dict[str, Any]] = {
     "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
     "fml": {"fml.meme": NORMED},
+    "fedkd": {"fedkd.mentee": NORMED},
+    "feddf": {"feddf.server-steps": 5},
 }
 """Keys of algorithms that would do much before or besides the local work, or send a factor of more rows than rank."""
 

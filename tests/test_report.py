@@ -386,9 +386,25 @@ def test_settings_and_repeated_seeds_are_told_apart(tmp_path: Path) -> None:
     weak = load_run(make(tmp_path / "weak", fedhe={"alpha": 0.5}))
     strong = load_run(make(tmp_path / "strong", fedhe={"alpha": 1.0}))
     assert [group.label for group in group_runs([weak, strong])] == ["fedhe (alpha 0.5)", "fedhe (alpha 1.0)"]
-    again = replace(weak, name="again")
+    again = load_run(make(tmp_path / "again", fedhe={"alpha": 0.5}))
     assert [group.label for group in group_runs([weak, again])] == ["fedhe [weak]", "fedhe [again]"]
     assert unequal_terms(group_runs([weak, again])) is None
+
+
+def test_runs_of_two_sweeps_are_two_groups_that_are_called_by_what_tells_their_folders_apart(tmp_path: Path) -> None:
+    runs = []
+    for study in ("first", "second"):
+        (tmp_path / study / "fedhe").mkdir(parents=True)
+        runs += [load_run(make(tmp_path / study / "fedhe" / f"seed={seed}", seed=seed)) for seed in (0, 1)]
+    alone = load_run(make(tmp_path / "alone"))
+    groups = group_runs(runs)
+    assert [(group.label, [run.folder.parts[-3] for run in group.runs]) for group in groups] == [
+        ("fedhe [first]", ["first", "first"]),
+        ("fedhe [second]", ["second", "second"]),
+    ]
+    assert [group.label for group in group_runs(runs[:2])] == ["fedhe"]
+    assert [group.label for group in group_runs([runs[0], runs[2]])] == ["fedhe [first]", "fedhe [second]"]
+    assert [group.label for group in group_runs([alone, *runs[:2]])] == ["fedhe [alone]", "fedhe [fedhe]"]
 
 
 def test_compare_shows_domains_and_simulated_time_where_runs_have_them(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 
 
 def test_the_algorithms_that_have_it():
-    of_weights = {"fedavg", "fedprox", "fedrep", "lgfedavg", "fml", "chfl"}
+    of_weights = {"fedavg", "fedprox", "fedrep", "lgfedavg", "fml", "fedkd", "chfl", "feddf", "heterofl"}
     assert set(ROBUST) == of_weights | {"dsfl", "fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto", "fedtgp"}
 
 
@@ -337,6 +337,8 @@ def scaled(factor: float) -> Callable[[Message], Message]:
         exhaustive("fml", {"fml.meme": LINEAR}),
         ("fedavg", {}),
         exhaustive("fedprox", {}),
+        exhaustive("heterofl", {}),
+        exhaustive("feddf", {"feddf.server-steps": 20, "public_fraction": 0.1}),
         exhaustive("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
         exhaustive("lgfedavg", {}),
         exhaustive("lgfedavg", {"lgfedavg.mode": "body", "models": "mlp", "local_batches": 0, "rounds": 12}),

@@ -40,8 +40,9 @@ class ModelKeys(Keys):
         AfterValidator(_models),
         Field(
             description="Models, assigned to the clients in turn (see assignment): names from `hetfl list models`, or "
-            f"module:function. auto: {AUTO_MODELS['image']} for images, {AUTO_MODELS['table']} for tables, "
-            f"{AUTO_MODELS['text']} for texts; the first alone for an algorithm that needs one model."
+            f"module:function; NAME@0.5 has half of the width. auto: {AUTO_MODELS['image']} for images, "
+            f"{AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for texts; the first alone for an algorithm "
+            "that needs one model."
         ),
     ] = AUTO
     assignment: Annotated[

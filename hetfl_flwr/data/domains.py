@@ -97,6 +97,18 @@ def absolute(dataset: str) -> str:
     return ",".join(map(_absolute, dataset.split(",")))
 
 
+def own_data_sets(dataset: str) -> int:
+    """Return how many folders and files of one's own a list of data sets names; 0 where it names others, or one alone.
+
+    Examples
+    --------
+    >>> own_data_sets("./north,./south.csv"), own_data_sets("./north"), own_data_sets("./north,digits")
+    (2, 0, 0)
+    """
+    names = dataset.split(",")
+    return len(names) if len(names) > 1 and all(is_folder(name.strip()) for name in names) else 0
+
+
 def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
     """Return what the domains of several families are called, one after the other."""
     shorts = [family.short for family in families]

@@ -69,6 +69,42 @@ class Average:
 
         return cast(Numbers, trim_mean(stack, self.share, axis=0))
 
+    def mean_of_some(self, values: NDArray[Any], has: NDArray[np.bool_]) -> Numbers:
+        """Average arrays that lack entries, coordinate by coordinate over those that have it, each alike.
+
+        Parameters
+        ----------
+        values : array
+            Shape (K, ...), one of each client; what one lacks may be anything finite.
+        has : array
+            Of the same shape, whether a client has an entry.
+
+        Returns
+        -------
+        array
+            Shape (...), float64; 0 where nobody has an entry.
+
+        Examples
+        --------
+        >>> values, has = np.array([[1.0, 7.0], [2.0, 0.0], [9.0, 0.0]]), np.array([[1, 1], [1, 0], [1, 0]], bool)
+        >>> [parse_robust(text).mean_of_some(values, has).tolist() for text in ("none", "median", "trimmed:0.4")]
+        [[4.0, 7.0], [2.0, 7.0], [2.0, 7.0]]
+        """
+        ordered, count = np.sort(np.where(has, values.astype(np.float64), np.inf), axis=0), has.sum(0)
+        cuts = {"none": 0 * count, "median": np.maximum(count - 1, 0) // 2, "trimmed": (self.share * count).astype(int)}
+        place, cut = np.arange(len(values)).reshape(-1, *(1,) * count.ndim), cuts[self.form]
+        kept = (place >= cut) & (place < count - cut)
+        return cast(Numbers, np.where(kept, ordered, 0.0).sum(0) / np.maximum(kept.sum(0), 1))
+
+    def weighted(
+        self, values: NDArray[Any], weights: Sequence[float], has: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        """Average arrays as `weighted_mean` does; median and trimmed mean are of each alike, whatever its weight."""
+        if self.form == "none":
+            return weighted_mean(values, weights, has)
+        has = np.ones(values.shape, bool) if has is None else has
+        return self.mean_of_some(values, has).astype(values.dtype)
+
     def total(self, values: Sequence[NDArray[Any]], start: Numbers) -> Numbers:
         """Add arrays up: ``start`` plus as many times their `mean` as they are; there may be none.
 
@@ -143,6 +179,36 @@ def parse_robust(text: str) -> Average:
     if form != "trimmed" or not 0 < share < 0.5:
         raise ConfigError(f"robust = {text!r}: expected none, median or trimmed:SHARE, SHARE above 0 and below 0.5")
     return Average("trimmed", share)
+
+
+def weighted_mean(values: NDArray[Any], weights: Sequence[float], has: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+    """Return the weighted mean of arrays, in their dtype: where nobody lacks an entry, Flower's FedAvg to the bit.
+
+    Parameters
+    ----------
+    values : array
+        Shape (K, ...), one of each client.
+    weights : sequence of float
+        (K,), above 0.
+    has : array, optional
+        Shape (K, ...), whether a client has an entry: one that lacks it does not count there. Default: all have all.
+
+    Returns
+    -------
+    array
+        Shape (...); 0 where nobody has an entry.
+
+    Examples
+    --------
+    >>> values, has = np.float32([[1, 4], [5, 8]]), np.array([[True, False], [True, True]])
+    >>> weighted_mean(values, [3, 1]), weighted_mean(values, [3, 1], has)
+    (array([2., 5.], dtype=float32), array([2., 8.], dtype=float32))
+    """
+    has = np.ones(values.shape, bool) if has is None else has
+    total, mean = np.tensordot(weights, has, 1), np.zeros(values.shape[1:], values.dtype)
+    for value, weight, its in zip(values, weights, has, strict=True):
+        mean += value * (weight * its / np.where(total, total, 1)).astype(values.dtype)
+    return mean
 
 
 def geometric_median(products: Numbers) -> Numbers:

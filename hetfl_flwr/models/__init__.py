@@ -3,6 +3,7 @@
 Nothing here trains, or knows of clients.
 """
 
+from hetfl_flwr.models.narrow import network_of, parse_width
 from hetfl_flwr.models.precision import mixed
 from hetfl_flwr.models.registry import (
     ZOO,
@@ -29,8 +30,10 @@ __all__ = [
     "drawn_order",
     "has_batch_norm",
     "mixed",
+    "network_of",
     "parameter_count",
     "parse_models",
+    "parse_width",
     "split",
     "trainable_count",
 ]

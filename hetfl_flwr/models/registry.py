@@ -16,6 +16,7 @@ from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, ends_process, place, unknown
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
+from hetfl_flwr.models.narrow import SIGN, narrowed, parse_width
 from hetfl_flwr.models.split_model import SplitModel, cause, channels_last, checked, parameter_count, projected
 from hetfl_flwr.models.text import bag, lstm
 from hetfl_flwr.models.vision import TORCHVISION, vision
@@ -123,7 +124,8 @@ def parse_models(text: str) -> tuple[str, ...]:
     ----------
     text : str
         Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``, ``fedhenn``
-        for ``fedhenn:0`` to ``fedhenn:4``, ``tabular`` for ``tabular:0`` to ``tabular:9``.
+        for ``fedhenn:0`` to ``fedhenn:4``, ``tabular`` for ``tabular:0`` to ``tabular:9``. ``NAME@0.5`` has half of
+        that one's width: see `narrow.narrowed`.
 
     Raises
     ------
@@ -141,9 +143,10 @@ def parse_models(text: str) -> tuple[str, ...]:
     for name in (" ".join(part.split()) for part in text.split(",")):
         if not name:
             raise ConfigError(f"models: an empty name in {text!r}; write names separated by single commas")
-        names += FAMILIES.get(name, [name])
+        base, sign, part = name.partition(SIGN)
+        names += [f"{one}{sign}{part}" for one in FAMILIES.get(base, [base])]
     for name in names:
-        _require_known(name)
+        _require_known(parse_width(name)[0])
     return tuple(names)
 
 
@@ -209,7 +212,8 @@ def build_model(
     ----------
     name : str
         A model of the zoo, or ``package.module:function``: a function that takes the DataSpec and returns a
-        SplitModel, or any other torch module whose last step is a Linear.
+        SplitModel, or any other torch module whose last step is a Linear. ``NAME@0.5`` is of half the width, with
+        random weights.
     spec : DataSpec
         Shape of one sample and number of classes.
     seed : int
@@ -239,17 +243,18 @@ def build_model(
     >>> build_model("mlp", DataSpec(shape=(1, 8, 8), classes=10), seed=0, width=64).width
     64
     """
-    _require_known(name)
-    build = ZOO[name].build if name in ZOO else partial(_build_own, name)
-    if name in TORCHVISION:
-        build = partial(vision, name, pretrained=pretrained)
-    _check_size(name, spec, width)
+    base, part = parse_width(name)
+    _require_known(base)
+    build = ZOO[base].build if base in ZOO else partial(_build_own, base)
+    if base in TORCHVISION:
+        build = partial(vision, base, pretrained=pretrained if part == 1 else "")
+    _check_size(base, spec, width)
     with seeded(seed, *scope, "weights"):
-        model = _build(name, build, spec)
+        model = _build(name, lambda its: narrowed(build(its), part), spec)
         model = model if width in (0, model.width) else projected(model, width)
     if not head_bias:
         model.head.register_parameter("bias", None)
-    return channels_last(model) if name in ZOO else model
+    return channels_last(model) if base in ZOO else model
 
 
 def build_bounded(
@@ -281,7 +286,7 @@ def build_bounded(
     data = f"data of shape {spec.shape} and {spec.classes} classes"
     if prod(spec.shape) > MOST_INPUTS:
         raise ModelError(f"model '{name}' for {data}: the server builds none for inputs of over {MOST_INPUTS} numbers")
-    if name in ZOO:
+    if parse_width(name)[0] in ZOO:
         with torch.device("meta"):
             outline = build_model(name, spec, seed=seed, width=width, head_bias=head_bias)
         numbers = sum(tensor.numel() for tensor in outline.state_dict().values())

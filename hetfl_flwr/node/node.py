@@ -15,6 +15,7 @@ from hetfl_flwr.algorithms import resolve_models
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
+from hetfl_flwr.data.arrays.samples import unlike
 from hetfl_flwr.errors import ConfigError, DamagedError, StateError, plain, private
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.quality import balanced_weights
@@ -221,9 +222,10 @@ class Node:
             lost = "" if kept.exists() else "missing"
         except DamagedError:
             before, lost = None, "damaged"
-        if before == self.data.digest or not (before or lost):  # the latter was written before data had a digest
+        found = unlike(before, self.data.digest) if before else ""  # the older ones have no digest of data
+        if not lost and not found:
             return False
-        what = f"{self}: its data are not those on which it has trained before"
+        what = f"{self}: its {found} are not those of before"
         if lost:
             what = f"{self}: what its state says of its data is {lost} ({private(kept)}), and they may be others"
         if simulated() and not self.config.accept_loss:

@@ -52,4 +52,4 @@ class Notes(RoundCallback):
 def read_notes(folder: Path) -> list[str]:
     """Return the lines of a run folder's ``notes.txt``; none where there is no such file."""
     path = folder / NOTES_FILE
-    return path.read_text().splitlines() if path.exists() else []
+    return path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []

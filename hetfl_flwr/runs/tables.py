@@ -3,15 +3,19 @@
 Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from io import StringIO
+from textwrap import wrap
 from typing import TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
-from rich.table import Table
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
 from hetfl_flwr.runs.schema import ClientRecord, name_of
@@ -23,6 +27,10 @@ SHORT_HEADINGS = {"bal.": "balanced_accuracy", "F1": "macro_f1", "AUC": "auc", "
 """How the table of clients calls the figures of `hetfl_flwr.runs.schema.Quality`."""
 LOG_WIDTH = 160
 """Characters of a line of a table in the log."""
+WIDEST = 10_000
+"""Characters of a line that no table fills."""
+FOLDED = 16
+"""Characters from which on a cell of words may be folded."""
 
 
 def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
@@ -67,12 +75,71 @@ def _quality(key: str, client: ClientRecord) -> str:
     return percent(value if isinstance(value, float) else None)
 
 
-def lines(table: Table) -> list[str]:
+def lines(table: Table, width: int = LOG_WIDTH) -> list[str]:
     """Return a table as lines of plain text."""
     file = StringIO()
-    plain = Console(file=file, width=LOG_WIDTH, color_system=None, force_terminal=False, force_jupyter=False)
-    plain.print(table)
+    plain = Console(
+        file=file,
+        width=width,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        markup=False,
+        emoji=False,
+    )
+    for part in fitted(table, plain):
+        plain.print(part)
     return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def fitted(table: Table, console: Console) -> list[RenderableType]:
+    """Return a table as a console can show it: where it is too wide, in parts below each other.
+
+    No number is folded then. Each part begins with the first column, and with the one of names beside it.
+    """
+    numbers = any(column.no_wrap and column.justify == "right" for column in table.columns)
+    if not numbers or _width(table, console).maximum <= console.width:
+        return [table]
+    columns = list(map(_narrowed, table.columns))
+    keys = 1 + (len(columns) > 1 and str(table.columns[1].header) == "name")
+    parts = [columns[:keys]]
+    for column in columns[keys:]:
+        if len(parts[-1]) > keys and _width(_part([*parts[-1], column]), console).minimum > console.width:
+            parts.append(columns[:keys])
+        parts[-1].append(column)
+    title, caption = Text(str(table.title), "table.title"), Text(str(table.caption), "table.caption")
+    return [title, *(line for part in parts for line in (_part(part), "")), caption]
+
+
+def _width(table: Table, console: Console) -> Measurement:
+    """Return how wide a table is at least and at most, however narrow the console."""
+    return console.measure(table, options=console.options.update(max_width=WIDEST))
+
+
+def _narrowed(column: Column) -> Column:
+    """Return a column that is as narrow as its cells, as long as these may not be folded, and its heading allow."""
+    header, cells = str(column.header), [cell_len(str(cell)) for cell in column.cells]
+    widest = max(*cells, *map(cell_len, header.split()), 1)
+    if not column.no_wrap:
+        return replace(column, min_width=min(widest, FOLDED))
+    return replace(column, header="\n".join(wrap(header, widest, break_long_words=False)), min_width=widest)
+
+
+def _part(columns: Sequence[Column]) -> Table:
+    """Return some columns of a table, without its title and its notes."""
+    part = frame("", ())
+    part.title = part.caption = None
+    for column in columns:
+        part.add_column(
+            column.header,
+            justify=column.justify,
+            overflow=column.overflow,
+            no_wrap=column.no_wrap,
+            min_width=column.min_width,
+        )
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        part.add_row(*cells)
+    return part
 
 
 def frame(title: str, notes: Iterable[str | None]) -> Table:
@@ -94,13 +161,18 @@ def table_of(
     columns: dict[str, Callable[[T], str]],
     items: Iterable[T],
     *,
-    words: set[str],
+    words: Container[str],
+    whole: Container[str] = (),
     notes: Iterable[str | None],
 ) -> Table:
-    """Return a table of one row an item; columns of `words` stand at the left, all others at the right."""
+    """Return a table of one row an item.
+
+    Columns of `words` and `whole` stand at the left, all others at the right. Cells of `words` alone may be folded.
+    """
     table = frame(title, notes)
     for name in columns:
-        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
+        left = name in words or name in whole
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name not in words)
     for item in items:
         table.add_row(*(Text(cell(item)) for cell in columns.values()))  # brackets in a Text are no markup
     return table

@@ -32,8 +32,8 @@ def load_client(folder: Path | str, client: int | str, *, data: bool = True) -> 
     ----------
     folder : Path
         A run folder: the clients' models are those of its last checkpoint, and where the server has one model for all,
-        as in `fedavg`, it is that one. Or the ``state-dir`` of a SuperNode, on its machine: of the runs there, that in
-        which the client has trained last, or the one named: ``STATE_DIR/run-ID``.
+        as in `fedavg`, or one for each architecture, it is that one. Or the ``state-dir`` of a SuperNode, on its
+        machine: of the runs there, that in which the client has trained last, or the one named: ``STATE_DIR/run-ID``.
     client : int or str
         Its number, or its name; see `client_number`.
     data : bool
@@ -67,12 +67,15 @@ def load_client(folder: Path | str, client: int | str, *, data: bool = True) -> 
             raise RunFolderError(f"{private(path)}: {_reason(error)}") from None
         if _load(node, blob, path):
             return node
-    if set(checkpoint.arrays) != set(weights(node.model).names):
+    start, arrays = f"{node.model_name}/", dict(checkpoint.arrays)
+    if any(name.startswith(start) for name in arrays):  # the server has a model for each architecture
+        arrays = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+    if set(arrays) != set(weights(node.model).names):
         raise RunFolderError(
             f"{folder}: no model of client {client_id} in its last checkpoint: it has not trained, or its node keeps "
             "it: name that node's state-dir"
         )
-    load_model_arrays(node.model, checkpoint.arrays)
+    load_model_arrays(node.model, arrays)
     return node
 
 

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from logging import WARNING
 
 from hetfl_flwr.config import AUTO, RunConfig, one_model
-from hetfl_flwr.errors import FederationError, ModelError
-from hetfl_flwr.models import ZOO, SplitModel, build_bounded, parse_models, trainable_count
+from hetfl_flwr.errors import FederationError, ModelError, plain
+from hetfl_flwr.flower import log
+from hetfl_flwr.models import ZOO, SplitModel, build_bounded, network_of, parse_models, trainable_count
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.weights import fingerprint
 
@@ -34,8 +36,8 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
     ModelError
         The model is too large, cannot be built, or does not fit the data that the client has registered.
     """
-    listed = {*ZOO, *parse_models(config.models)}
-    allowed = [member for member in roster if member.model in listed]
+    listed = {*parse_models(config.models)}
+    allowed = [member for member in roster if member.model in listed or network_of(member.model) in ZOO]
     if not allowed:
         raise FederationError(
             f"{next(iter(roster))}: the server builds models of the zoo and those that the run config lists; "
@@ -60,6 +62,36 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
         except FederationError as error:
             refusal = refusal or error
     raise refusal or FederationError("no client is here")
+
+
+def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
+    """Return the models that clients have registered, by their names, with the weights that they have before round 1.
+
+    Each is a `global_model` of those clients that name it. One that cannot be built, as it is neither of the zoo nor of
+    the run config's list or is another one here, is left out with a warning, so that a client that lies keeps nobody
+    from the run; unless that would leave out half of the clients or more.
+
+    Parameters
+    ----------
+    roster, config
+        As in `global_model`; the clients may have any models.
+
+    Raises
+    ------
+    FederationError, ModelError
+        As `global_model`, of the first model that cannot be built, where it cannot be left out.
+    """
+    models, refused = dict[str, SplitModel](), dict[str, FederationError | ModelError]()
+    for name in dict.fromkeys(member.model for member in roster):
+        try:
+            models[name] = global_model(Roster(one for one in roster if one.model == name), config)
+        except (FederationError, ModelError) as error:
+            refused[name] = error
+    if 2 * sum(member.model in refused for member in roster) >= len(roster):
+        raise next(iter(refused.values()))
+    for refusal in refused.values():
+        log(WARNING, "left out: %s", plain(refusal.marked))
+    return models
 
 
 def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitModel:

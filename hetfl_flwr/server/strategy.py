@@ -49,6 +49,9 @@ class FederatedStrategy(Protocol):
         Whether clients learn anything from each other. False: each trains by itself, on whatever rows it is given.
     sends : str
         What leaves a client: one of the words of `Sends`.
+    parts : bool
+        Whether clients may have parts of one network of different width, as ``NAME@0.5``; then ``models = "auto"``
+        gives every second client half of the width.
     takes_messages : bool
         Whether `aggregate_replies` needs the clients' messages, as Flower's own strategies do. False: their arrays.
     """
@@ -59,6 +62,7 @@ class FederatedStrategy(Protocol):
     asynchronous: bool
     exchanges: bool
     sends: Sends
+    parts: bool
     takes_messages: bool
 
     def check(self, roster: Roster) -> None:

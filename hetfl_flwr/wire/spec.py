@@ -47,14 +47,21 @@ class Dim:
         Its name. In one payload, equal letters are equal sizes.
     most : int
         Largest size that is accepted; 0 is always accepted.
+    step : int
+        Sizes are multiples of it: 1, or as `most`, which is all or nothing.
     """
 
     letter: str
     most: int
+    step: int = 1
 
     def __repr__(self) -> str:
         """Return how errors call it."""
-        return f"{self.letter} <= {self.most}"
+        return f"{self.letter} <= {self.most}" if self.step == 1 else f"{self.letter} 0 or {self.most}"
+
+    def takes(self, size: int) -> bool:
+        """Say whether a size is accepted."""
+        return 0 <= size <= self.most and size % self.step == 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ class ArraySpec:
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         return len(shape) == len(self.shape) and all(
-            0 <= size <= expected.most if isinstance(expected, Dim) else size == expected
+            expected.takes(size) if isinstance(expected, Dim) else size == expected
             for size, expected in zip(shape, self.shape, strict=True)
         )
 

@@ -1,12 +1,15 @@
 """Models as payloads: what of a model's state dict travels, and how it is taken out and put in."""
 
+from copy import deepcopy
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from numpy.typing import NDArray
 
 from hetfl_flwr.wire.spec import COUNTER_LIMIT, LEARNT_LIMIT, STATISTIC_LIMIT, Arrays, ArraySpec, PayloadSpec
+
+M = TypeVar("M", bound=torch.nn.Module)
 
 
 def weights(model: torch.nn.Module) -> PayloadSpec:
@@ -45,6 +48,13 @@ def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
         state = model.state_dict()
         for name, array in arrays.items():
             state[name].copy_(torch.from_numpy(array))
+
+
+def loaded(model: M, arrays: Arrays) -> M:
+    """Return a copy of a model with received arrays in it."""
+    copy = deepcopy(model)
+    load_model_arrays(copy, arrays)
+    return copy
 
 
 def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:

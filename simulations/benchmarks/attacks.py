@@ -61,13 +61,16 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "fedavg": {"algorithm": "fedavg"},
     "fedprox": {"algorithm": "fedprox"},
     "fedrep": {"algorithm": "fedrep"},
+    "fedkd": {"algorithm": "fedkd"},
+    "heterofl": {"algorithm": "heterofl"},
+    "feddf": {"algorithm": "feddf"},
 }
 """The rows: config keys of each."""
 
 PROBABILITIES = {"averages", "posteriors", "softmax"}
 """Arrays whose rows are distributions over classes."""
 
-WEIGHTS = {"fedhenn, homogeneous", "lgfedavg", "fml", "fedavg", "fedprox", "fedrep"}
+WEIGHTS = {"fedhenn, homogeneous", "lgfedavg", "fml", "fedavg", "fedprox", "fedrep", "heterofl", "feddf"}
 """Rows whose clients send back what became of the weights that they were sent."""
 
 Values = NDArray[Any]

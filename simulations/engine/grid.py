@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, Value, simulated_seconds
+from hetfl_flwr.data.arrays.samples import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.flower import Run, act_as_server, name_message
 from hetfl_flwr.node.stores import FileStore, run_store
@@ -213,10 +214,11 @@ class LocalGrid(Grid):
             The data of a client have changed since, and without ``accept-loss``.
         """
         before, rows = held.numbers.get("rows", {}), self._rows()
-        changed = [client_id for client_id, digest in before.items() if rows.get(client_id, digest) != digest]
+        found = {client_id: unlike(digest, rows.get(client_id, digest)) for client_id, digest in before.items()}
+        changed = [client_id for client_id, what in found.items() if what]
         if changed:
             more = f" and {len(changed) - 1} more" * (len(changed) > 1)
-            what = f"client {changed[0]}{more}: the training samples or labels are not those of before"
+            what = f"client {changed[0]}{more}: the {found[changed[0]]} are not those of before"
             if not self._config.accept_loss:
                 raise StateError(
                     f"{what}: the run would go on with other results; --accept-loss (accept-loss = true) goes on like "

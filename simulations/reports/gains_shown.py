@@ -49,7 +49,8 @@ def gains_table(answer: Answer) -> Table:
         title_of(answer),
         columns,
         rows,
-        words={"client", *answer.methods},
+        words={"client"},
+        whole=answer.methods,
         notes=[*answer.notes, *left_out(answer)],
     )
 

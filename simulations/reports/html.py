@@ -22,9 +22,11 @@ from rich.table import Table
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
+from hetfl_flwr.runs.notes import read_notes
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.runs.tables import NOTHING
+from simulations.reports.doubts import doubts_of
 from simulations.reports.gains import Answer, answer, names_of, points
 from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
 from simulations.reports.page import PAGE, STYLE
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 MOST_CELLS = 1200
 """Classes of clients are a table up to so many cells, beyond a picture."""
 MOST_FAILURES = 100
+MOST_SAID = 50
 MOST_NAMES = 5
 """Of algorithms, in the title."""
 
@@ -72,6 +75,7 @@ class Part:
     facts: list[tuple[str, str]]
     traffic: Sheet
     notes: list[str]
+    said: list[str]
     clients: Sheet
     recalls: Sheet | None
     small: list[Picture]
@@ -153,6 +157,7 @@ def report_page(runs: Sequence[Run]) -> str:
         unequal=unequal,
         answer=_answer(runs),
         comparison=_comparison(runs, unequal) if several else None,
+        doubts=doubts_of(runs) if several else [],
         differing=_differing(groups) if several else None,
         pictures=[picture for picture in (over_rounds(groups), over_payload(groups)) if picture is not None],
         parts=[_part(run, split) for run, split in zip(runs, splits, strict=True)],
@@ -240,6 +245,7 @@ def _part(run: Run, split: Split | str) -> Part:
         facts=_facts(run),
         traffic=_traffic(run),
         notes=notes(run.clients),
+        said=_said(run),
         clients=_clients(run, split),
         recalls=recalls(run.clients),
         small=of_clients(run),
@@ -247,6 +253,13 @@ def _part(run: Run, split: Split | str) -> Part:
         changed=changed,
         unchanged=unchanged,
     )
+
+
+def _said(run: Run) -> list[str]:
+    """Return what was done with the data that nobody has asked for; of very many lines, the first ones."""
+    lines = read_notes(run.folder)
+    more = len(lines) - MOST_SAID
+    return [*lines[:MOST_SAID], *([f"and {more:,} more in notes.txt"] if more > 0 else [])]
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:

@@ -139,6 +139,14 @@ PAGE = """\
 <div><dt>{{ name }}</dt><dd>{{ fact }}</dd></div>
 {% endfor %}
 </dl>
+{% if part.said %}
+<h3>What was done with the data</h3>
+<ul class="note">
+{% for line in part.said %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+{% endif %}
 {{ table(part.clients) }}
 {% if part.notes %}
 <ul class="note">
@@ -223,6 +231,14 @@ PAGE = """\
 <section>
 <h2>Side by side</h2>
 {{ table(comparison, entitled=true) }}
+{% if doubts %}
+<h3>What makes figures doubtful</h3>
+<ul class="note">
+{% for line in doubts %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+{% endif %}
 </section>
 {% endif %}
 <section>

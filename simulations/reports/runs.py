@@ -336,8 +336,9 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Put runs of the same settings and other seeds together, in the order given.
 
-    A seed that comes up again starts a group of its own: counted twice, it would make the deviation smaller.
-    Groups of the same algorithm carry in their label the settings in which they differ.
+    Where a seed comes up again, runs of one folder, such as a sweep's, are a group: counted twice, a seed would make
+    the deviation smaller. Groups of the same algorithm carry in their label the settings in which they differ, or else
+    the folders.
 
     Raises
     ------
@@ -346,15 +347,32 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """
     if not runs:
         raise RunFolderError("no run to compare; name at least one run folder")
-    gathered: list[list[Run]] = []
+    alike: list[list[Run]] = []
     for run in runs:
-        home = next((group for group in gathered if _belongs(run, group)), None)
+        home = next((group for group in alike if _settings(run) == _settings(group[0])), None)
         if home is None:
-            gathered.append([run])
+            alike.append([run])
         else:
             home.append(run)
-    labels = _labels([group[0] for group in gathered])
+    gathered = [group for several in alike for group in _apart(several)]
+    labels = _labels(gathered)
     return [Group(label, tuple(group)) for label, group in zip(labels, gathered, strict=True)]
+
+
+def _apart(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return runs of the same settings as groups in none of which a seed comes up twice."""
+    seeds = [figures(run)["seed"] for run in runs]
+    if len(set(seeds)) == len(seeds):
+        return [list(runs)]
+    groups: list[list[Run]] = []
+    for run in runs:
+        free = [group for group in groups if figures(run)["seed"] not in {figures(other)["seed"] for other in group}]
+        beside = [group for group in free if group[0].folder.resolve().parent == run.folder.resolve().parent]
+        if beside:
+            beside[0].append(run)
+        else:
+            groups.append([run])
+    return groups
 
 
 def _settings(run: Run) -> dict[str, Value]:
@@ -363,19 +381,31 @@ def _settings(run: Run) -> dict[str, Value]:
     return learning | {"clients": shown["clients"]}
 
 
-def _belongs(run: Run, group: Sequence[Run]) -> bool:
-    seeds = {figures(other)["seed"] for other in group}
-    return _settings(run) == _settings(group[0]) and figures(run)["seed"] not in seeds
-
-
-def _labels(runs: Sequence[Run]) -> list[str]:
-    settings = [_settings(run) for run in runs]
+def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
+    settings = [_settings(group[0]) for group in groups]
     labels = []
-    methods = list(map(method_of, runs))
+    methods = [method_of(group[0]) for group in groups]
     for method, own in zip(methods, settings, strict=True):
         peers = [other for name, other in zip(methods, settings, strict=True) if name == method]
         differing = [key for key in own if any(peer.get(key) != own[key] for peer in peers)]
         options = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
         labels.append(f"{method} ({options})" if options else method)
-    named = zip(labels, runs, strict=True)
-    return [f"{label} [{run.name}]" if labels.count(label) > 1 else label for label, run in named]
+    same = {label: [group for group, other in zip(groups, labels, strict=True) if other == label] for label in labels}
+    named = zip(labels, groups, strict=True)
+    return [f"{label} [{_place(group, same[label])}]" if len(same[label]) > 1 else label for label, group in named]
+
+
+def _place(group: Sequence[Run], others: Sequence[Sequence[Run]]) -> str:
+    """Return the part of the path that tells the folder of a run, or of runs of several seeds, from those of others."""
+    own, folders = _folder(group), [_folder(one) for one in others]
+    if folders.count(own) > 1:
+        return group[0].name
+    while len({folder[-1] for folder in folders}) == 1:
+        own, folders = own[:-1], [folder[:-1] for folder in folders]
+    tails = (own[-count:] for count in range(1, len(own) + 1))
+    return "/".join(next(tail for tail in tails if sum(one[-len(tail) :] == tail for one in folders) == 1))
+
+
+def _folder(group: Sequence[Run]) -> tuple[str, ...]:
+    folders = [run.folder.resolve() for run in group]
+    return (folders[0] if len(folders) == 1 else folders[0].parent).parts

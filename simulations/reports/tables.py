@@ -88,7 +88,7 @@ def summary_table(run: Run) -> Table:
     table = frame(run.name, [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"])
     table.show_header = False
     table.add_column(no_wrap=True)
-    table.add_column(overflow="fold", min_width=60)
+    table.add_column(overflow="fold", min_width=40)
     for name, value in rows.items():
         if value is not None:
             table.add_row(name, Text(value))

@@ -165,7 +165,8 @@ class AlgorithmContract:
             measured = [entry[f"bytes_{way}"] for entry in rounds[1:]]
             exact = not any(isinstance(size, Dim) for spec in declared for array in spec.arrays for size in array.shape)
             assert all(count == most if exact else 0 <= count <= most for count in measured)
-            assert (rounds[0][f"bytes_{way}"] == 0) == (strategy.sharing is None)
+            shares = strategy.sharing is not None and (way == "up" or strategy.sharing.to_clients)
+            assert (rounds[0][f"bytes_{way}"] > 0) == shares
 
     def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was(self, lab: Lab, tmp_path: Path) -> None:
         """In its bits and its bytes: public samples are sent to the clients again, and are counted once, in round 0.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from hashlib import blake2b
 from math import inf
 from typing import Literal, Protocol
@@ -469,7 +469,33 @@ ROWS_AT_ONCE = 4096
 
 def _take_in(digest: blake2b, tensor: Tensor) -> None:
     digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+    digest.update(_bytes(tensor))
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return np.ascontiguousarray(tensor.cpu().numpy()).tobytes()
+
+
+@lru_cache(maxsize=8)
+def _inputs_digest(arrays: Arrays, rows: bytes) -> bytes:
+    """Return a digest of some inputs as they are stored: once for a test set that many clients share."""
+    digest, numbers = blake2b(digest_size=8), torch.from_numpy(np.frombuffer(rows, np.int64).copy())
+    numbers = numbers.to(arrays.inputs.device)
+    for first in range(0, len(numbers), ROWS_AT_ONCE):
+        _take_in(digest, arrays.inputs[numbers[first : first + ROWS_AT_ONCE]])
+    return digest.digest()
+
+
+def unlike(before: str, now: str) -> str:
+    """Return in what a client's data differ by two of their digests, as messages say it; empty: in nothing.
+
+    Digests of earlier versions have the part before the dash alone.
+    """
+    trained, _, measured = before.partition("-")
+    trained_now, _, measured_now = now.partition("-")
+    if trained != trained_now:
+        return "training samples or labels"
+    return "validation or test samples" if measured and measured != measured_now else ""
 
 
 @dataclass(frozen=True)
@@ -530,10 +556,11 @@ class ClientData:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of what the client trains on, as it is stored and scaled, and of the labels it measures itself by.
+        """A digest of what the client trains on, as it is stored and scaled, and of what it measures itself by.
 
-        It tells one client's data from what they become when a row, a label or their order changes; of the inputs of
-        validation and test samples it tells nothing.
+        It tells one client's data from what they become when a row, a label, a cell or their order changes. The part
+        before the dash is of training inputs and all labels, the other one of validation and test inputs; see
+        `unlike`.
         """
         arrays, digest = self.train.arrays, blake2b(digest_size=8)
         peak = arrays.peak if isinstance(arrays.peak, Tensor) else torch.tensor(arrays.peak)
@@ -542,7 +569,8 @@ class ClientData:
             _take_in(digest, tensor)
         for first in range(0, len(self.train), ROWS_AT_ONCE):
             _take_in(digest, arrays.inputs[self.train.rows[first : first + ROWS_AT_ONCE]])
-        return digest.hexdigest()
+        measured = (_inputs_digest(samples.arrays, _bytes(samples.rows)) for samples in (self.validation, self.test))
+        return f"{digest.hexdigest()}-{blake2b(b''.join(measured), digest_size=8).hexdigest()}"
 
     @property
     def public(self) -> Samples:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.data.arrays.samples import Column
+from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.notations import (
     ISO,
     PLAIN,
@@ -96,7 +97,7 @@ class Findings:
         first, *more = np.flatnonzero(where)
         split, row, file = self.source.place_of(int(first))
         among = f" of split '{split}'" if len(self.source.splits) > 1 else ""
-        among = f" of file {private(repr(file))}" if file else among
+        among = f" of {file}" if file else among
         return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
 
 
@@ -123,10 +124,10 @@ def encode(name: str, values: pa.ChunkedArray, wanted: Wanted, findings: Finding
         Takes down what is found.
     """
     values = cleaned(values)
-    if not any(holds(values.type) for holds in (_is_text, _is_number, _is_date, pa.types.is_boolean)):
+    if not any(holds(values.type) for holds in (is_text, _is_number, _is_date, pa.types.is_boolean)):
         findings.problem(
             name,
-            f"holds {private(values.type)}, not numbers, texts, dates or truth values",
+            f"holds {in_words(values.type)}, not numbers, texts, dates or truth values",
             "name it in ignore-columns to leave it out",
         )
         return None
@@ -165,7 +166,7 @@ def cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
         values = values.cast(values.type.value_type)
     if pa.types.is_floating(values.type):
         return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    if not _is_text(values.type):
+    if not is_text(values.type):
         return values
     texts = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
     missing = pc.is_in(texts, value_set=pa.array(_MISSING, texts.type))
@@ -217,7 +218,7 @@ def _numbers(name: str, notation: Notation, numbers: FloatArray, findings: Findi
 def _category(name: str, values: pa.ChunkedArray, findings: Findings) -> Encoded | None:
     """Return the inputs of texts or truth values that nobody has declared."""
     if not findings.source.is_catalogued:
-        if _is_text(values.type) and _are_ids(name, values, findings, most_alike=ID_LIKE):
+        if is_text(values.type) and _are_ids(name, values, findings, most_alike=ID_LIKE):
             return None
         if len(findings.source.training(values).unique()) < 2:
             findings.note(name, "one value only in the training rows: it is ignored; categorical-columns keeps it")
@@ -280,7 +281,7 @@ def _like_numbers(column: Column, values: pa.ChunkedArray) -> FloatArray:
     is_date = column.kind == "date"
     if _is_date(values.type):
         return days_of(values) if is_date else np.full(len(values), np.nan)
-    if not _is_text(values.type):
+    if not is_text(values.type):
         values = values.cast(pa.float64(), safe=False)
         return np.full(len(values), np.nan) if is_date else values.to_numpy().astype(np.float64)
     notation = Notation(ISO if column.notation == TYPED else column.notation, is_date)
@@ -316,20 +317,16 @@ def _plain(value: object) -> object:
 def _filled(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Return which cells (N,) hold something."""
     filled: npt.NDArray[np.bool_] = values.is_valid().to_numpy()
-    if _is_text(values.type):
+    if is_text(values.type):
         filled = filled & ~not_a_number(values).fill_null(False).to_numpy()
     return filled
 
 
 def _is_fraction(values: pa.ChunkedArray) -> bool:
     """Say whether numbers, or texts of which all are numbers, are written as fractions or are none."""
-    if _is_text(values.type):
+    if is_text(values.type):
         return not pc.all(pc.match_substring_regex(values, r"^[+-]?\d+$")).as_py()
     return not pa.types.is_integer(values.type)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return any(holds(kind) for holds in (pa.types.is_string, pa.types.is_large_string))
 
 
 def _is_date(kind: pa.DataType) -> bool:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.hub import Source, cells, features_of
 from hetfl_flwr.data.sources.reading import parse_classes
 from hetfl_flwr.errors import DataError, private
@@ -132,7 +133,7 @@ def _values(source: Source) -> tuple[int | str, ...]:
             "set label-column to one that holds two or more classes, or declare them in classes"
         )
     _check_spelling(source, values)
-    kind = "texts" if pa.types.is_large_string(found.type) else "numbers"
+    kind = "texts" if is_text(found.type) else "numbers"
     if len(values) > max(MOST_UNDECLARED, len(found) // FEWEST_ROWS[kind]):
         what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
         raise DataError(
@@ -165,7 +166,7 @@ def _wanted(source: Source, found: pa.ChunkedArray) -> tuple[int | str, ...]:
     if names := _feature_names(source):
         numbers = {name: number for number, name in enumerate(names)}
         return tuple(numbers.get(label, -1 - number) for number, label in enumerate(labels))
-    if pa.types.is_large_string(found.type):
+    if is_text(found.type):
         return tuple(labels)
     try:
         return tuple(map(int, labels))
@@ -184,7 +185,7 @@ def _codes(source: Source, split: str, found: pa.ChunkedArray, values: tuple[int
         codes = pc.index_in(found, value_set=pa.array(values, found.type))
     except pa.ArrowException:
         raise DataError(
-            f"column '{source.label}' of {source.place} holds {found.type}: labels must be {_shown(values)}"
+            f"column '{source.label}' of {source.place} holds {in_words(found.type)}: labels must be {_shown(values)}"
         ) from None
     if codes.null_count:
         row = _first_null(codes)
@@ -204,7 +205,7 @@ def _codes(source: Source, split: str, found: pa.ChunkedArray, values: tuple[int
 def _columns(source: Source, column: str, key: str) -> dict[str, pa.ChunkedArray]:
     """Return a column of each split, all int64 or all string, no value missing."""
     columns = {split: _plain(source, split, column, key) for split in source.splits}
-    kinds = {str(found.type) for found in columns.values()}
+    kinds = {in_words(found.type) for found in columns.values()}
     if len(kinds) > 1:
         raise DataError(
             f"column '{column}' of {source.place} holds {' and '.join(sorted(kinds))}: write all in one type"
@@ -219,14 +220,14 @@ def _plain(source: Source, split: str, column: str, key: str) -> pa.ChunkedArray
             f"row {source.where_in(split, _first_null(found))} has no {column}: fill it in, or leave the row out"
         )
     try:
-        if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
+        if is_text(found.type):
             return pc.utf8_trim_whitespace(found.cast(pa.large_string()))
         if pa.types.is_integer(found.type) or pa.types.is_floating(found.type) or pa.types.is_boolean(found.type):
             return found.cast(pa.int64())
     except pa.ArrowInvalid:  # a float that is no integer
         pass
     raise DataError(
-        f"column '{column}' of {source.place} holds {private(found.type)}{_differing_classes(found, key)} in split "
+        f"column '{column}' of {source.place} holds {in_words(found.type)}{_differing_classes(found, key)} in split "
         f"'{split}': set {key} to one that holds integers, truth values or strings"
     )
 

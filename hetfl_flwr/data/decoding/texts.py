@@ -14,8 +14,9 @@ import torch
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
 from hetfl_flwr.data.decoding.labels import IntArray, read_labels
+from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.reading import parse_vocabulary
-from hetfl_flwr.errors import DataError, private
+from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.sources.hub import Source
@@ -109,9 +110,9 @@ def _texts(source: "Source", split: str) -> Iterator[pa.Array]:
     row = 0
     for batch in source.splits[split].select_columns(column).with_format("arrow").iter(_BATCH):
         texts = batch[column].combine_chunks()
-        if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
+        if not is_text(texts.type):
             raise DataError(
-                f"column '{column}' of {source.place} holds {private(texts.type)}, not texts: set text-column to one "
+                f"column '{column}' of {source.place} holds {in_words(texts.type)}, not texts: set text-column to one "
                 "that does"
             )
         if texts.null_count:

@@ -1,8 +1,11 @@
 """Which column of a data set is what: told from names and features alone, before a row is read and after."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
+
+import pyarrow as pa
 
 from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import ConfigError, DataError, private, unknown
@@ -83,10 +86,12 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
     """Return the wanted column, or else the only one of a kind of feature."""
     columns = splits["train"]
     of_kind = [name for name, feature in columns.items() if type(feature).__name__ == kind]
+    if wanted not in columns and not of_kind and not get_close_matches(wanted, columns):
+        _check_names(place, columns)
     if not wanted and len(of_kind) != 1:
-        raise DataError(
-            f"{place} has {len(of_kind)} columns of type {kind}: set {key} to one of: {private(', '.join(columns))}"
-        )
+        what = {"ClassLabel": "classes", "Image": "images"}[kind]
+        found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
+        raise DataError(f"{place} {found}: set {key} to one of: {private(', '.join(of_kind or columns))}")
     column = wanted or of_kind[0]
     several = [name.strip() for name in column.split(",")]
     if (
@@ -110,6 +115,16 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
     return column
 
 
+def _check_names(place: str, names: Collection[str]) -> None:
+    """Refuse columns called like the cells of a row: most names are numbers, other than a frame's own 0, 1, ..."""
+    numbers = sum(re.fullmatch(r"[+-]?\d+([.,]\d+)*", name.strip()) is not None for name in names)
+    if 2 * numbers > len(names) and [*names] != [*map(str, range(len(names)))]:
+        raise DataError(
+            f"{place} has no header: {numbers} of the {len(names)} cells of its first row are numbers: put the names "
+            "of the columns there"
+        )
+
+
 def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
     """Return what an input is, and the columns that it is made of."""
     aside = [
@@ -129,3 +144,22 @@ def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: 
         if not in_all and " ".join(column.split()) not in reading.ignored:
             raise DataError(f"{place} has no column '{private(column)}' in its split 'test': name it in ignore-columns")
     return "table", columns
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Say whether cells of a type are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def in_words(kind: pa.DataType) -> str:
+    """Return what cells of a type are, as messages say it."""
+    words = (
+        (is_text, "texts"),
+        (pa.types.is_boolean, "truth values"),
+        (pa.types.is_integer, "whole numbers"),
+        (pa.types.is_floating, "decimal numbers"),
+        (pa.types.is_temporal, "dates or times"),
+        (pa.types.is_struct, "records"),
+        (pa.types.is_nested, "lists"),
+    )
+    return next((word for is_one, word in words if is_one(kind)), str(kind))

@@ -1,5 +1,6 @@
 """Files of rows read one by one: a data set that is one file, or a folder in which each file is somebody's."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.data.sources.columns import Columns, roles
+from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles
 from hetfl_flwr.data.sources.dialects import common_options, rows_of
 from hetfl_flwr.data.sources.folders import TABLES, check_filled, ending, names_of
 from hetfl_flwr.data.sources.headers import check_headers
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 NAMES_FILE = "owners.hetfl"
 """Beside files whose names cannot be those of their owners: a JSON object of both."""
+
+CALLED_FILE = "called.hetfl"
+"""Beside files of data that were given from Python: what messages call each file and, as ``""``, all of them."""
 
 
 def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["Dataset", tuple[tuple[str, int], ...]]:
@@ -111,7 +115,7 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
             except pa.ArrowTypeError:
                 way_out = "write all in one type" + ", or name it in ignore-columns" * (name != reading.label_column)
                 raise DataError(
-                    f"{place} holds {private(kind)}, that of '{private(before)}' {private(kinds[name])}: {way_out}"
+                    f"{place} holds {in_words(kind)}, that of '{private(before)}' {in_words(kinds[name])}: {way_out}"
                 ) from None
     empty = {name: feature for name, (_, feature) in first.items() if kinds[name] == pa.null()}
     values = {**of_columns.from_arrow_schema(pa.schema(kinds.items())), **empty}
@@ -124,7 +128,7 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
 def _is_empty(part: "Dataset", column: str) -> bool:
     """Say whether no cell of a column holds anything; then it has any type."""
     kind = part.features.arrow_schema.field(column).type
-    if not any(is_one(kind) for is_one in (pa.types.is_null, pa.types.is_floating, pa.types.is_string)):
+    if not any(is_one(kind) for is_one in (pa.types.is_null, pa.types.is_floating, is_text)):
         return False
     found = part.select_columns(column).with_format("arrow")[:][column]
     return bool(found.is_null(nan_is_null=True).to_numpy().all())
@@ -143,13 +147,23 @@ def _is_special(feature: Any) -> bool:
 
 def _names(files: Sequence[Path]) -> dict[Path, str]:
     """Return whose each file is: by the file that says so beside them, else by its own name."""
-    import json
-
     try:
-        said = json.loads((files[0].parent / NAMES_FILE).read_text(encoding="utf-8"))
-        return {path: str(said[path.name]) for path in files}
-    except (OSError, ValueError, KeyError, TypeError):
+        said = _said(files[0].parent / NAMES_FILE)
+        return {path: said[path.name] for path in files}
+    except KeyError:
         return names_of(files)
+
+
+def called_in_python(folder: Path) -> dict[str, str]:
+    """Return what the files of a folder were called when they were given from Python; nothing where they were not."""
+    return _said(folder / CALLED_FILE)
+
+
+def _said(path: Path) -> dict[str, str]:
+    try:
+        return {str(name): str(said) for name, said in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def csv_features(paths: Sequence[Path]) -> dict[str, Any]:
@@ -194,7 +208,7 @@ class Part:
 
     Parameters
     ----------
-    name : str
+    called : str
         What messages call it; empty where it is the only one.
     rows : callable
         Returns how many rows it has.
@@ -202,25 +216,49 @@ class Part:
         The number of its first row, as people count.
     """
 
-    name: str
+    called: str
     rows: Callable[[], int]
     first: int
 
 
-def parts_of(files: Sequence[Path], owners: Sequence[tuple[str, int]] = ()) -> list[Part]:
-    """Return the files of a split, by name and rows where these are known; none of those that nobody counts rows in."""
+def parts_of(
+    files: Sequence[Path], owners: Sequence[tuple[str, int]] = (), given: Mapping[str, str] | None = None
+) -> list[Part]:
+    """Return the files of a split.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        In the order of their rows.
+    owners : sequence of (str, int)
+        Name and rows of each, where these are known.
+    given : mapping, optional
+        What they are called, by their names, where they were given from Python: there, the first row is 0.
+
+    Returns
+    -------
+    list of Part
+        None where nobody can tell where one file ends.
+    """
     is_csv = all(TABLES.get(ending(path)) == "csv" for path in files)
+    if given:
+        counts = [count for _, count in owners] or [0]
+        return [Part(given.get(path.name, ""), partial(int, rows), 0) for path, rows in zip(files, counts, strict=True)]
     if not is_csv and not owners:
         return []
     named: Sequence[tuple[str, int | None]] = owners or [(path.name, None) for path in files]
     return [
-        Part(name if len(files) > 1 else "", partial(rows_of, path) if rows is None else partial(int, rows), 1 + is_csv)
+        Part(
+            f"file {private(repr(name))}" if len(files) > 1 else "",
+            partial(rows_of, path) if rows is None else partial(int, rows),
+            1 + is_csv,
+        )
         for path, (name, rows) in zip(files, named, strict=True)
     ]
 
 
 def numbered(parts: Sequence[Part], row: int) -> tuple[int, str]:
-    """Return which row of its file a row 0, 1, ... of a split is, as people count, and the name of the file.
+    """Return which row of its file a row 0, 1, ... of a split is, as people count, and what the file is called.
 
     Examples
     --------
@@ -230,9 +268,9 @@ def numbered(parts: Sequence[Part], row: int) -> tuple[int, str]:
     """
     for part in parts[:-1]:
         if row < (rows := part.rows()):
-            return row + part.first, part.name
+            return row + part.first, part.called
         row -= rows
-    return (row + parts[-1].first, parts[-1].name) if parts else (row + 1, "")
+    return (row + parts[-1].first, parts[-1].called) if parts else (row + 1, "")
 
 
 def head(config: Any, path: Path, headers: Mapping[Path, Sequence[str]]) -> Columns | None:

@@ -31,6 +31,10 @@ EXPECTED = (
 )
 
 
+OWNER_CLASS_IMAGE = 3
+"""Parts of an image's path in a folder of owners."""
+
+
 def is_folder(dataset: str) -> bool:
     """Return whether a data set's name is a folder's: it begins with a dot, a slash or a tilde.
 
@@ -204,6 +208,34 @@ def check_files(folder: Path) -> None:
             raise DataError(f"'{private(path)}' is no file, or a link to none: put one there, or remove it")
         _check_name(path)
         check_filled([path])
+
+
+def check_owners(folder: Path) -> None:
+    """Refuse images that do not lie in folders ``OWNER/CLASS``.
+
+    Raises
+    ------
+    DataError
+        Names the first.
+    """
+    for path in _images(folder):
+        inner = path.relative_to(folder)
+        if len(inner.parts) != OWNER_CLASS_IMAGE:
+            raise DataError(
+                f"partition 'files': image '{private(inner)}' of '{private(folder)}' does not lie in a folder "
+                "OWNER/CLASS: put all images into a folder for each class, within one for each owner"
+            )
+
+
+def possible_owners(folder: Path) -> list[str]:
+    """Return the folders within a folder that look like owners of images: all images lie in folders of theirs."""
+    inner = [path.relative_to(folder).parts for path in _images(folder)]
+    owners = sorted({parts[0] for parts in inner})
+    return owners if len(owners) > 1 and all(len(parts) == OWNER_CLASS_IMAGE for parts in inner) else []
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES and not _is_hidden(path, folder))
 
 
 def check_filled(files: Iterable[Path]) -> None:

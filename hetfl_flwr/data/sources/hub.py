@@ -13,13 +13,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.data.sources.columns import Columns, Kind, roles
+from hetfl_flwr.data.sources.columns import Columns, Kind, is_text, roles
 from hetfl_flwr.data.sources.dialects import common_options, notes_on
-from hetfl_flwr.data.sources.files import Part, csv_features, from_files, head, left, numbered, parts_of, reason
+from hetfl_flwr.data.sources.files import (
+    Part,
+    called_in_python,
+    csv_features,
+    from_files,
+    head,
+    left,
+    numbered,
+    parts_of,
+    reason,
+)
 from hetfl_flwr.data.sources.folders import (
     EXPECTED,
     TABLES,
     check_files,
+    check_owners,
     ending,
     files_of_rows,
     holds_images_alone,
@@ -27,6 +38,7 @@ from hetfl_flwr.data.sources.folders import (
     local_folder,
     own_file,
     own_folder,
+    possible_owners,
 )
 from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
@@ -40,6 +52,7 @@ if TYPE_CHECKING:
 
     from hetfl_flwr.data.sources.catalogue import DatasetEntry
 
+_SHOWN = 5  # names in a note, at most
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
 _NO_DATA = re.compile(r'Instruction "(\w+)" corresponds to no data!')  # what the library says of a split of no rows
 _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
@@ -113,9 +126,10 @@ class Source:
         split : str
             Its split.
         number : int
-            Which row it is in its file, or else in the split: the first is 1, and so is the header of a csv file.
+            Which row it is in its file, or else in the split: the first is 1, and so is the header of a csv file; 0 in
+            what was given from Python.
         file : str
-            The file; empty where its split is one file, or not read from files.
+            What the file is called; empty where its split is one file, or not read from files.
         """
         split, row = ("train", row) if row < self.train_rows else ("test", row - self.train_rows)
         row = int(self.rows[split][row]) if split in self.rows else row
@@ -124,7 +138,9 @@ class Source:
     def where(self, row: int) -> str:
         """Return how messages call a row, 0..N-1, counted through the splits."""
         split, number, file = self.place_of(row)
-        return f"{number} of {f'file {private(repr(file))}' if file else f'split {split!r}'} of {self.place}"
+        if file.startswith(self.place):
+            return f"{number} of {file}"
+        return f"{number} of {file or f'split {split!r}'} of {self.place}"
 
     def where_in(self, split: str, row: int) -> str:
         """Return how messages call a row of a split."""
@@ -222,9 +238,7 @@ def labelled(
         if without.any():
             first, *more = np.flatnonzero(without)
             number, file = numbered((parts or {}).get(split, ()), int(first))
-            which = f"row {number}{f' of {private(repr(file))}' * bool(file)}" + (
-                f" and {len(more)} more" if more else ""
-            )
+            which = f"row {number}" + (f" of {file}" if file else "") + (f" and {len(more)} more" if more else "")
             notes.append(
                 f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
             )
@@ -268,7 +282,7 @@ def _missing(found: "pa.ChunkedArray", unknown: Sequence[str]) -> npt.NDArray[np
     import pyarrow.compute as pc
 
     missing = found.is_null(nan_is_null=True)
-    if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
+    if is_text(found.type):
         texts = pc.utf8_trim_whitespace(found.cast(pa.large_string()))
         missing = pc.or_(missing, pc.is_in(texts, value_set=pa.array(["", *unknown], pa.large_string())))
     without: npt.NDArray[np.bool_] = missing.to_numpy()
@@ -326,26 +340,42 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Fou
 
 
 def _from_own(dataset: str, reading: Reading) -> _Found:
+    folder = Path(dataset)
+    given = called_in_python(folder)
+    if not given:
+        return _read_own(dataset, reading, {})
+    try:
+        return _read_own(dataset, reading, given)._replace(place=given[""])
+    except HetflError as error:
+        text = error.marked
+        for name, said in sorted(given.items(), reverse=True):
+            text = text.replace(f"'{private(folder / name)}'", said)
+        raise type(error)(text) from error
+
+
+def _read_own(dataset: str, reading: Reading, given: Mapping[str, str]) -> _Found:
     file = own_file(dataset)
     if file is None and not reading.by_file:
-        return _from_folder(own_folder(dataset), reading)
+        found = _from_folder(own_folder(dataset), reading, given)
+        return found._replace(notes=(*found.notes, *_put_together(Path(dataset), found)))
+    if file is None and holds_images_alone(own_folder(dataset)):
+        return _by_owner(own_folder(dataset), reading)
     called = f"'{private(dataset)}'"
     files, others = ([file], []) if file else files_of_rows(own_folder(dataset))
     notes = [f"files of rows in folders below {called} are left out: {_shown(others, Path(dataset))}"] if others else []
     _quiet()
     data, owners = from_files(files, called, reading)
-    owners = owners if reading.by_file else ()
-    parts = {"train": parts_of(files, owners)}
-    return _Found(called, {"train": data}, owners, (*notes, *notes_on(files)), parts)
+    parts = {"train": parts_of(files, owners if reading.by_file else (), given)}
+    return _Found(called, {"train": data}, owners if reading.by_file else (), (*notes, *notes_on(files)), parts)
 
 
-def _shown(files: Sequence[Path], folder: Path, most: int = 5) -> str:
+def _shown(files: Sequence[Path], folder: Path, most: int = _SHOWN) -> str:
     named = ", ".join(private(file.relative_to(folder)) for file in files[:most])
     return named + (f" and {len(files) - most} more" if len(files) > most else "")
 
 
-def _from_folder(folder: Path, reading: Reading) -> _Found:
-    from datasets.load import load_dataset, load_dataset_builder, load_from_disk
+def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None = None, pattern: str = "") -> _Found:
+    from datasets.load import load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
     files: dict[str, list[Path]] = {}
@@ -365,7 +395,7 @@ def _from_folder(folder: Path, reading: Reading) -> _Found:
                     builder = _builder_of(files, options)
                 if columns := _columns(builder, files, headers):
                     roles(called, columns, reading)
-            data = load_dataset("imagefolder", data_dir=str(folder)) if images else _rows(builder, files, headers)
+            data = _images_in(folder, pattern) if images else _rows(builder, files, headers)
     except HetflError:
         raise
     except Exception as error:
@@ -376,8 +406,39 @@ def _from_folder(folder: Path, reading: Reading) -> _Found:
     splits = dict(data) if isinstance(data, dict) else {"train": data}
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
-    parts = {split: parts_of(paths) for split, paths in files.items()}
+    parts = {split: parts_of(paths, given=given) for split, paths in files.items()}
     return _Found(called, splits, notes=notes_on([path for paths in files.values() for path in paths]), parts=parts)
+
+
+def _images_in(folder: Path, pattern: str) -> Any:
+    from datasets.load import load_dataset
+
+    if pattern:
+        return load_dataset("imagefolder", data_files={"train": pattern})
+    return load_dataset("imagefolder", data_dir=str(folder))
+
+
+def _put_together(folder: Path, found: _Found) -> tuple[str, ...]:
+    """Return a note where images are read as those of one that look like those of several owners."""
+    owners = possible_owners(folder) if holds_images_alone(folder) and set(found.splits) == {"train"} else []
+    if not owners:
+        return ()
+    named = ", ".join(owners[:_SHOWN]) + (f" and {len(owners) - _SHOWN} more" if len(owners) > _SHOWN else "")
+    return (f"images of {found.place} in {private(named)} are put together: partition=files has a client for each",)
+
+
+def _by_owner(folder: Path, reading: Reading) -> _Found:
+    """Return images in folders ``OWNER/CLASS``, those of one owner after those of another."""
+    import pyarrow.compute as pc
+
+    check_owners(folder)
+    found = _from_folder(folder, reading, pattern=f"{escape(str(folder))}/**")
+    data = found.splits["train"]
+    [column] = [name for name, feature in features_of(data).items() if type(feature).__name__ == "Image"]
+    paths = pc.struct_field(data.with_format("arrow")[:][column], "path").to_pylist()
+    owners = [Path(path).parent.parent.name for path in paths]
+    ordered = sorted(range(len(owners)), key=owners.__getitem__)
+    return found._replace(splits={"train": data.select(ordered)}, files=tuple(sorted(Counter(owners).items())))
 
 
 def _quiet() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from hetfl_flwr.common.text import brief
-from hetfl_flwr.data.sources.files import NAMES_FILE
+from hetfl_flwr.data.sources.files import CALLED_FILE, NAMES_FILE
 from hetfl_flwr.errors import DataError
 
 MOST_CLASSES = 100_000
@@ -69,17 +69,20 @@ def stored(dataset: object) -> tuple[Path, bool]:
     if several := isinstance(dataset, list | tuple | Mapping) and not isinstance(dataset, DatasetDict):
         named = dataset if isinstance(dataset, Mapping) else {}
         names = list(map(str, named)) or [""] * len(dataset)
-        files = _of_clients([*(named.values() or dataset)], [f"dataset[{key!r}]" for key in named or range(len(names))])
+        places = [f"dataset[{key!r}]" for key in named or range(len(names))]
+        files = _of_clients([*(named.values() or dataset)], places)
     elif isinstance(dataset, DatasetDict):
         wanted = {split: one for split, one in dataset.items() if split in ("train", "test")}
         if "train" not in wanted:
             found = ", ".join(map(repr, dataset)) or "none"
             raise DataError(f"dataset has the splits {found}: expected 'train', and 'test' if there is one")
-        files = {f"{split}.parquet": _rows(f"split {split!r}", one) for split, one in wanted.items()}
+        places = [f"dataset[{split!r}]" for split in wanted]
+        files = {f"{split}.parquet": _rows(f"dataset[{split!r}]", one) for split, one in wanted.items()}
     else:
+        places = ["dataset"]
         files = {"train.parquet": _rows("dataset", dataset)}
     try:
-        return _written(files, names), several
+        return _written(files, names, places), several
     except OSError as error:
         raise DataError(f"the data set cannot be written to {_folder()}: {error.strerror}") from None
 
@@ -119,7 +122,7 @@ def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dat
         elif isinstance(dataset, DatasetDict) or not _is_frame(dataset):
             raise DataError(f"{place} is {_article(dataset)}: expected {ACCEPTED}")
         else:
-            rows = Dataset(_plain(_table(dataset)))
+            rows = Dataset(_plain(_table(place, dataset)))
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError, OverflowError) as error:
         why = " ".join("; ".join(map(str, error.args)).split()) or type(error).__name__
         raise DataError(f"{place} cannot be written as a table: {why}") from error
@@ -137,12 +140,12 @@ def _is_frame(dataset: object) -> bool:
     return hasattr(dataset, "__arrow_c_stream__") or hasattr(dataset, "__dataframe__")
 
 
-def _table(frame: Any) -> pa.Table:
+def _table(place: str, frame: Any) -> pa.Table:
     """Return a frame as a table of Arrow, an index left out."""
     names = [str(name) for name in getattr(frame, "columns", ())]
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
-        raise DataError(f"a data frame has column {twice[0]!r} more than once: give each column a name of its own")
+        raise DataError(f"{place} has column {twice[0]!r} more than once: give each column a name of its own")
     if type(frame).__module__.partition(".")[0] == "pandas":
         return pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
     if hasattr(frame, "__arrow_c_stream__"):
@@ -241,8 +244,8 @@ def _folder() -> Path:
     return Path(config.HF_DATASETS_CACHE) / "hetfl-objects"
 
 
-def _written(files: Mapping[str, "Dataset"], names: Sequence[str]) -> Path:
-    """Write files into a folder that is called by their digest."""
+def _written(files: Mapping[str, "Dataset"], names: Sequence[str], places: Sequence[str]) -> Path:
+    """Write files into a folder that is called by their digest, with what messages call each."""
     from datasets.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
@@ -253,10 +256,9 @@ def _written(files: Mapping[str, "Dataset"], names: Sequence[str]) -> Path:
     try:
         for name, data in files.items():
             data.to_parquet(scratch / name)
+        _say(scratch / CALLED_FILE, {"": "dataset", **dict(zip(files, places, strict=True))})
         if names:
-            (scratch / NAMES_FILE).write_text(
-                json.dumps(dict(zip(files, names, strict=True)), allow_nan=False), encoding="utf-8"
-            )
+            _say(scratch / NAMES_FILE, dict(zip(files, names, strict=True)))
         folder = home / _digest(scratch)
         try:
             scratch.rename(folder)
@@ -266,6 +268,10 @@ def _written(files: Mapping[str, "Dataset"], names: Sequence[str]) -> Path:
         return folder
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _say(path: Path, said: Mapping[str, str]) -> None:
+    path.write_text(json.dumps(said, allow_nan=False), encoding="utf-8")
 
 
 def _digest(folder: Path) -> str:

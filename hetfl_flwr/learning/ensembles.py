@@ -1,0 +1,161 @@
+"""Distillation from an ensemble: the mean logits of several models, and a student that is trained towards them."""
+
+from collections.abc import Mapping, Sequence
+from math import cos, pi
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hetfl_flwr.common.arithmetic import torch_threads
+from hetfl_flwr.common.seeding import generator, seeded
+from hetfl_flwr.data import Batches
+from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr.learning.distillation import kl_divergence
+from hetfl_flwr.learning.optimizers import Adam
+from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
+
+
+class Schedule(NamedTuple):
+    """How long a student is trained, and in what steps.
+
+    Parameters
+    ----------
+    steps : int
+        At most, 0 or more.
+    batch_size : int
+        Samples of a step, 1 or more.
+    rate : float
+        Adam's first rate, above 0; it falls to 0 over ``steps``, as a cosine.
+    patience : int
+        Steps without a smaller divergence after which no more are taken, 1 or more.
+    """
+
+    steps: int
+    batch_size: int
+    rate: float
+    patience: int
+
+    def rate_of(self, step: int) -> float:
+        """Return the rate of a step, counted from 0."""
+        return self.rate * (1 + cos(pi * step / self.steps)) / 2
+
+
+@torch.no_grad()
+def logits_of(model: nn.Module, samples: Batches) -> Tensor:
+    """Return a model's logits of samples in evaluation mode, (N, C); its mode is put back."""
+    was_training = model.training
+    model.eval()
+    found = torch.cat(
+        [model(samples.batch(rows)[0]) for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH)]
+    )
+    model.train(was_training)
+    return found
+
+
+def mean_logits(models: Sequence[nn.Module], samples: Batches, average: Average) -> Tensor:
+    """Return the average of several models' logits of samples: (N, C) float32."""
+    return torch.from_numpy(average.mean([logits_of(model, samples).numpy() for model in models])).float()
+
+
+def distil_each(
+    students: Mapping[str, nn.Module],
+    teachers: Sequence[nn.Module],
+    samples: Batches,
+    average: Average,
+    schedule: Schedule,
+    scope: tuple[int, int],
+    threads: int,
+) -> None:
+    """Train students, each by itself and in the same order of samples, towards the average of the teachers' logits.
+
+    Parameters
+    ----------
+    students : mapping of str to Module
+        They are changed, as by `distil`.
+    teachers : sequence of Module
+        One or more.
+    samples, schedule
+        As in `distil`.
+    average : Average
+        Of the logits.
+    scope : tuple of int
+        The run's seed and the round, by which everything is drawn.
+    threads : int
+        As many as torch is to use: the bits depend on it.
+    """
+    with seeded(*scope, "distillation"), torch_threads(threads):
+        targets = mean_logits(teachers, samples, average)
+        for student in students.values():
+            distil(student, samples, targets, schedule, generator(*scope, "distillation"))
+
+
+def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:
+    """Train a student towards logits until that gets it no nearer on samples that are held out.
+
+    A fifth of the samples, drawn by chance, is held out; of fewer than 5 all are trained on and measured. The student
+    ends as it was where the divergence on them was smallest, which may be as it began: so also where the logits or the
+    student are not finite.
+
+    Parameters
+    ----------
+    student : Module
+        It is changed, and is in training mode afterwards.
+    samples : Batches
+        N samples; their labels are not looked at.
+    targets : Tensor
+        (N, C), the logits.
+    schedule : Schedule
+        How long, and in what steps.
+    draw : numpy.random.Generator
+        Source of what is held out, and of the order of the rest.
+
+    Returns
+    -------
+    int
+        Steps that were taken.
+    """
+    order = torch.from_numpy(draw.permutation(len(samples)))
+    held, rows = order[: len(order) // 5], order[len(order) // 5 :]
+    held = held if len(held) else rows
+    optimizer = Adam(student.parameters(), lr=schedule.rate, fused=True)
+    batches = draw_batches(draw, len(rows), schedule.batch_size, epochs=0, batches=schedule.steps)
+    best, best_step, state = _divergence(student, samples, targets, held), 0, _copied(student)
+    every, step = max(1, schedule.patience // 10), 0
+    student.train()
+    for batch in batches:
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.rate_of(step)
+        chosen = rows[batch]
+
+        def loss(inputs: Tensor, labels: Tensor, chosen: Tensor = chosen) -> Tensor:
+            return kl_divergence(targets[chosen], student(inputs))
+
+        try:
+            train(samples, [chosen], optimizer, loss)
+        except FloatingPointError:
+            break
+        step += 1
+        if step % every == 0 or step == schedule.steps:
+            found = _divergence(student, samples, targets, held)
+            if found < best:
+                best, best_step, state = found, step, _copied(student)
+            elif step - best_step >= schedule.patience:
+                break
+    student.load_state_dict(state)
+    return step
+
+
+@torch.no_grad()
+def _divergence(student: nn.Module, samples: Batches, targets: Tensor, rows: Tensor) -> float:
+    """Return the mean KL divergence of a student, in evaluation mode, from logits on some rows."""
+    was_training = student.training
+    student.eval()
+    logits = torch.cat([student(samples.batch(part)[0]) for part in torch.split(rows, EVALUATION_BATCH)])
+    student.train(was_training)
+    return float(kl_divergence(targets[rows].double(), logits.double()))
+
+
+def _copied(student: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in student.state_dict().items()}

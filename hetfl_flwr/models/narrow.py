@@ -1,0 +1,138 @@
+"""Networks of part of a model's width: the same layers, with the leading part of each one's channels.
+
+Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients",
+ICLR 2021: there a client of complexity level p has the leading ``r^(p - 1)`` of the channels of the global model.
+"""
+
+from fractions import Fraction
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hetfl_flwr.errors import ModelError
+from hetfl_flwr.models.split_model import SplitModel
+
+SIGN = "@"
+"""What stands between a model's name and its part of the width, as in ``lenet5@0.5``."""
+
+
+def parse_width(name: str) -> tuple[str, Fraction]:
+    """Return the model that a name is of, and the part of its width, above 0 and at most 1.
+
+    Raises
+    ------
+    ModelError
+        What follows the sign is no such number.
+
+    Examples
+    --------
+    >>> parse_width("lenet5"), parse_width("cnn2@0.25")
+    (('lenet5', Fraction(1, 1)), ('cnn2', Fraction(1, 4)))
+    """
+    base, sign, text = name.partition(SIGN)
+    if not sign:
+        return name, Fraction(1)
+    plain = text.isascii() and text.replace(".", "", 1).isdigit() and len(text) <= 12
+    part = Fraction(text) if plain else Fraction(0)
+    if not 0 < part <= 1:
+        raise ModelError(f"model '{name}': expected a part of the width, above 0 and at most 1, such as {base}@0.5")
+    return base, part
+
+
+def network_of(name: str) -> str:
+    """Return the model that a name is of, whatever follows the sign.
+
+    Examples
+    --------
+    >>> network_of("cnn2@0.25")
+    'cnn2'
+    """
+    return name.partition(SIGN)[0]
+
+
+def narrowed(model: SplitModel, part: Fraction) -> SplitModel:
+    """Return a model whose layers have part of their channels; what it takes and its classes stay as they are.
+
+    Each weight is of the leading part of the wide model's in each dimension: with all other weights 0, the wide model
+    computes the same, as long as its channels keep their order from layer to layer, as in a chain or a ResNet.
+
+    Parameters
+    ----------
+    model : SplitModel
+        It is changed. Its layers with weights are linear ones, two-dimensional convolutions (of one group, or of one a
+        channel) and batch norm; the first of them takes the inputs. New weights are drawn as PyTorch does.
+    part : Fraction
+        Above 0, at most 1. 1: the model as it is.
+
+    Raises
+    ------
+    ModelError
+        A layer is of another kind, or has a number of channels of which there is no such part.
+
+    Examples
+    --------
+    >>> body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
+    >>> narrowed(SplitModel(body, nn.Linear(8, 3)), Fraction(1, 4))
+    SplitModel(
+      (body): Sequential(
+        (0): Flatten(start_dim=1, end_dim=-1)
+        (1): Linear(in_features=64, out_features=2, bias=True)
+        (2): ReLU()
+      )
+      (head): Linear(in_features=2, out_features=3, bias=True)
+    )
+    """
+    if part == 1:
+        return model
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if any(True for _ in layer.parameters(recurse=False)) or any(True for _ in layer.buffers(recurse=False))
+    }
+    if list(layers) == ["head"]:
+        raise ModelError(f"there is no part of its width to take: {type(model.body).__name__} has no weights")
+    for number, (name, layer) in enumerate(layers.items()):
+        _narrow(layer, _Part(part, f"layer '{name}'"), takes_inputs=number == 0, is_head=layer is model.head)
+    return model
+
+
+class _Part:
+    """Takes part of numbers of channels of one layer."""
+
+    def __init__(self, part: Fraction, where: str) -> None:
+        self.part, self.where = part, where
+
+    def of(self, channels: int) -> int:
+        """Return so many channels, if these are a whole number."""
+        some = channels * self.part
+        if some.denominator != 1:
+            raise ModelError(f"{self.where} has {channels} channels, of which {float(self.part):g} is no whole number")
+        return int(some)
+
+
+def _narrow(layer: nn.Module, part: _Part, *, takes_inputs: bool, is_head: bool) -> None:
+    bias = getattr(layer, "bias", None) is not None
+    if isinstance(layer, nn.Linear):
+        layer.in_features = layer.in_features if takes_inputs else part.of(layer.in_features)
+        layer.out_features = layer.out_features if is_head else part.of(layer.out_features)
+        shape: tuple[int, ...] = (layer.out_features, layer.in_features)
+    elif isinstance(layer, nn.Conv2d) and layer.groups in (1, layer.in_channels):
+        layer.groups = part.of(layer.groups) if layer.groups > 1 else 1
+        layer.in_channels = layer.in_channels if takes_inputs else part.of(layer.in_channels)
+        layer.out_channels = part.of(layer.out_channels)
+        shape = (layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size)
+    elif isinstance(layer, _BatchNorm):
+        layer.num_features = part.of(layer.num_features)
+        shape = (layer.num_features,)
+        for name in ("running_mean", "running_var"):
+            if getattr(layer, name, None) is not None:
+                setattr(layer, name, torch.empty(shape))
+    else:
+        kind = type(layer).__name__
+        raise ModelError(f"{part.where} is a {kind}, and only Linear, Conv2d and BatchNorm have a part of their width")
+    if layer.weight is not None:
+        layer.weight = nn.Parameter(torch.empty(shape))
+    if bias:
+        layer.bias = nn.Parameter(torch.empty(shape[:1]))
+    layer.reset_parameters()

@@ -1,0 +1,164 @@
+"""Matrices as payloads: whole, or as the leading part of a singular value decomposition where that is smaller.
+
+A matrix W (m, n) becomes ``left`` (m, K) and ``right`` (K, n), whose product is the nearest matrix of rank K. The
+weights of a convolution (out, in, height, width) are a matrix (out, in x height x width). Vectors travel whole.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hetfl_flwr.common.arithmetic import torch_threads
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
+
+SLIGHT_CHANGE = 0.005
+"""Root mean square up to which the guard finds no change of weights far from others: a twentieth of weights of 0.1."""
+
+
+def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> PayloadSpec:
+    """Declare weights, or changes of weights, as `factor` writes them.
+
+    Parameters
+    ----------
+    spec : PayloadSpec
+        The weights, of known shapes.
+    prefix : str
+        What all names begin with.
+    changes : bool
+        Whether they are changes of weights, of which `hetfl_flwr.server.messaging.guard.Guard` lets slight ones pass.
+
+    Examples
+    --------
+    >>> matrix, vector = (ArraySpec(name, shape, "float32", -9, 9) for name, shape in (("w", (6, 4)), ("b", (6,))))
+    >>> declared = factored(PayloadSpec((matrix, vector)))
+    >>> {one.name: one.shape for one in declared.arrays}
+    {'w': (rows of w 0 or 6, 4), 'w.left': (6, rank of w <= 2), 'w.right': (rank of w <= 2, 4), 'b': (6,)}
+    """
+    declared, usual = list[ArraySpec](), SLIGHT_CHANGE if changes else 1.0
+    for one in spec.arrays:
+        most, name = float(one.maximum or 0.0), f"{prefix}{one.name}"
+        whole = ArraySpec(name, one.shape, one.dtype, -most, most, usual=usual)
+        if not (rank := _largest_rank(one)):
+            declared.append(whole)
+            continue
+        (rows, columns), shared = _form(one), Dim(f"rank of {one.name}", rank)
+        declared += [
+            replace(whole, shape=(Dim(f"rows of {one.name}", rows, step=rows), columns)),
+            replace(whole, name=f"{name}.left", shape=(rows, shared), usual=usual * sqrt(columns)),
+            replace(whole, name=f"{name}.right", shape=(shared, columns), minimum=-1, maximum=1),
+        ]
+    return PayloadSpec(tuple(declared))
+
+
+def factor(arrays: Arrays, spec: PayloadSpec, share: float, prefix: str = "") -> dict[str, NDArray[Any]]:
+    """Return named weights as `factored` declares them.
+
+    Of each matrix the leading singular values and vectors are kept, as few as hold a share of the sum of the squared
+    singular values. Where these are as many numbers as the matrix has, K (m + n) >= m n, it is sent as it is.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        The weights.
+    spec : PayloadSpec
+        Their declaration.
+    share : float
+        In (0, 1]. 1: all matrices as they are, to the bit.
+    prefix : str
+        What all names begin with.
+
+    Raises
+    ------
+    FloatingPointError
+        A matrix has values that are not finite.
+    """
+    packed: dict[str, NDArray[Any]] = {}
+    for one in spec.arrays:
+        array, name = arrays[one.name], f"{prefix}{one.name}"
+        if not (most := _largest_rank(one)):
+            packed[name] = array
+            continue
+        matrix = array.reshape(_form(one))
+        if not np.isfinite(matrix).all():
+            raise FloatingPointError(f"training diverged: '{one.name}' has values that are not finite")
+        left, right = leading(matrix, share) if share < 1 else (matrix, matrix)
+        small = share < 1 and left.shape[1] <= most and np.abs(left).max(initial=0.0) <= float(one.maximum or 0.0)
+        rank = left.shape[1] if small else 0
+        packed[name] = matrix[: 0 if small else None]
+        packed[f"{name}.left"], packed[f"{name}.right"] = left[:, :rank], right[:rank]
+    return packed
+
+
+def multiplied(packed: Arrays, spec: PayloadSpec, prefix: str = "") -> dict[str, NDArray[Any]]:
+    """Return the weights that `factor` has packed, with the names and shapes of their declaration.
+
+    A matrix of which neither all rows nor factors have come is the product of empty factors: zero.
+    """
+    return {one.name: _matrix(packed, one, f"{prefix}{one.name}").reshape(_shape(one)) for one in spec.arrays}
+
+
+def leading(matrix: NDArray[Any], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the factors (m, K) and (K, n) of the leading part of a matrix (m, n) by its singular values.
+
+    Parameters
+    ----------
+    matrix : array
+        Finite.
+    share : float
+        Part of the sum of the squared singular values that the K largest are to hold, in (0, 1].
+
+    Returns
+    -------
+    tuple of arrays
+        ``U diag(s)``, and ``V^T``, whose rows have norm 1; both of the matrix's dtype. K is the smallest that will do,
+        0 for a matrix of zeros.
+
+    Examples
+    --------
+    >>> [leading(np.diag([3.0, 4.0, 0.0]), share)[0].shape[1] for share in (0.64, 0.65, 1.0)]
+    [1, 2, 2]
+    """
+    with torch_threads(1):
+        vectors, values, others = torch.linalg.svd(torch.tensor(matrix, dtype=torch.float64), full_matrices=False)
+    held = values.square().cumsum(0)
+    rank = int((held < share * held[-1]).sum()) + 1 if held[-1] > 0 else 0
+    left, right = (vectors[:, :rank] * values[:rank]).numpy(), others[:rank].numpy()
+    return left.astype(matrix.dtype), np.clip(right, -1, 1).astype(matrix.dtype)
+
+
+def bounded(arrays: Mapping[str, NDArray[Any]], spec: PayloadSpec) -> dict[str, NDArray[Any]]:
+    """Return the nearest arrays that a declaration allows, in its dtypes."""
+    return {one.name: np.asarray(np.clip(arrays[one.name], one.minimum, one.maximum), one.dtype) for one in spec.arrays}
+
+
+def _matrix(packed: Arrays, one: ArraySpec, name: str) -> NDArray[Any]:
+    whole = packed[name]
+    if f"{name}.left" not in packed or len(whole) == one.shape[0]:
+        return whole
+    with torch_threads(1):
+        left, right = (torch.tensor(packed[f"{name}.{side}"], dtype=torch.float64) for side in ("left", "right"))
+        product: NDArray[Any] = (left @ right).numpy()
+    return product.astype(one.dtype)
+
+
+def _shape(one: ArraySpec) -> tuple[int, ...]:
+    return tuple(size for size in one.shape if isinstance(size, int))
+
+
+def _form(one: ArraySpec) -> tuple[int, int]:
+    """Return the rows and columns of weights as a matrix."""
+    rows, *others = _shape(one)
+    return rows, prod(others)
+
+
+def _largest_rank(one: ArraySpec) -> int:
+    """Return the largest rank at which factors have fewer numbers than the matrix; 0: none, as for a vector."""
+    if len(one.shape) < 2:
+        return 0
+    rows, columns = _form(one)
+    return (rows * columns - 1) // (rows + columns)

@@ -1,0 +1,153 @@
+"""FedDF, server side: the mean of each architecture's weights, then distillation from all clients' models together.
+
+Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv 2006.07242).
+"""
+
+from collections.abc import Mapping, Sequence
+from logging import INFO
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hetfl_flwr.data import Samples
+from hetfl_flwr.data.shown import shown
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.flower import log
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.learning.ensembles import Schedule, distil_each
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.server.global_model import models_by_name
+from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.wire.factors import bounded
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import loaded, model_arrays, weights
+from strategies.base import KnowledgeStrategy, Upload
+
+
+class FedDF(KnowledgeStrategy):
+    """Averages the weights of each architecture's clients, and distils into each mean what all clients know together.
+
+    Algorithms 1 and 3: of the clients of one architecture, a group, the mean of their weights by their numbers of
+    training samples, as in FedAvg. From there, on the server, a student of each group is trained towards the mean
+    logits of *all* uploaded models f_k, of whatever group, on public samples x without labels: steps of Adam descend
+    ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client begins at its own weights. One upload
+    alone is no ensemble: no step. A group of which nobody has uploaded stays as it is.
+
+    Wire   both ways the floating-point entries of the state dict of the client's own model: 4 bytes a parameter and
+           running statistic. When clients are evaluated they are sent it once more, which is counted as evaluation.
+           Once, before round 1, up: public samples, without labels.
+    Needs  one shape of input, equal classes; models of the zoo or of the run config's list
+    State  MODEL/NAME, the weights of each group, by the name of its model.
+    Departs from the paper: its public samples are of another data set, and distillation stops when the accuracy on
+    labelled samples of the server's has not risen for 1,000 of at most 10,000 steps. Here the clients' own public
+    samples serve, nobody has labels, and what must fall is the divergence on a fifth of them that is held out; the best
+    student is kept, be it the mean. The server scales inputs as a client would that had the public samples alone.
+
+    Parameters
+    ----------
+    server_steps : int
+        Steps of a round for each group, at most, 0 or more. 0: FedAvg in each group, to the bit.
+    server_batch_size : int
+        Public samples of a step, 1 or more.
+    server_learning_rate : float
+        The first rate of Adam, above 0; it falls to 0 over ``server_steps``, as a cosine.
+    patience : int
+        Steps without a smaller divergence, measured each tenth of so many, after which a group is done, 1 or more.
+    robust : {"none", "median", "trimmed:SHARE"}
+        How wrong uploads are kept out: weights are their group's coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018), and the logits those over all models; as in `hetfl_flwr.learning.aggregation.parse_robust`.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    """
+
+    sharing = Sharing(labelled=False, to_clients=False)
+    sends = "weights"
+
+    def __init__(
+        self,
+        *,
+        server_steps: Annotated[int, Field(ge=0)] = 500,
+        server_batch_size: Annotated[int, Field(ge=1)] = 128,
+        server_learning_rate: Annotated[float, Field(gt=0)] = 1e-3,
+        patience: Annotated[int, Field(ge=1)] = 100,
+        robust: str = "none",
+    ) -> None:
+        self.schedule = Schedule(server_steps, server_batch_size, server_learning_rate, patience)
+        self.robust = parse_robust(robust)
+        self._models: dict[str, SplitModel] = {}
+        self._public: tuple[tuple[int, ...], Samples] | None = None
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients without public samples, of other inputs or classes, and unlike models of one name."""
+        roster.check_sharing("feddf", labelled=False)
+        _ = roster.classes
+        first: dict[str, Member] = {}
+        for member in roster:
+            known = first.setdefault(member.model, member)
+            if member.weights != known.weights:
+                raise FederationError(
+                    f"feddf averages the weights of equal models, but those of {known} and {member} differ in names, "
+                    "shapes or types; does one run other code?"
+                )
+        if new := [member for member in roster if self._models and member.model not in self._models]:
+            self._models |= models_by_name(Roster(new), self.config)
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Draw the initial weights of each group's model."""
+        self._models, self._public = models_by_name(roster, self.config), None
+        for member in roster:
+            if sum(one.model == member.model for one in roster) == 1:
+                log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)
+        return _named({name: model_arrays(model) for name, model in self._models.items()})
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect weights like those of the client's model."""
+        model = self._models.get(member.model)
+        return EMPTY if model is None else weights(model)
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send the weights of the client's group; of a new one its initial ones; to a client left out nothing."""
+        start, model = f"{member.model}/", self._models.get(member.model)
+        known = {name.removeprefix(start): array for name, array in server_state.items() if name.startswith(start)}
+        return known or ({} if model is None else model_arrays(model))
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the same as for training."""
+        return self.download_for(member, server_state, 0)
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Average each group, and distil all models into each mean."""
+        model_of, groups = {member.client_id: member.model for member in self.roster}, dict[str, list[Upload]]()
+        for upload in uploads:
+            if upload.arrays:
+                groups.setdefault(model_of[upload.client_id], []).append(upload)
+        means: Mapping[str, Arrays] = {name: self._mean(group) for name, group in groups.items()}
+        sent = [(name, upload.arrays) for name, group in groups.items() for upload in group]
+        if self.schedule.steps and len(sent) > 1:
+            students = {name: loaded(self._models[name], arrays) for name, arrays in means.items()}
+            teachers = [loaded(self._models[name], arrays) for name, arrays in sent]
+            scope, rows = (self.config.seed, round), self._public_samples()
+            distil_each(students, teachers, rows, self.robust, self.schedule, scope, self.config.threads)
+            means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
+        return {**server_state, **_named(means)}
+
+    def _mean(self, group: Sequence[Upload]) -> Arrays:
+        samples = [upload.samples for upload in group]
+        stacks = {name: np.stack([upload.arrays[name] for upload in group]) for name in group[0].arrays}
+        return {name: self.robust.weighted(stack, samples) for name, stack in stacks.items()}
+
+    def _public_samples(self) -> Samples:
+        """Return all public samples, as models take them."""
+        shared = self.roster.public_samples
+        if self._public is None or self._public[0] != tuple(shared):
+            inputs = np.concatenate([block["inputs"] for block in shared.values()])
+            self._public = tuple(shared), shown(inputs, next(iter(self.roster)).spec, self.config.normalize)
+        return self._public[1]
+
+
+def _named(groups: Mapping[str, Arrays]) -> Arrays:
+    return {f"{name}/{entry}": array for name, arrays in groups.items() for entry, array in arrays.items()}
