@@ -15,8 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.common.seeding import seeded
-from hetfl_flwr.learning.server_training import ServerTraining, Tensors, on_one_thread
+from hetfl_flwr.learning.server_training import ServerTraining, Tensors
 from hetfl_flwr.models.bounds import check_size
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.spec import Arrays
@@ -136,7 +137,7 @@ def _prototypes(arrays: Tensors) -> Tensor:
 
 def _with_prototypes(layers: Arrays, known: NDArray[np.bool_]) -> Arrays:
     """Return the server state."""
-    with on_one_thread(), torch.no_grad():
+    with torch_threads(1), torch.no_grad():
         prototypes = _prototypes({name: torch.from_numpy(array) for name, array in layers.items()}).numpy()
     return {**layers, "prototypes": prototypes, "known": known}
 

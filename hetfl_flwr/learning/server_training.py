@@ -1,13 +1,13 @@
 """Training on the server: steps of plain SGD over named arrays, with the same bits wherever the server runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
@@ -17,17 +17,6 @@ from hetfl_flwr.wire.spec import Arrays
 
 Tensors = Mapping[str, Tensor]
 """Named tensors, as the arrays that they were made of."""
-
-
-@contextmanager
-def on_one_thread() -> Iterator[None]:
-    """Let torch use one thread: how many it uses is part of what makes bits equal, and engines differ in it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -82,7 +71,7 @@ class ServerTraining:
         points, labels = pairs
         order = generator(config.seed, *scope, "server-training")
         epochs = self.epochs if len(labels) else 0
-        with on_one_thread():
+        with torch_threads(1):
             tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
             optimizer = SGD(tensors.values(), lr=self.rate)
             for rows in draw_batches(order, len(labels), self.size or config.batch_size, epochs=epochs, batches=0):
