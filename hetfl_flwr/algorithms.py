@@ -1,8 +1,8 @@
 """From an algorithm's name to its two sides, by convention; no algorithm is listed anywhere.
 
 ``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A name that is none of this project,
-``my_pkg.fedproto`` (or ``fedproto``), is ``my_pkg.fedproto.strategy.FedProto`` and
-``my_pkg.fedproto.client.FedProtoClient``. The class is the one whose name, without regard to case, is the last part of
+``my_pkg.moments`` (or ``moments``), is ``my_pkg.moments.strategy.Moments`` and
+``my_pkg.moments.client.MomentsClient``. The class is the one whose name, without regard to case, is the last part of
 the algorithm's name (plus ``Client`` for the client side).
 
 An algorithm whose modes are classes of their own says so in a mapping ``MODES`` in each of the two modules, from the
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.client import FederatedClient
     from hetfl_flwr.server.strategy import FederatedStrategy
 
-BASES = {"base", "prototypes", "weights"}
+BASES = {"answers", "base", "prototypes", "weights"}
 """Modules of ``strategies`` and ``clients`` that are no algorithms."""
 
 

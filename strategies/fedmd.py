@@ -3,49 +3,18 @@
 Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS workshop 2019 (arXiv 1910.03581).
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
-from hetfl_flwr.wire.samples import Numbers, PublicIndex
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, probabilities, row_numbers
-from strategies.base import KnowledgeStrategy, Upload
-
-Consensus = Literal["logits", "softmax"]
-"""What the mean is of: logits, or softmax scores."""
+from hetfl_flwr.server.messaging.roster import Sharing
+from hetfl_flwr.wire.answers import Answers
+from strategies.answers import AnswersStrategy
 
 
-def public_consensus(pool: int, classes: int, of: Consensus) -> PayloadSpec:
-    """Declare what goes down: the mean answer on some rows of the pool, (R, C), and the numbers of others, (A,).
-
-    The rows' own numbers, (R,), come first; the others are those whose answers are asked for next.
-    """
-    rows = Dim("R", pool)
-    form = (rows, classes)
-    return PayloadSpec(
-        (
-            row_numbers("digested", rows, pool),
-            ArraySpec("consensus", form, "float32") if of == "logits" else probabilities("consensus", form),
-            row_numbers("asked", Dim("A", pool), pool),
-        )
-    )
-
-
-def public_answers(rows: int | Dim, classes: int, of: Consensus) -> PayloadSpec:
-    """Declare what goes up: answers on public samples, in the order in which they were asked for, (A, C).
-
-    They are called ``logits`` or ``softmax``, as what they are.
-    """
-    form = (rows, classes)
-    return PayloadSpec((learnt("logits", form) if of == "logits" else probabilities("softmax", form),))
-
-
-class FedMD(KnowledgeStrategy):
+class FedMD(AnswersStrategy):
     """Averages the clients' logits on a random subset of the public samples, a new one each round.
 
     Algorithm 1, "Communicate", "Aggregate" and "Distribute": ``consensus = 1/K sum_k f_k(x)`` for each x of the subset,
@@ -79,7 +48,6 @@ class FedMD(KnowledgeStrategy):
         ``robust`` is none of these.
     """
 
-    sends = "public samples"
     sharing = Sharing(labelled=True, to_clients=True)
 
     def __init__(
@@ -87,67 +55,10 @@ class FedMD(KnowledgeStrategy):
         *,
         public_samples: Annotated[int, Field(ge=1)] = 5000,
         robust: str = "none",
-        consensus: Consensus = "logits",
+        consensus: Answers = "logits",
     ) -> None:
-        self.public_samples = public_samples
-        self.robust = parse_robust(robust)
-        self.consensus = consensus
+        super().__init__("fedmd", public_samples, robust, consensus)
 
-    def check(self, roster: Roster) -> None:
-        """Refuse clients without public samples, or with inputs or classes different from the others'.
-
-        Raises
-        ------
-        FederationError
-            Names the clients.
-        """
-        roster.check_sharing("fedmd")
-
-    def initial(self, roster: Roster) -> Arrays:
-        """Have no consensus yet."""
-        return {
-            "consensus": np.zeros((0, roster.classes), np.float32),
-            "rows": np.zeros((0, 2), np.int64),
-            "subsets": np.zeros(1, np.int64),
-        }
-
-    def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect answers on all rows of the subset."""
-        return public_answers(min(self.public_samples, len(self._index)), member.classes, self.consensus)
-
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average the answers, each client with the same weight."""
-        consensus = self.robust.mean([upload.arrays[self.consensus] for upload in uploads])
-        if self.consensus == "softmax":
-            consensus = np.maximum(consensus, np.finfo(np.float32).tiny)  # a median can be 0 in all classes
-            consensus /= consensus.sum(axis=1, keepdims=True)
-        return {
-            "consensus": consensus.astype(np.float32),
-            "rows": self._index.places(self._asked(server_state)),
-            "subsets": server_state["subsets"] + 1,
-        }
-
-    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send the consensus and the numbers, in the pool as it is now, of its rows and of those to answer next.
-
-        A subset that nobody has answered is asked for again. Numbers change when a client joins, client ids and
-        positions do not; rows that are in the pool no longer are left out.
-        """
-        rows = server_state["rows"]
-        held = self._index.held(rows)
-        return {
-            "digested": self._index.numbers(rows[held]).astype(np.int32),
-            "consensus": server_state["consensus"][held],
-            "asked": self._asked(server_state).astype(np.int32),
-        }
-
-    def _asked(self, server_state: Arrays) -> Numbers:
-        """Draw the next subset: numbers in the pool, ascending."""
-        pool = len(self._index)
-        draw = generator(self.config.seed, int(server_state["subsets"][0]) + 1, "public")
-        return np.sort(draw.choice(pool, min(self.public_samples, pool), replace=False))
-
-    @property
-    def _index(self) -> PublicIndex:
-        """The pool as it is now."""
-        return PublicIndex.of(self.roster.public_samples)
+    def consensus_of(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Leave the mean as it is."""
+        return mean

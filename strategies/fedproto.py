@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from hetfl_flwr.server.messaging.roster import Member, Roster
-from hetfl_flwr.wire.prototypes import by_class
 from hetfl_flwr.wire.spec import Arrays
 from strategies.base import Upload
 from strategies.prototypes import PrototypeStrategy
@@ -75,13 +74,14 @@ class FedProto(PrototypeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average prototypes: Eq. (6). Or, "async", put each upload in the place of its client's last one."""
-        sent = {upload.client_id: by_class(upload.arrays, self.roster.classes) for upload in uploads}
+        sent = self.class_means(uploads)
         if self.asynchronous:
             newest = {**server_state}
-            for client_id, (prototypes, counts) in sent.items():
-                newest |= {f"prototypes.{client_id:06d}": prototypes, f"counts.{client_id:06d}": counts}
+            for upload, (prototypes, counts) in zip(uploads, sent, strict=True):
+                key = f"{upload.client_id:06d}"
+                newest |= {f"prototypes.{key}": prototypes, f"counts.{key}": counts}
             return dict(sorted(newest.items()))
-        means, known = self.averaged(sent.values())
+        means, known = self.averaged(sent)
         kept = np.where(known[:, None], means, server_state["prototypes"])
         return {"prototypes": kept.astype(np.float32), "known": known | server_state["known"]}
 

@@ -1,16 +1,18 @@
 """Base of the server sides to which clients send prototypes: what they check and expect."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models.bounds import check_size
 from hetfl_flwr.server.messaging.roster import Member, Roster
-from hetfl_flwr.wire.prototypes import local_prototypes
+from hetfl_flwr.wire.prototypes import by_class, local_prototypes
 from hetfl_flwr.wire.spec import PayloadSpec
-from strategies.base import KnowledgeStrategy
+from strategies.base import KnowledgeStrategy, Upload
 
 ClassMeans = tuple[NDArray[np.float32], NDArray[np.int64]]
 """A client's prototypes (C, D), and how many samples are behind each, (C,); 0: it has none of that class."""
@@ -58,6 +60,10 @@ class PrototypeStrategy(KnowledgeStrategy):
         """Expect the prototypes of some classes."""
         return local_prototypes(member.classes, member.width, counted=self._counted, most=member.train)
 
+    def class_means(self, uploads: Sequence[Upload]) -> list[ClassMeans]:
+        """Return what each client has sent, by class."""
+        return [by_class(upload.arrays, self.roster.classes) for upload in uploads]
+
     def averaged(self, uploads: Iterable[ClassMeans]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Average prototypes class by class, each over the clients that have it.
 
@@ -78,3 +84,16 @@ class PrototypeStrategy(KnowledgeStrategy):
         for label in np.flatnonzero(known):
             means[label] = self.robust.mean(list(prototypes[has[:, label], label]))
         return means, known
+
+    def pairs(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+        """Return the prototypes of all clients, (N, D), and their classes, (N,), by client and class.
+
+        What a server is trained on. With ``robust``, each is the robust mean of its class.
+        """
+        sent = self.class_means(uploads)
+        means = self.averaged(sent)[0].astype(np.float32) if self.robust.form != "none" else None
+        labels = [np.flatnonzero(counts) for _, counts in sent]
+        points = [
+            (prototypes if means is None else means)[own] for (prototypes, _), own in zip(sent, labels, strict=True)
+        ]
+        return torch.from_numpy(np.concatenate(points)), torch.from_numpy(np.concatenate(labels))

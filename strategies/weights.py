@@ -6,6 +6,7 @@ from logging import INFO
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
+from torch.nn import Module
 
 from hetfl_flwr.algorithms import for_heterogeneous_models
 from hetfl_flwr.config import RunConfig
@@ -24,7 +25,7 @@ from hetfl_flwr.wire.weights import model_arrays, weights
 
 
 class WeightStrategy(Strategy, FederatedStrategy):
-    """A strategy whose clients exchange the weights of one model, or of its body.
+    """A strategy whose clients exchange the weights of one model, or of a part of it that all have.
 
     A client's weight is the number of its training samples (n_k of McMahan et al. 2017), however many a round's batches
     hold. Flower's own strategies do the averaging: FedAvg, FedMedian or FedTrimmedAvg, as ``robust`` says. The latter
@@ -120,8 +121,7 @@ class WeightStrategy(Strategy, FederatedStrategy):
         """
         self.check(roster)
         self.roster, self.config = roster, config
-        model = global_model(roster, config, bodies=self._bodies)
-        shared = model.body if self._bodies else model
+        shared = self.first_shared()
         self._uploads = weights(shared)
         if not self._uploads.names:
             name = next(iter(roster)).model
@@ -129,6 +129,11 @@ class WeightStrategy(Strategy, FederatedStrategy):
                 f"{self._algorithm} averages the weights of bodies, but the body of '{name}' has none: set models"
             )
         return to_record(model_arrays(shared))
+
+    def first_shared(self) -> Module:
+        """Return what is averaged, with the weights that it has before round 1: the clients' one model, or its body."""
+        model = global_model(self.roster, self.config, bodies=self._bodies)
+        return model.body if self._bodies else model
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect weights like the global model's, or like its body's."""

@@ -142,8 +142,10 @@ WORK: dict[str, list[dict[str, Any]]] = {
     "fedh2l": [{"fedh2l.exchange-every": 4}, {"fedh2l.public-labels": False}],
     "fedhe": [{"fedhe.weighting": "samples"}, {"fedhe.mode": "async"}, {"augment": "flip"}],
     "fedmd": [{"fedmd.private": "without-public", "public-fraction": 0.5}],
+    "dsfl": [{"dsfl.private": "without-public", "public-fraction": 0.5}],
     "fedhenn": [{"fedhenn.mode": "homogeneous", "models": "mlp"}],
     "chfl": [{"chfl.mode": "avgkd"}],
+    "lgfedavg": [{"lgfedavg.mode": "body", "models": "mlp"}],
 }
 """Options of algorithms that change what is trained on, or by whom it is weighed."""
 

@@ -61,10 +61,12 @@ class TestWeightsAveragedRobustly(AlgorithmContract):
         "fedavg.robust": "median",
         "fedprox.robust": "trimmed:0.4",
         "fedrep.robust": "median",
+        "lgfedavg.mode": "body",
+        "lgfedavg.robust": "median",
         "fedhenn.mode": "homogeneous",
         "fedhenn.robust": "trimmed:0.4",
     }
 
-    @pytest.fixture(params=["fedavg", "fedprox", "fedrep", "fedhenn"])
+    @pytest.fixture(params=["fedavg", "fedprox", "fedrep", "lgfedavg", "fedhenn"])
     def name(self, request):
         return request.param

@@ -241,12 +241,16 @@ def test_models_have_their_own_class_and_memory_afterwards():
     assert [parameter.data_ptr() for parameter in learner.model.parameters()] == before
 
 
+UNLIKE_MODELS = ("fedhe", "fd", "fedh2l", "chfl", "fedproto", "fedgh", "fedtgp", "lgfedavg")
+"""Algorithms that are run with two kinds of models."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [
         "fedhe",
-        *map(exhaustive, ("fd", "fedh2l", "chfl", "fedhenn", "fml", "fedprox", "fedproto", "fedrep", "agg")),
+        *map(exhaustive, (*UNLIKE_MODELS[1:], "fedhenn", "fml", "fedprox", "fedrep", "agg")),
         *map(exhaustive, ("fedkd", "feddf", "heterofl")),
     ],
 )
@@ -254,7 +258,7 @@ def test_a_run_ends_with_the_same_knowledge(make_config, run_federation, tmp_pat
     def server_state(batched):
         config = make_config(
             algorithm=algorithm,
-            models="lenet5,lenet5,mlp" if algorithm in ("fedhe", "fd", "fedh2l", "chfl", "fedproto") else "lenet5",
+            models="lenet5,lenet5,mlp" if algorithm in UNLIKE_MODELS else "lenet5",
             clients=5,
             batched=batched,
             rounds=2,

@@ -12,7 +12,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr import client_app
-from hetfl_flwr.algorithms import build_strategy
+from hetfl_flwr.algorithms import build_strategy, names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, PayloadError, private
 from hetfl_flwr.server.messaging.roster import Member, Roster
@@ -37,11 +37,9 @@ def strategy(text):
     return build_strategy(RunConfig.from_flat({"algorithm": name, **({f"{name}.{key}": value} if key else {})}))
 
 
-ALL = ["agg", "chfl", "fd", "fedavg", "fedh2l", "fedhe", "fedhenn", "fedkd", "fedmd", "fedprox", "fedproto", "fedrep"]
-ALL += ["fml", "local", "chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body"]
-ALL += ["feddf", "heterofl"]
-UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body"}
-UNLIKE_COLUMNS = {"fd", "fedhe", "fedproto", "chfl", "local", "chfl mode=solo"}
+ALL = [*names(), "chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body", "lgfedavg mode=body"]
+UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body", "lgfedavg mode=body"}
+UNLIKE_COLUMNS = {"fd", "fedgh", "fedhe", "fedproto", "fedtgp", "chfl", "lgfedavg", "local", "chfl mode=solo"}
 
 
 @pytest.mark.parametrize("algorithm", ALL)

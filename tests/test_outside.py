@@ -1,4 +1,4 @@
-"""An algorithm of somebody else, FedProto in a project of its own: nothing here knows of it, and all of it works."""
+"""An algorithm of somebody else, Moments in a project of its own: nothing here knows of it, and all of it works."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_its_own_tests_pass_by_pytest_alone(project):
 def test_the_guide_shows_it_whole():
     """Both halves and their tests, taken in as they are, in less than 150 lines."""
     guide, lines = (OUTSIDE.parents[2] / "docs" / "extending.md").read_text(), 0
-    for path in (*sorted(OUTSIDE.glob("my_pkg/fedproto/[a-z]*.py")), OUTSIDE / "test_fedproto.py"):
+    for path in (*sorted(OUTSIDE.glob("my_pkg/moments/[a-z]*.py")), OUTSIDE / "test_moments.py"):
         assert f'--8<-- "{path.relative_to(OUTSIDE.parents[2])}"\n' in guide
         lines += len(path.read_text().splitlines())
     assert lines < 150
@@ -63,19 +63,19 @@ def test_the_guide_shows_it_whole():
 @pytest.mark.exhaustive
 def test_it_runs_from_its_folder_with_its_own_keys(project):
     """Own keys land in config.toml under their name, with the defaults resolved."""
-    small = ("my_pkg.fedproto", "--clients", "2", "--rounds", "2", "--set", "algorithm-options=weight=0.5")
+    small = ("my_pkg.moments", "--clients", "2", "--rounds", "2", "--set", "algorithm-options=weight=0.5")
     done = hetfl(project, "run", *small, "--out", "out")
     assert (done.returncode, done.stderr) == (0, "")
     written = read_toml(project / "out" / "config.toml")
-    assert (written["my_pkg.fedproto.weight"], written["algorithm-options"], written["width"]) == (0.5, "", 64)
-    assert rounds(project / "out")[1]["bytes_up"] == 2 * (4 * 10 * 64 + 8 * 10)
+    assert (written["my_pkg.moments.weight"], written["algorithm-options"], written["width"]) == (0.5, "", 64)
+    assert rounds(project / "out")[1]["bytes_up"] == 2 * 2 * 4 * 64
 
 
 @pytest.mark.exhaustive
 def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(project, monkeypatch):
     """The SuperLink finds the package; `flwr run -c` lets its keys through in one text, and would again to resume."""
     monkeypatch.setenv("PYTHONPATH", str(project))
-    settings = {"algorithm": "my_pkg.fedproto", "algorithm-options": "weight=0.5", "rounds": 2, "batch-size": 20}
+    settings = {"algorithm": "my_pkg.moments", "algorithm-options": "weight=0.5", "rounds": 2, "batch-size": 20}
     nodes = ("--federation-config", "num-supernodes=2 client-resources-num-cpus=1")
     with flower(project / "flower") as started:
         started.superlink("--simulation")
@@ -83,10 +83,10 @@ def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(pr
         assert started.statuses()[0] == "finished:completed", said
     keys = ("algorithm-options=weight=0.5", "batch-size=20")
     flags = ("--clients", "2", "--rounds", "2", *(part for key in keys for part in ("--set", key)))
-    assert hetfl(project, "run", "my_pkg.fedproto", *flags, "--out", "local").returncode == 0
+    assert hetfl(project, "run", "my_pkg.moments", *flags, "--out", "local").returncode == 0
     assert rounds(project / "ray") == rounds(project / "local")
     written = [read_toml(project / folder / "config.toml") for folder in ("ray", "local")]
-    assert [(keys["my_pkg.fedproto.weight"], keys["algorithm-options"]) for keys in written] == [(0.5, "")] * 2
+    assert [(keys["my_pkg.moments.weight"], keys["algorithm-options"]) for keys in written] == [(0.5, "")] * 2
     resume = read_toml(project / "ray" / "resume.toml")
     assert (resume["algorithm-options"], resume["resume"]) == ("weight=0.5", True)
     assert [key for key in resume if "." in key] == []
@@ -95,10 +95,10 @@ def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(pr
 @pytest.mark.exhaustive
 def test_a_rehearsal_finds_it_in_the_working_directory(project):
     """Its keys are given as to `hetfl run`; `flwr run` lets none of that name through."""
-    small = ("--nodes", "1", "--rounds", "1", "--set", "local-batches=1", "--set", "my_pkg.fedproto.weight=0.5")
-    done = hetfl(project, "rehearse", "my_pkg.fedproto", *small, "--out", "all")
+    small = ("--nodes", "1", "--rounds", "1", "--set", "local-batches=1", "--set", "my_pkg.moments.weight=0.5")
+    done = hetfl(project, "rehearse", "my_pkg.moments", *small, "--out", "all")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert read_toml(project / "all" / "run" / "config.toml")["my_pkg.fedproto.weight"] == 0.5
+    assert read_toml(project / "all" / "run" / "config.toml")["my_pkg.moments.weight"] == 0.5
 
 
 def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():

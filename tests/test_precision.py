@@ -96,7 +96,10 @@ def test_none_leaves_a_model_without_hooks(make_config, make_node):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedhe", *map(exhaustive, ("fedh2l", "fml", "fedhenn", "fedproto", "fedrep"))])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["fedhe", *map(exhaustive, ("fedh2l", "fml", "fedhenn", "fedproto", "fedgh", "fedrep", "lgfedavg"))],
+)
 def test_a_run_in_bfloat16_differs_but_not_by_much(make_config, run_federation, tmp_path, algorithm):
     """Four rounds of six batches: within 0.05 of the accuracy of float32, and sent in the same types and shapes."""
     models = "lenet5" if algorithm == "fedrep" else "mlp,lenet5"

@@ -35,13 +35,16 @@ LINEAR = "fixtures.models:linear"
 POISONED = 3
 """The client that lies."""
 
+SCALED_IN_VAIN = ("fedgh",)
+"""Algorithms to whose server a longer prototype says the same: against these the liar sends the opposite."""
+
 SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 """For what goes wrong in a body, which a linear model has not."""
 
 
 def test_the_algorithms_that_have_it():
-    of_weights = {"fedavg", "fedprox", "fedrep", "fml", "fedkd", "chfl", "feddf", "heterofl"}
-    assert set(ROBUST) == of_weights | {"fd", "fedhe", "fedhenn", "fedmd", "fedproto"}
+    of_weights = {"fedavg", "fedprox", "fedrep", "lgfedavg", "fml", "fedkd", "chfl", "feddf", "heterofl"}
+    assert set(ROBUST) == of_weights | {"dsfl", "fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto", "fedtgp"}
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])
@@ -185,6 +188,7 @@ AVERAGING: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedprox": {},
     "fedrep": {},
+    "lgfedavg": {"lgfedavg.mode": "body"},
     "fedhenn": {"fedhenn.mode": "homogeneous"},
 }
 """The algorithms that average weights, and the keys with which they do."""
@@ -295,7 +299,7 @@ def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algori
         np.testing.assert_allclose(learnt[name], expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep", "lgfedavg"])
 def test_the_log_says_how_weights_are_averaged(algorithm, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr("strategies.weights.log", lambda level, text, *values: said.append(text % values))
@@ -336,7 +340,11 @@ def scaled(factor: float) -> Callable[[Message], Message]:
         exhaustive("heterofl", {}),
         exhaustive("feddf", {"feddf.server-steps": 20, "public_fraction": 0.1}),
         exhaustive("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
+        exhaustive("lgfedavg", {}),
+        exhaustive("lgfedavg", {"lgfedavg.mode": "body", "models": "mlp", "local_batches": 0, "rounds": 12}),
         exhaustive("fedproto", {**SLOWER, "rounds": 15}),
+        exhaustive("fedgh", {**SLOWER, "rounds": 15}),
+        exhaustive("fedtgp", {**SLOWER, "rounds": 15}),
         exhaustive("fedhenn", {"fedhenn.mode": "homogeneous"}),
         ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),
     ],
@@ -361,6 +369,7 @@ def test_one_poisoned_client_of_ten(algorithm, keys, make_config, run_federation
         clients = json.loads((run / "rounds.jsonl").read_text().splitlines()[-1])["clients"]
         return float(np.mean([client["accuracy"] for key, client in clients.items() if key != str(POISONED)]))
 
-    clean, poisoned = accuracy("clean", 1, "median"), accuracy("poisoned", 100, "median")
+    factor = -100 if algorithm in SCALED_IN_VAIN else 100
+    clean, poisoned = accuracy("clean", 1, "median"), accuracy("poisoned", factor, "median")
     assert poisoned == pytest.approx(clean, abs=0.01)
-    assert accuracy("mean", 100, "none") < poisoned - 0.05
+    assert accuracy("mean", factor, "none") < poisoned - 0.05

@@ -54,6 +54,7 @@ def recorded(make_config, run_federation):
         {"algorithm": "fedavg"},
         {"algorithm": "fedprox"},
         {"algorithm": "fedrep"},
+        {"algorithm": "lgfedavg"},
         {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
     ],
     ids=lambda keys: keys["algorithm"],

@@ -126,8 +126,8 @@ def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:
 
     Examples
     --------
-    >>> parse_algorithm_options("weight=0.5 kind='two words'", "my_pkg.fedproto")
-    {'my_pkg.fedproto.weight': 0.5, 'my_pkg.fedproto.kind': 'two words'}
+    >>> parse_algorithm_options("weight=0.5 kind='two words'", "my_pkg.moments")
+    {'my_pkg.moments.weight': 0.5, 'my_pkg.moments.kind': 'two words'}
     """
     try:
         settings = dict(parse_setting(word) for word in shlex.split(text))

@@ -10,10 +10,10 @@ the last round, each on its own test set. One client sends, in place of what it 
   *change x10, boasting*: the same, and it says that it has trained on 2^53 samples;
 - *sign-flipped*: one of ten, in each round, its arrays times -1; of weights, which are sent both ways, their change.
 
-Scaled are amounts: floating-point arrays that are no probabilities. Where all is probabilities, as in FedH2L, what is
-scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Of what is no weights the change
-is the upload itself, so these cells have a dash. Beside each attack stands the
-same federation without it: with the algorithm's default, which is the guard alone, or with ``robust = "median"``. A
+Scaled are amounts: floating-point arrays that are no probabilities. Where all is probabilities, as in FedH2L, FD and
+DS-FL, what is scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Of what is no
+weights the change is the upload itself, so these cells have a dash. Beside each attack stands the same federation
+without it: with the algorithm's default, which is the guard alone, or with ``robust = "median"``. A
 run whose record is in ``DIR/attacks.jsonl`` is not run again.
 """
 
@@ -49,10 +49,14 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "fd": {"algorithm": "fd"},
     "fedproto": {"algorithm": "fedproto"},
     "fedmd": {"algorithm": "fedmd"},
+    "dsfl": {"algorithm": "dsfl"},
     "fedh2l": {"algorithm": "fedh2l"},
     "chfl": {"algorithm": "chfl"},
     "fedhenn": {"algorithm": "fedhenn"},
     "fedhenn, homogeneous": {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
+    "fedgh": {"algorithm": "fedgh"},
+    "fedtgp": {"algorithm": "fedtgp"},
+    "lgfedavg": {"algorithm": "lgfedavg"},
     "fml": {"algorithm": "fml"},
     "fedavg": {"algorithm": "fedavg"},
     "fedprox": {"algorithm": "fedprox"},
@@ -63,7 +67,10 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
 }
 """The rows: config keys of each."""
 
-WEIGHTS = {"fedhenn, homogeneous", "fml", "fedavg", "fedprox", "fedrep", "heterofl", "feddf"}
+PROBABILITIES = {"averages", "posteriors", "softmax"}
+"""Arrays whose rows are distributions over classes."""
+
+WEIGHTS = {"fedhenn, homogeneous", "lgfedavg", "fml", "fedavg", "fedprox", "fedrep", "heterofl", "feddf"}
 """Rows whose clients send back what became of the weights that they were sent."""
 
 Values = NDArray[Any]
@@ -179,7 +186,7 @@ class HostileGrid(LocalGrid):
         for name, array in learnt.items():
             before = down.get(name)
             same = before is not None and before.shape == array.shape and before.dtype == array.dtype
-            if name == "posteriors" and attack is flipped:
+            if name in PROBABILITIES and attack is flipped:
                 forged[name] = (1 - array) / (array.shape[-1] - 1)
             elif array.dtype.kind == "f" and array.ndim:
                 forged[name] = attack(array, before if same else None)

@@ -39,7 +39,7 @@ class AlgorithmContract:
     """Its name, as `hetfl run` takes it."""
 
     keys: ClassVar[Mapping[str, Value]] = {}
-    """Config keys that it needs, such as ``{"models": "mlp", "my_pkg.fedproto.weight": 0.5}``."""
+    """Config keys that it needs, such as ``{"models": "mlp", "my_pkg.moments.weight": 0.5}``."""
 
     @pytest.fixture
     def name(self) -> str:
