@@ -95,9 +95,10 @@ class Guard:
     no mean.
 
     Fewer than half of the clients in m leave it among the honest sizes, whatever they send. So no size is taken that is
-    above 120 times the largest honest one, or four times the factor where that is more; up to there they can stretch
-    the bound. Where honest sizes differ by more than the factor they can pull it down, too, to the factor times the
-    smallest: then honest uploads are set aside.
+    above 120 times the largest honest one, or four times the factor where that is more, or `Size.usual`; up to there
+    they can stretch the bound. Where honest sizes differ by more than the factor they can pull it down, too, to the
+    factor times the smallest: then honest uploads are set aside. An array that fewer than `FEWEST` clients have at all
+    is compared with nobody's.
 
     Parameters
     ----------
