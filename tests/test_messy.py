@@ -57,6 +57,18 @@ class TestNumbers:
             "column 'age' of 'here': 2 of 46 values are no numbers (row 47 and 1 more): taken as missing"
         ]
 
+    @pytest.mark.parametrize(("few", "many"), [("0.125", "{},5"), ("0,125", "1,{:0>3}.5")])
+    def test_nothing_stands_before_thousands(self, few, many):
+        """0.125 among decimal commas is not 125."""
+        table = read(dose=[few, *(many.format(row) for row in range(1, ROWS))])
+        assert np.isnan(column(table)[0])
+        assert "1 of 40 values is no number (row 1)" in said(table)[1]
+
+    def test_three_decimals_after_a_zero_are_decimals(self):
+        assert column(read(dose=[f"0,{row:0>3}" for row in range(ROWS)])) == pytest.approx(
+            [r / 1000 for r in range(ROWS)]
+        )
+
     @pytest.mark.parametrize(("words", "kind"), [(2, "number"), (3, "category")])
     def test_more_than_a_twentieth_are_words(self, words, kind):
         cells = [*(str(row % 5) for row in range(ROWS - words)), *["much"] * words]

@@ -21,6 +21,7 @@ from hetfl_flwr.data.sources.notations import (
     days_of,
     not_a_number,
     recognised,
+    rival,
 )
 from hetfl_flwr.errors import DataError, private
 
@@ -160,6 +161,15 @@ def encode_like(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.ND
         return numbers.astype(np.float32)[:, None], np.isnan(numbers) & _filled(values)
 
 
+def written_otherwise(column: Column, values: pa.ChunkedArray) -> str | None:
+    """Return the notation that more cells have than the one that a column had in training; None if there is none."""
+    values = cleaned(values)
+    if column.kind == "category" or not is_text(values.type):
+        return None
+    better = rival(_notation(column), values)
+    return better and better.name
+
+
 def cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column whose texts have no blanks around them, and in which null stands for all that is missing."""
     if pa.types.is_dictionary(values.type):
@@ -284,9 +294,12 @@ def _like_numbers(column: Column, values: pa.ChunkedArray) -> FloatArray:
     if not is_text(values.type):
         values = values.cast(pa.float64(), safe=False)
         return np.full(len(values), np.nan) if is_date else values.to_numpy().astype(np.float64)
-    notation = Notation(ISO if column.notation == TYPED else column.notation, is_date)
-    numbers = notation.read(values.fill_null(""))
+    numbers = _notation(column).read(values.fill_null(""))
     return np.where(_filled(values), numbers, np.nan)
+
+
+def _notation(column: Column) -> Notation:
+    return Notation(ISO if column.notation == TYPED else column.notation, column.kind == "date")
 
 
 def _like_category(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.NDArray[np.bool_]]:
