@@ -34,7 +34,7 @@ KINDS = (".pt2", ".onnx")
 EXTRA = "hetfl.json"
 """Name of what travels within a ``.pt2`` file."""
 
-FORMAT = 2
+FORMAT = 3
 """Of the description. Those before it lack the number, and what columns, words and images are made of."""
 
 WORD = r"\w+"

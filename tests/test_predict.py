@@ -295,7 +295,7 @@ class TestRefused:
         torch.export.save(program, home / "other.pt2")
         told = {EXTRA: ""}
         old = torch.export.load(path, extra_files=told)
-        torch.export.save(old, home / "old.pt2", extra_files={EXTRA: told[EXTRA].replace('"format": 2,', "")})
+        torch.export.save(old, home / "old.pt2", extra_files={EXTRA: re.sub(r'"format": \d+,', "", told[EXTRA])})
         for name, said in (
             ("broken.pt2", "is no program of torch.export, or damaged"),
             ("missing.pt2", "is not there"),
