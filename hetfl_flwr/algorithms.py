@@ -291,7 +291,9 @@ def _class_named(module: ModuleType, name: str) -> type[Any]:
     for attribute, value in vars(module).items():
         if inspect.isclass(value) and attribute.lower() == wanted:
             return value
-    raise ConfigError(f"algorithm module '{module.__name__}' has no class named like '{wanted}' (in any case)")
+    own = [one.__name__ for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__]
+    there = f": it has {', '.join(own)}" if own else ""
+    raise ConfigError(f"algorithm module '{module.__name__}' has no class named like '{wanted}' (in any case){there}")
 
 
 def _modes(name: str, servers: ModuleType, clients: ModuleType) -> dict[str, Algorithm]:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from hetfl_flwr.data import Samples, prepared
 from hetfl_flwr.data.arrays.samples import Column
-from hetfl_flwr.data.sources.notations import FORMATS, MARKS
+from hetfl_flwr.data.sources.notations import FORMATS, MARKS, PATTERNS
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models.split_model import cause
 from hetfl_flwr.node.node import Node
@@ -34,7 +34,7 @@ KINDS = (".pt2", ".onnx")
 EXTRA = "hetfl.json"
 """Name of what travels within a ``.pt2`` file."""
 
-FORMAT = 2
+FORMAT = 3
 """Of the description. Those before it lack the number, and what columns, words and images are made of."""
 
 WORD = r"\w+"
@@ -160,7 +160,10 @@ def _reading(column: Column) -> dict[str, Any]:
     """Return how the texts of a column are read."""
     if column.kind == "date":
         return {"format": FORMATS[column.notation]}
-    return dict(zip(("thousands", "decimal"), MARKS[column.notation], strict=True)) if column.kind == "number" else {}
+    if column.kind == "category":
+        return {}
+    thousands, decimal = MARKS[column.notation]
+    return {"thousands": thousands, "decimal": decimal, "pattern": PATTERNS[column.notation]}
 
 
 def _of_image(node: Node) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.samples import Column
-from hetfl_flwr.data.decoding.encoding import encode_like
+from hetfl_flwr.data.decoding.encoding import encode_like, written_otherwise
 from hetfl_flwr.data.decoding.images import EIGHT_BIT
 from hetfl_flwr.data.decoding.texts import tokens
 from hetfl_flwr.data.sources.columns import in_words, is_text
@@ -249,6 +249,11 @@ def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> n
     """Return a column as the inputs that it was in training; what it was not is said."""
     if name is None:
         return np.full((table.num_rows, 1), np.nan, np.float32)
+    if other := written_otherwise(column, table[name]):
+        raise DataError(
+            f"column '{private(name)}' of '{private(path)}' has {column.kind}s written as {other}, and the model "
+            f"reads them as {column.notation}: write them alike"
+        )
     try:
         inputs, others = encode_like(column, table[name])
     except pa.ArrowException:

@@ -4,10 +4,12 @@ Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning
 """
 
 from collections.abc import Mapping, Sequence
-from logging import INFO
+from functools import partial
+from logging import INFO, WARNING
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from hetfl_flwr.data import Samples
@@ -18,9 +20,10 @@ from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.ensembles import Schedule, distil_each
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.server.global_model import models_by_name
+from hetfl_flwr.server.messaging.guard import Guard, measure
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
 from hetfl_flwr.wire.factors import bounded
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr.wire.spec import EMPTY, TRAINED_SIZE, Arrays, PayloadSpec, learnt
 from hetfl_flwr.wire.weights import loaded, model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload
 
@@ -32,7 +35,8 @@ class FedDF(KnowledgeStrategy):
     training samples, as in FedAvg. From there, on the server, a student of each group is trained towards the mean
     logits of *all* uploaded models f_k, of whatever group, on public samples x without labels: steps of Adam descend
     ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client begins at its own weights. One upload
-    alone is no ensemble: no step. A group of which nobody has uploaded stays as it is.
+    alone is no ensemble: no step. A group of which nobody has uploaded stays as it is. Logits that are far larger than
+    those of the other models, by ``outlier-factor``, are left out of the mean, with a line that names the client.
 
     Wire   both ways the floating-point entries of the state dict of the client's own model: 4 bytes a parameter and
            running statistic. When clients are evaluated they are sent it once more, which is counted as evaluation.
@@ -126,14 +130,31 @@ class FedDF(KnowledgeStrategy):
             if upload.arrays:
                 groups.setdefault(model_of[upload.client_id], []).append(upload)
         means: Mapping[str, Arrays] = {name: self._mean(group) for name, group in groups.items()}
-        sent = [(name, upload.arrays) for name, group in groups.items() for upload in group]
+        sent = [(name, upload) for name, group in groups.items() for upload in group]
         if self.schedule.steps and len(sent) > 1:
             students = {name: loaded(self._models[name], arrays) for name, arrays in means.items()}
-            teachers = [loaded(self._models[name], arrays) for name, arrays in sent]
+            teachers = [loaded(self._models[name], upload.arrays) for name, upload in sent]
+            near = partial(self._near, [upload.client_id for _, upload in sent])
             scope, rows = (self.config.seed, round), self._public_samples()
-            distil_each(students, teachers, rows, self.robust, self.schedule, scope, self.config.threads)
+            distil_each(students, teachers, rows, self.robust, near, self.schedule, scope, self.config.threads)
             means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
         return {**server_state, **_named(means)}
+
+    def _near(self, client_ids: Sequence[int], logits: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        """Return the logits (R, C) that are not far larger than the other teachers'.
+
+        Who is alone with its model has arrays that no others are compared with; what these come to is compared here.
+        """
+        spec = PayloadSpec((learnt("logits", logits[0].shape, usual=TRAINED_SIZE),))
+        sizes = {
+            client_id: measure({"logits": np.where(np.isfinite(array), array, np.inf)}, spec, {}, 0)
+            for client_id, array in zip(client_ids, logits, strict=True)
+        }
+        far = Guard(self.config.outlier_factor).set_aside(sizes)
+        for member in self.roster:
+            if member.client_id in far:
+                log(WARNING, "feddf: %s: %s on public samples: it teaches nobody", member, far[member.client_id])
+        return [array for client_id, array in zip(client_ids, logits, strict=True) if client_id not in far]
 
     def _mean(self, group: Sequence[Upload]) -> Arrays:
         samples = [upload.samples for upload in group]

@@ -100,6 +100,14 @@ def test_a_name_that_leads_nowhere(name, said, refusal):
     assert said in refusal(ConfigError, find, name)
 
 
+def test_a_class_of_another_name_is_named(tmp_path, monkeypatch, refusal):
+    (tmp_path / "misnamed").mkdir()
+    (tmp_path / "misnamed" / "strategy.py").write_text("from hetfl_flwr import Roster\nclass Ours: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = "algorithm module 'misnamed.strategy' has no class named like 'misnamed' (in any case): it has Ours"
+    assert refusal(ConfigError, find, "misnamed") == said
+
+
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [

@@ -4,6 +4,7 @@ import gzip
 
 import pandas as pd
 import pytest
+import torch
 
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.sources.dialects import dialect_of
@@ -114,6 +115,17 @@ def test_what_could_be_separated_in_two_ways_is_refused(tmp_path, refusal):
         f"the cells of '{path}' may be separated by commas (2 columns) or semicolons (3 columns): put quotes around "
         "names and cells that hold the wrong one, or save it as .tsv, with tabs"
     )
+
+
+@pytest.mark.parametrize("commas", [",", ",,", ",,,"])
+def test_columns_without_name_and_cells_are_ignored_aloud(tmp_path, usual, commas):
+    lines = FRAME.to_csv(index=False).splitlines()
+    (tmp_path / "t.csv").write_text("\n".join([*(line + commas for line in lines), ",," + commas, ""]))
+    found = arrays(tmp_path / "t.csv")
+    inputs = found.inputs[:, [one.constant is False for one in found.columns]]
+    assert torch.equal(inputs, usual.inputs)
+    assert torch.equal(found.labels, usual.labels)
+    assert sum("'Unnamed: " in note and "it is ignored" in note for note in said(found)) == len(commas)
 
 
 def test_bytes_in_no_encoding_are_refused(tmp_path, refusal):

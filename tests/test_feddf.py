@@ -268,6 +268,28 @@ def test_students_learn_from_the_models_of_all_groups():
             assert not np.allclose(found[f"{name}/{entry}"], start[entry], atol=1e-3)
 
 
+@pytest.mark.parametrize("value", [1e5, 1e38])
+def test_one_alone_with_its_model_teaches_nobody_if_its_logits_are_far_larger(value, caplog):
+    """Nobody else has arrays of its names, and logits of 1e5 are all that a mean with them says; beyond 1e38 it is not
+    finite, and nobody would learn."""
+    members = [its(0), its(1), its(2), its(3, DEEP)]
+    taught = []
+    for body in (1.0, value):
+        strategy, state = server(*members, server_steps=40, server_learning_rate=0.1)
+        draw = generator(3, "weights")
+        uploads = []
+        for one in members:
+            specs = strategy.upload_spec(one).arrays
+            arrays = {spec.name: draw.normal(size=spec.shape).astype(np.float32) for spec in specs}
+            uploads.append(Upload(one.client_id, arrays, 1))
+        uploads[3].arrays["body.weight"][:] *= np.float32(body)
+        found = strategy.aggregate(state, uploads if body == value else uploads[:3], 1)
+        taught.append(found[f"{SMALL}/head.weight"])
+    np.testing.assert_array_equal(*taught)
+    [line] = [text for text in caplog.messages if "teaches nobody" in text]
+    assert line.startswith(f"feddf: client 3 ({DEEP}): array 'logits' has size ")
+
+
 def loaded(name: str, arrays: dict[str, Any]) -> SplitModel:
     model = build_model(name, DataSpec((2,), 3), seed=0)
     model.load_state_dict({entry: torch.from_numpy(array) for entry, array in arrays.items()})

@@ -585,6 +585,46 @@ def test_an_update_that_is_far_larger_is_set_aside_by_name(make_config, run_fede
         assert "times the clients' median" in failure["reason"]
 
 
+def rows_in_place_of_factors(name: str, arrays: Arrays) -> dict[str, np.ndarray]:
+    """Send all rows of a matrix, which the others send as factors, with a size that weights never have."""
+    rows, columns = len(arrays[f"{name}.left"]), arrays[f"{name}.right"].shape[1]
+    return {
+        name: np.full((rows, columns), 99.0, np.float32),
+        f"{name}.left": arrays[f"{name}.left"][:, :0],
+        f"{name}.right": arrays[f"{name}.right"][:0],
+    }
+
+
+def factors_that_add_up(name: str, arrays: Arrays) -> dict[str, np.ndarray]:
+    """Send as many factors as there may be, all alike, each as large as an honest one's entries may be."""
+    (rows, _), columns = arrays[f"{name}.left"].shape, arrays[f"{name}.right"].shape[1]
+    rank, size = (rows * columns - 1) // (rows + columns), np.abs(arrays[f"{name}.left"]).max(initial=0.0)
+    return {
+        f"{name}.left": np.full((rows, rank), size, np.float32),
+        f"{name}.right": np.ones((rank, columns), np.float32),
+    }
+
+
+@pytest.mark.parametrize("forge", [rows_in_place_of_factors, factors_that_add_up])
+def test_an_update_is_measured_as_what_its_factors_come_to(forge, make_config, run_federation):
+    config = make_config(algorithm="fedkd", clients=5, rounds=3, models="mlp", local_batches=2)
+    forged = set[str]()
+
+    def hostile(reply: Any) -> Any:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        factored = [name for name in arrays if arrays.get(f"{name}.left", np.zeros((0, 0))).size]
+        forged.update(factored)
+        arrays = arrays | {name: array for one in factored for name, array in forge(one, arrays).items()}
+        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        return reply
+
+    found = entries(run_federation(config, Tampering(config, 1, hostile)))
+    for entry in found[1:]:
+        [failure] = entry["failures"]
+        assert failure["partition"] == 1
+        assert any(f"array '{name}' has size" in failure["reason"] for name in forged)
+
+
 def test_a_mentee_that_is_no_model_or_several_is_refused(make_config, refusal):
     config = make_config(algorithm="fedkd", **{"fedkd.mentee": "mlp,lenet5"})
     said = refusal(ConfigError, build_strategy, config)

@@ -37,6 +37,7 @@ TAKEN = {
         "flwr.supercore.task_identity": {"TaskIdentity"},
     },
     flower_node: {
+        "flwr.cli.install": {"install_from_fab"},
         "flwr.common": {"log"},
         "flwr.supercore.constant": {"TaskType"},
         "flwr.supercore.exit.exit_handler": {"registered_exit_handlers", "trigger_exit_handlers"},

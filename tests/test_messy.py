@@ -57,6 +57,48 @@ class TestNumbers:
             "column 'age' of 'here': 2 of 46 values are no numbers (row 47 and 1 more): taken as missing"
         ]
 
+    @pytest.mark.parametrize(("few", "many"), [("0.125", "{},5"), ("0,125", "1,{:0>3}.5")])
+    def test_nothing_stands_before_thousands(self, few, many):
+        """0.125 among decimal commas is not 125."""
+        table = read(dose=[few, *(many.format(row) for row in range(1, ROWS))])
+        assert np.isnan(column(table)[0])
+        assert "1 of 40 values is no number (row 1)" in said(table)[1]
+
+    @pytest.mark.parametrize(
+        ("cells", "looks", "way_out"),
+        [
+            ([f"{row} y" for row in range(ROWS)], "numbers with a unit", "write numbers without their unit"),
+            ([f"{row},5kg" for row in range(ROWS)], "numbers with a unit", "write numbers without their unit"),
+            (
+                [f"2024-03-{row + 1}" if row < 20 else f"{row - 10}.03.2024" for row in range(ROWS)],
+                "dates in two notations",
+                "write dates as year-month-day, such as 2024-03-31",
+            ),
+        ],
+    )
+    def test_what_could_be_numbers_is_a_category_aloud(self, cells, looks, way_out, refusal):
+        assert said(read(age=cells))[0].endswith(
+            f"it is ignored; categorical-columns keeps it; {way_out} if it holds {looks}"
+        )
+        cells = [*cells[: ROWS - 4], *cells[:4]]  # no ids
+        line = f"'age' of 'here': what looks like {looks} is taken as a category; {way_out} if that is meant"
+        assert said(read(age=cells)) == [f"column {line}"]
+        assert said(read(age=cells, categorical_columns="age")) == []
+        many = [cell.replace("2024", str(year)).replace("y", "months") for year in range(2000, 2100) for cell in cells]
+        many = [f"{row}{cell}" if "unit" in looks else cell for row, cell in enumerate(many)] * 2
+        source = source_of({"age": many, "label": [row % 2 for row in range(len(many))]})
+        line = refusal(DataError, read_table, source)
+        assert f"more than 64, which look like {looks}: {way_out}, or name it in ignore-columns" in line
+
+    @pytest.mark.parametrize("cells", [["3 days ago", "2 weeks"], ["1a", "2b", "3c"], ["12", "x"], ["2 - 3", "4 - 5"]])
+    def test_other_words_are_categories(self, cells):
+        assert said(read(age=(cells * ROWS)[:ROWS])) == []
+
+    def test_three_decimals_after_a_zero_are_decimals(self):
+        assert column(read(dose=[f"0,{row:0>3}" for row in range(ROWS)])) == pytest.approx(
+            [r / 1000 for r in range(ROWS)]
+        )
+
     @pytest.mark.parametrize(("words", "kind"), [(2, "number"), (3, "category")])
     def test_more_than_a_twentieth_are_words(self, words, kind):
         cells = [*(str(row % 5) for row in range(ROWS - words)), *["much"] * words]

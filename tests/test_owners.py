@@ -354,7 +354,10 @@ class TestFiles:
             ("5.1,3.5,0\n4.9,3.0,1\n", "has no header: its first row holds 3 numbers"),
             ("age,sick,sick\n1,ill,ill\n", "has column 'sick' more than once"),
             ("age,sick\n1,ill\n", "has no column 'bp', which"),
-            ("age,bp,sick\n1,high,ill\n", "write all in one type, or name it in ignore-columns"),
+            (
+                "age,bp,sick\n1,high,ill\n",
+                "write all in one type, or list the files with commas between, which reads each by itself, or name it",
+            ),
         ],
     )
     def test_a_file_that_will_not_do_is_named(self, wards, refusal, text, said):

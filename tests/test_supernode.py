@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 from flwr.supernode.runtime import run_clientapp as clientapp
@@ -225,6 +226,17 @@ def test_what_flowers_own_process_has_imported_is_not_the_apps(either, written, 
     assert written()[1][1:-1] == ["the", "known"]
 
 
+@pytest.mark.parametrize("said", ["5", '{"wave": 1}', '[3, "wave"]', '["leaves_at_import", "wave"]'])
+def test_whatever_an_app_says_that_it_has_imported_the_executor_goes_on(said, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "leaves_at_import.py").write_text("raise SystemExit(3)")
+    sys.modules.pop("wave", None)
+    with TemporaryFile("w+") as file:
+        file.write(said)
+        executor._learn(file)
+    assert ("wave" in sys.modules) == said.startswith("[")
+
+
 @pytest.fixture
 def anew(monkeypatch) -> list[list[str]]:
     """Note the messages with which an executor begins anew; that it is a new process is left out."""
@@ -310,6 +322,17 @@ def test_a_file_that_may_have_changed_after_its_import_is_held_to_have_but_not_a
     write_version(altered, 2)
     importlib.import_module("altered")
     assert loaded.changed() == (set() if of_app else {"altered"})
+
+
+def test_a_file_of_the_future_is_held_as_it_is(altered, monkeypatch):
+    """Where the clock has been set back, a process that begins anew would begin anew for ever."""
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+    loaded = Loaded(time.time())
+    importlib.import_module("altered")
+    assert loaded.changed() == set()
+    write_version(altered, 2)
+    assert loaded.changed() == {"altered"}
 
 
 def test_a_new_version_of_the_executor_itself_waits_for_the_node(monkeypatch):

@@ -1,11 +1,12 @@
 """Distillation from an ensemble: the mean logits of several models, and a student that is trained towards them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import cos, pi
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hetfl_flwr.common.arithmetic import torch_threads
@@ -15,6 +16,9 @@ from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.optimizers import Adam
 from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
+
+Chosen = Callable[[Sequence[NDArray[np.float32]]], Sequence[NDArray[np.float32]]]
+"""From the logits of several models, (N, C) each, those that count: one of them or more."""
 
 
 class Schedule(NamedTuple):
@@ -54,9 +58,11 @@ def logits_of(model: nn.Module, samples: Batches) -> Tensor:
     return found
 
 
-def mean_logits(models: Sequence[nn.Module], samples: Batches, average: Average) -> Tensor:
-    """Return the average of several models' logits of samples: (N, C) float32."""
-    return torch.from_numpy(average.mean([logits_of(model, samples).numpy() for model in models])).float()
+def mean_logits(
+    models: Sequence[nn.Module], samples: Batches, average: Average, chosen: Chosen = lambda logits: logits
+) -> Tensor:
+    """Return the average of several models' logits of samples, of all or of those that are chosen: (N, C) float32."""
+    return torch.from_numpy(average.mean(chosen([logits_of(model, samples).numpy() for model in models]))).float()
 
 
 def distil_each(
@@ -64,6 +70,7 @@ def distil_each(
     teachers: Sequence[nn.Module],
     samples: Batches,
     average: Average,
+    chosen: Chosen,
     schedule: Schedule,
     scope: tuple[int, int],
     threads: int,
@@ -80,13 +87,15 @@ def distil_each(
         As in `distil`.
     average : Average
         Of the logits.
+    chosen : callable
+        Returns those of the teachers' logits that are averaged.
     scope : tuple of int
         The run's seed and the round, by which everything is drawn.
     threads : int
         As many as torch is to use: the bits depend on it.
     """
     with seeded(*scope, "distillation"), torch_threads(threads):
-        targets = mean_logits(teachers, samples, average)
+        targets = mean_logits(teachers, samples, average, chosen)
         for student in students.values():
             distil(student, samples, targets, schedule, generator(*scope, "distillation"))
 

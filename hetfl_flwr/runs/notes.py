@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from logging import WARNING
-from pathlib import Path
 
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.notices import warn
@@ -47,9 +46,3 @@ class Notes(RoundCallback):
                 log(WARNING, "data: %s", line)
             elif visible.get():  # else many runs at a time, which are told of together
                 warn(line)
-
-
-def read_notes(folder: Path) -> list[str]:
-    """Return the lines of a run folder's ``notes.txt``; none where there is no such file."""
-    path = folder / NOTES_FILE
-    return path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []

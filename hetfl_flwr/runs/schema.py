@@ -384,6 +384,12 @@ def _read_json(path: Path, kind: TypeAdapter[T]) -> T | None:
         raise RunFolderError(f"{path}: {first_problem(error)}; {remedy}") from None
 
 
+def read_notes(folder: Path) -> list[str]:
+    """Return the lines of a run folder's ``notes.txt``; none where there is no such file."""
+    path = folder / NOTES_FILE
+    return path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
+
+
 def _content(path: Path) -> bytes | None:
     """Return what a file holds; None where there is none. Nothing is waited for that another program is to write."""
     try:

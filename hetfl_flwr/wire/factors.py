@@ -6,7 +6,7 @@ weights of a convolution (out, in, height, width) are a matrix (out, in x height
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod, sqrt
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -47,10 +47,11 @@ def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> P
             declared.append(whole)
             continue
         (rows, columns), shared = _form(one), Dim(f"rank of {one.name}", rank)
+        left, right = (f"{name}.{side}" for side in ("left", "right"))
         declared += [
-            replace(whole, shape=(Dim(f"rows of {one.name}", rows, step=rows), columns)),
-            replace(whole, name=f"{name}.left", shape=(rows, shared), usual=usual * sqrt(columns)),
-            replace(whole, name=f"{name}.right", shape=(shared, columns), minimum=-1, maximum=1),
+            replace(whole, shape=(Dim(f"rows of {one.name}", rows, step=rows), columns), factors=(left, right)),
+            replace(whole, name=left, shape=(rows, shared)),
+            replace(whole, name=right, shape=(shared, columns), minimum=-1, maximum=1),
         ]
     return PayloadSpec(tuple(declared))
 
@@ -131,6 +132,19 @@ def leading(matrix: NDArray[Any], share: float) -> tuple[NDArray[Any], NDArray[A
     return left.astype(matrix.dtype), np.clip(right, -1, 1).astype(matrix.dtype)
 
 
+def product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the matrix product (m, n) of factors (m, K) and (K, n); with K = 0 it is zero.
+
+    Examples
+    --------
+    >>> product(np.float32([[1], [2]]), np.float32([[3, 4]])).tolist()
+    [[3.0, 4.0], [6.0, 8.0]]
+    """
+    with torch_threads(1):
+        multiplied: NDArray[np.float64] = (torch.tensor(left).double() @ torch.tensor(right).double()).numpy()
+    return multiplied
+
+
 def bounded(arrays: Mapping[str, NDArray[Any]], spec: PayloadSpec) -> dict[str, NDArray[Any]]:
     """Return the nearest arrays that a declaration allows, in its dtypes."""
     return {one.name: np.asarray(np.clip(arrays[one.name], one.minimum, one.maximum), one.dtype) for one in spec.arrays}
@@ -140,10 +154,7 @@ def _matrix(packed: Arrays, one: ArraySpec, name: str) -> NDArray[Any]:
     whole = packed[name]
     if f"{name}.left" not in packed or len(whole) == one.shape[0]:
         return whole
-    with torch_threads(1):
-        left, right = (torch.tensor(packed[f"{name}.{side}"], dtype=torch.float64) for side in ("left", "right"))
-        product: NDArray[Any] = (left @ right).numpy()
-    return product.astype(one.dtype)
+    return product(packed[f"{name}.left"], packed[f"{name}.right"]).astype(one.dtype)
 
 
 def _shape(one: ArraySpec) -> tuple[int, ...]:

@@ -94,6 +94,9 @@ class ArraySpec:
         sent.
     total : int, optional
         The largest sum of all values, where none is below 0. None: any.
+    factors : tuple of str
+        Names of two other arrays of the payload, whose matrix product it is where it comes without rows: then
+        `hetfl_flwr.server.messaging.guard.Guard` measures that, and never the two. Default: none.
     """
 
     name: str
@@ -107,6 +110,7 @@ class ArraySpec:
     update: bool = field(default=False, compare=False, repr=False)
     usual: float = field(default=1.0, compare=False, repr=False)
     total: int | None = field(default=None, compare=False, repr=False)
+    factors: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def is_amount(self) -> bool:

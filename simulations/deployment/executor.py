@@ -326,13 +326,13 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 def _learn(said: IO[str]) -> None:
-    """Import what a process that has ended has imported, so that the next one need not."""
+    """Import what a process that has ended says it has imported, so that the next one need not."""
     said.seek(0)
-    names: list[str] = []
-    with suppress(ValueError):  # it was ended before it had said all
+    names: object = None
+    with suppress(ValueError, RecursionError):  # it was ended before it had said all
         names = json.load(said)
-    for name in names:
-        with suppress(Exception):  # what cannot be imported here is imported there
+    for name in names if isinstance(names, list) else ():
+        with suppress(Exception, SystemExit):  # what cannot be imported here is imported there
             importlib.import_module(name)
 
 

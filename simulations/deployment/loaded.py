@@ -33,7 +33,8 @@ class Loaded:
     def look(self) -> None:
         """Note the files of modules that were imported since the last look, as unknown if they are younger than it.
 
-        Such a file may have changed after its import.
+        Such a file may have changed after its import. One of the future has not: the clock has been set back, and a
+        process that began anew for it would find it so again.
         """
         now = time.time()
         for name, module in list(sys.modules.items()):
@@ -44,7 +45,7 @@ class Loaded:
                 found = os.stat(path)
             except OSError:  # no file of its own, as a module in an archive
                 continue
-            known = found.st_ctime <= self._since
+            known = found.st_ctime <= self._since or found.st_ctime > time.time()
             self._stamps[path] = package, _stamp(found) if known else None
         self._since = now
 

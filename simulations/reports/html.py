@@ -22,9 +22,8 @@ from rich.table import Table
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
-from hetfl_flwr.runs.notes import read_notes
 from hetfl_flwr.runs.quality import notes
-from hetfl_flwr.runs.schema import ClientRecord, name_of
+from hetfl_flwr.runs.schema import ClientRecord, name_of, read_notes
 from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.doubts import doubts_of
 from simulations.reports.gains import Answer, answer, names_of, points

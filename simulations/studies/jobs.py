@@ -21,9 +21,8 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.node.allocation import keep_freed_memory
-from hetfl_flwr.runs.notes import read_notes
 from hetfl_flwr.runs.progress import Bar
-from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, read_summary, rounds_written
+from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, read_notes, read_summary, rounds_written
 
 MADE_BY = "made-by.json"
 """File of a run folder that says which commits of this project, or versions, made it: more than one if it went on."""

@@ -21,6 +21,8 @@ from hetfl_flwr.data.sources.notations import (
     days_of,
     not_a_number,
     recognised,
+    resembled,
+    rival,
 )
 from hetfl_flwr.errors import DataError, private
 
@@ -160,6 +162,15 @@ def encode_like(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.ND
         return numbers.astype(np.float32)[:, None], np.isnan(numbers) & _filled(values)
 
 
+def written_otherwise(column: Column, values: pa.ChunkedArray) -> str | None:
+    """Return the notation that more cells have than the one that a column had in training; None if there is none."""
+    values = cleaned(values)
+    if column.kind == "category" or not is_text(values.type):
+        return None
+    better = rival(_notation(column), values)
+    return better.name if better else None
+
+
 def cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column whose texts have no blanks around them, and in which null stands for all that is missing."""
     if pa.types.is_dictionary(values.type):
@@ -223,7 +234,16 @@ def _category(name: str, values: pa.ChunkedArray, findings: Findings) -> Encoded
         if len(findings.source.training(values).unique()) < 2:
             findings.note(name, "one value only in the training rows: it is ignored; categorical-columns keeps it")
             return None
-    return _one_hot(name, values, MOST_VALUES, findings)
+    encoded = _one_hot(name, values, MOST_VALUES, findings)
+    if encoded and (looks := _resembled(values, findings)):
+        findings.note(name, f"what looks like {looks[0]} is taken as a category; {looks[1]} if that is meant")
+    return encoded
+
+
+def _resembled(values: pa.ChunkedArray, findings: Findings) -> tuple[str, str] | None:
+    """Return what words look like that nobody has declared, and how to write it."""
+    known = findings.source.is_catalogued or not is_text(values.type)
+    return None if known else resembled(findings.source.training(values))
 
 
 def _one_hot(name: str, values: pa.ChunkedArray, most: int, findings: Findings) -> Encoded | None:
@@ -232,11 +252,14 @@ def _one_hot(name: str, values: pa.ChunkedArray, most: int, findings: Findings) 
         otherwise = (
             f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
         )
-        findings.problem(
-            name,
+        what, way_out = (
             f"has {len(known)} different values, more than {most}",
-            f"name it in ignore-columns to leave it out{otherwise if most == MOST_VALUES else ''}",
+            "name it in ignore-columns to leave it out",
         )
+        if looks := _resembled(values, findings):
+            findings.problem(name, f"{what}, which look like {looks[0]}", f"{looks[1]}, or {way_out}")
+        else:
+            findings.problem(name, what, way_out + otherwise * (most == MOST_VALUES))
         return None
     codes: npt.NDArray[np.int32] = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
     shown = tuple(None if value is None else _written(value) for value in known.to_pylist())
@@ -265,6 +288,8 @@ def _are_ids(name: str, values: pa.ChunkedArray, findings: Findings, most_alike:
     if most_alike == 1 and len(filled) < FEWEST_UNORDERED and not _count(filled.cast(pa.float64(), safe=False)):
         return False
     keeps = "categorical-columns keeps it" if most_alike < 1 else "numeric-columns or categorical-columns keeps it"
+    if looks := _resembled(values, findings):
+        keeps += f"; {looks[1]} if it holds {looks[0]}"
     findings.note(
         name, f"{different} different values in {len(filled)} training rows, as ids are: it is ignored; {keeps}"
     )
@@ -284,9 +309,12 @@ def _like_numbers(column: Column, values: pa.ChunkedArray) -> FloatArray:
     if not is_text(values.type):
         values = values.cast(pa.float64(), safe=False)
         return np.full(len(values), np.nan) if is_date else values.to_numpy().astype(np.float64)
-    notation = Notation(ISO if column.notation == TYPED else column.notation, is_date)
-    numbers = notation.read(values.fill_null(""))
+    numbers = _notation(column).read(values.fill_null(""))
     return np.where(_filled(values), numbers, np.nan)
+
+
+def _notation(column: Column) -> Notation:
+    return Notation(ISO if column.notation == TYPED else column.notation, column.kind == "date")
 
 
 def _like_category(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.NDArray[np.bool_]]:

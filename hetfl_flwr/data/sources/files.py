@@ -113,7 +113,10 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
-                way_out = "write all in one type" + ", or name it in ignore-columns" * (name != reading.label_column)
+                way_out = "write all in one type"
+                if name != reading.label_column:
+                    listed = ", or list the files with commas between, which reads each by itself"
+                    way_out += listed * (TABLES.get(ending(path)) == "csv") + ", or name it in ignore-columns"
                 raise DataError(
                     f"{place} holds {in_words(kind)}, that of '{private(before)}' {in_words(kinds[name])}: {way_out}"
                 ) from None

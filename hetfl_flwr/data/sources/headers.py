@@ -47,7 +47,7 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, 
         _check_separated(path, header)
         names = {name for name in header if " ".join(name.split()) not in ignored}
         for name, count in Counter(" ".join(name.split()) for name in header).items():
-            if count > 1:
+            if name and count > 1:  # spreadsheets leave columns without a name and without cells
                 raise DataError(
                     f"'{private(path)}' has column {private(repr(name))} more than once: give each column a name of "
                     "its own"

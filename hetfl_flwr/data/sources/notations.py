@@ -34,9 +34,15 @@ FORMATS = {ISO: "ISO8601", TYPED: "ISO8601", DOTTED: "%d.%m.%Y", DAY_FIRST: "%d/
 """How pandas calls each notation of dates."""
 
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:[+-]?(inf|infinity|nan))"
-_POINTS = rf"[+-]?\d{{1,3}}(,\d{{3}})+(\.\d*)?|{_PLAIN}"
-_COMMAS = r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"
-_BLANKS = r"[+-]?\d{1,3}([ '\x{a0}\x{202f}]\d{3})+([.,]\d+)?"  # 1 234,5 and 1'234.5
+_POINTS = rf"[+-]?[1-9]\d{{0,2}}(,\d{{3}})+(\.\d*)?|{_PLAIN}"
+_COMMAS = r"[+-]?([1-9]\d{0,2}(\.\d{3})+|\d+)(,\d+)?"  # 0.125 is never 125
+_BLANKS = r"[+-]?[1-9]\d{0,2}([ '\x{a0}\x{202f}]\d{3})+([.,]\d+)?"  # 1 234,5 and 1'234.5
+
+PATTERNS = {PLAIN: _PLAIN, POINTS: _POINTS, COMMAS: _COMMAS}
+"""What the whole text of a number looks like in each notation; blanks between thousands come on top."""
+
+_NUMBER = r"^[+-]?\d[\d.,]*\s*"
+_WITH_UNIT = rf"{_NUMBER}[^\d\s.,][^\d]*$"
 
 _TIME = r"(?:[T ](?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.\d+)?)?(?P<zone>Z|[+-]\d{2}:?\d{2})?)?"
 _YEAR_FIRST = re.compile(rf"(?P<year>\d{{4}})(?P<mark>[-/.])(?P<month>\d{{1,2}})(?P=mark)(?P<day>\d{{1,2}}){_TIME}")
@@ -102,6 +108,42 @@ def recognised(texts: pa.ChunkedArray) -> Notation | None:
         return number
     shaped = _date(filled)
     return shaped if shaped and _holds(shaped.read(filled)) else None
+
+
+def rival(notation: Notation, texts: pa.ChunkedArray) -> Notation | None:
+    """Return the notation in which more texts are numbers, or dates, than in a given one; None if there is none.
+
+    Parameters
+    ----------
+    notation : Notation
+        How the texts are to be read.
+    texts : ChunkedArray
+        Cleaned texts, null where missing.
+    """
+    readers = _DATES if notation.is_date else _NUMBERS
+    filled = texts.drop_null()
+    counts = {name: np.count_nonzero(~np.isnan(reader(filled))) for name, reader in readers.items()}
+    most = max(counts, key=lambda one: (counts[one], one == notation.name))
+    return Notation(most, notation.is_date) if counts[most] > counts[notation.name] else None
+
+
+def resembled(texts: pa.ChunkedArray) -> tuple[str, str] | None:
+    """Return what words look like that could be written as numbers or dates, and how to do so; None for other words.
+
+    Parameters
+    ----------
+    texts : ChunkedArray
+        Cleaned texts that `recognised` has not recognised, null where missing.
+    """
+    filled = texts.drop_null()
+    least = (1 - MOST_EXCEPTIONS) * len(filled)
+    units = pc.replace_substring_regex(filled.filter(pc.match_substring_regex(filled, _WITH_UNIT)), _NUMBER, "")
+    if len(units) and pc.max(pc.value_counts(units).field("counts")).as_py() >= least:
+        return "numbers with a unit", "write numbers without their unit"
+    dates = [np.count_nonzero(~np.isnan(_DATES[name](filled))) for name in (ISO, DAY_FIRST)]
+    if min(dates) and sum(dates) >= least:
+        return "dates in two notations", "write dates as year-month-day, such as 2024-03-31"
+    return None
 
 
 def not_a_number(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -208,9 +250,9 @@ def days_of(values: pa.ChunkedArray) -> FloatArray:
 
 
 _NUMBERS: Mapping[str, Callable[[pa.ChunkedArray], FloatArray]] = {
-    PLAIN: _numbers(_PLAIN),
-    POINTS: _numbers(_POINTS, (",", "")),
-    COMMAS: _numbers(_COMMAS, (".", ""), (",", ".")),
+    PLAIN: _numbers(PATTERNS[PLAIN]),
+    POINTS: _numbers(PATTERNS[POINTS], (",", "")),
+    COMMAS: _numbers(PATTERNS[COMMAS], (".", ""), (",", ".")),
 }
 
 _DATES: Mapping[str, Callable[[pa.ChunkedArray], FloatArray]] = {

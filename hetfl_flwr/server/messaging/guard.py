@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.common.files import as_json
+from hetfl_flwr.wire.factors import product
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
@@ -89,13 +90,15 @@ class Guard:
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most: what a client says of its training is held against the run config and its registered rows, and the rows are
     its own word. Sizes of 0 are left out of m and s. Where most clients have one, in arrays that do not learn, such as
-    frozen layers and constant buffers, a size is far if it is above `Size.still`. Small sizes are never far: they move
+    frozen layers and constant buffers, a size is far if it is above `Size.still`; where `FEWEST` clients or
+    more are known, but fewer sizes are left, if it is above that and `UNHEARD_OF`. Small sizes are never far: they move
     no mean.
 
     Fewer than half of the clients in m leave it among the honest sizes, whatever they send. So no size is taken that is
-    above 120 times the largest honest one, or four times the factor where that is more; up to there they can stretch
-    the bound. Where honest sizes differ by more than the factor they can pull it down, too, to the factor times the
-    smallest: then honest uploads are set aside.
+    above 120 times the largest honest one, or four times the factor where that is more, or `Size.usual`; up to there
+    they can stretch the bound. Where honest sizes differ by more than the factor they can pull it down, too, to the
+    factor times the smallest: then honest uploads are set aside. An array that fewer than `FEWEST` clients have at all
+    is compared with nobody's.
 
     Parameters
     ----------
@@ -175,6 +178,8 @@ class Guard:
         sizes = [one for one in known if one.value > 0]
         if len(known) >= FEWEST and 2 * len(sizes) < len(known):
             return f"size {size.value:.3g}, and most clients' is 0" if size.value > size.still else None
+        if len(known) >= FEWEST and len(sizes) < FEWEST and size.value > (most := max(UNHEARD_OF, size.still)):
+            return f"size {size.value:.3g}, more than {most:.3g}, and too few clients' is not 0 to compare it with"
         if len(sizes) < FEWEST or size.value <= size.usual:
             return None
         logs = np.log([one.value for one in sizes])
@@ -262,6 +267,8 @@ def _by_array(uploads: Mapping[int, Sizes]) -> Iterator[tuple[str, dict[int, Siz
 def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> dict[str, Size]:
     """Return the sizes of an upload's arrays: of all that hold amounts, not numbers of rows or distributions.
 
+    A matrix is measured as what it comes to, whether it has come whole or as factors.
+
     Parameters
     ----------
     upload, sent : mapping of str to array
@@ -272,10 +279,13 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         How many samples the client has trained on, repeats included.
     """
     sizes = {}
+    factors = {name for one in spec.arrays for name in one.factors}
     for one in spec.arrays:
-        if not one.is_amount:
+        if not one.is_amount or one.name in factors:
             continue
         values = upload[one.name].astype(np.float64)
+        if one.factors and not len(values):
+            values = product(*(upload[name] for name in one.factors))
         if one.update and one.name in sent:
             before = sent[one.name].astype(np.float64)
             size = _root_mean_square(before)
