@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec, learnt, row_numbers, sample_counts
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, row_numbers, sample_counts
 
 
 def local_prototypes(classes: int, width: int, *, counted: bool, most: int | None = None) -> PayloadSpec:
@@ -33,7 +33,7 @@ def local_prototypes(classes: int, width: int, *, counted: bool, most: int | Non
     return PayloadSpec(
         (
             row_numbers("classes", rows, classes),
-            learnt("prototypes", (rows, width), usual=TRAINED_SIZE),
+            learnt("prototypes", (rows, width)),
             behind,
         )
     )
