@@ -19,7 +19,7 @@ run whose record is in ``DIR/attacks.jsonl`` is not run again.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -41,7 +41,7 @@ from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.engine.run import process_as_it_was
 
-HOSTILE, SEEDS, ROUNDS = 3, 3, 50
+HOSTILE, SEEDS, ROUNDS, ROBUST = 3, 3, 50, "median"
 
 ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "fedhe": {"algorithm": "fedhe"},
@@ -139,8 +139,8 @@ COLUMNS: Mapping[str, Column] = {
     "change x10": Column(10, changed, weights=True),
     "change x10, boasting": Column(10, changed, seen=2**53, weights=True),
     "sign-flipped": Column(10, flipped),
-    "10 clients, robust": Column(10, robust="median"),
-    "sign-flipped, robust": Column(10, flipped, robust="median"),
+    "10 clients, robust": Column(10, robust=ROBUST),
+    "sign-flipped, robust": Column(10, flipped, robust=ROBUST),
 }
 """The columns, each attack behind the federation without it."""
 
@@ -224,6 +224,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="A row, once for each; all of them by default.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="A column, once for each; all by default.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.")] = SEEDS,
+    robust: Annotated[str, typer.Option(help="Of the robust columns; another one needs another folder.")] = ROBUST,
 ) -> None:
     """Run what has not been run yet, and write the table."""
     out.mkdir(parents=True, exist_ok=True)
@@ -233,7 +234,8 @@ def main(
     for seed in range(seeds):
         for row, name in product(_known(only, ALGORITHMS, "only"), _known(column, COLUMNS, "column")):
             if (row, name, seed) not in done and COLUMNS[name].stands_for(row):
-                found = {"row": row, "column": name, "seed": seed, **measured(ALGORITHMS[row], COLUMNS[name], seed)}
+                one = replace(COLUMNS[name], robust=robust) if COLUMNS[name].robust != "none" else COLUMNS[name]
+                found = {"row": row, "column": name, "seed": seed, **measured(ALGORITHMS[row], one, seed)}
                 done[row, name, seed] = found
                 with records.open("a") as file:
                     file.write(json.dumps(found, allow_nan=False) + "\n")
