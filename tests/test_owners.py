@@ -96,7 +96,7 @@ class TestNames:
         clients = [load_client_data(Split(dataset="rotated-digits", clients=5, seed=0), k).name for k in range(5)]
         assert clients == ["0°", "20°", "40°", "60°", "0°"]
         both = Split(dataset=f"digits,{table}", clients=2, seed=0, reading=Reading(label_column="sick"))
-        assert [load_client_data(both, k).name for k in range(2)] == ["digits", "patients.csv"]
+        assert [load_client_data(both, k).name for k in range(2)] == ["digits", "patients"]
 
     def test_a_name_of_a_node_goes_first_and_its_data_s_only_where_names_may_leave_it(self):
         assert client_name({"name": " Ward\n 7 "}, "/data/x", "North", share=False) == "Ward 7"

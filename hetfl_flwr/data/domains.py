@@ -20,7 +20,7 @@ from hetfl_flwr.data.owners import read_owners
 from hetfl_flwr.data.sources.bundled import resized
 from hetfl_flwr.data.sources.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.sources.columns import Kind
-from hetfl_flwr.data.sources.folders import is_folder, local_folder
+from hetfl_flwr.data.sources.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.sources.hub import Source, open_source
 from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import ConfigError, DataError, private, unknown
@@ -59,8 +59,11 @@ class Family:
 
     @property
     def short(self) -> str:
-        """Its name, of a folder or a file the last part."""
-        return self.name if self.is_rotated or not is_folder(self.name) else Path(self.name).name or self.name
+        """Its name, of a folder the last part, of a file that without its ending."""
+        if self.is_rotated or not is_folder(self.name):
+            return self.name
+        path = Path(self.name)
+        return (stem(path) if path.is_file() else path.name) or self.name
 
     @property
     def is_rotated(self) -> bool:
