@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from hetfl_flwr.data import Reading, Split, load_client_data
@@ -103,6 +103,29 @@ def test_images_of_torch_are_kept_to_eight_bits(scale):
     assert np.array_equal(arrays.inputs[:, 0].numpy(), pixels)
     assert arrays.labels.tolist() == digits.target[:ROWS].tolist()
     assert arrays.class_names == tuple(map(str, range(10)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_vectors_of_torch_are_a_table_of_numbers(dtype):
+    """Whole numbers that are all different are no ids here: nobody has to look for a key that keeps them."""
+    vectors = torch.stack([torch.arange(ROWS), torch.arange(ROWS) % 2], dim=1).to(dtype)
+    labels = torch.arange(ROWS) % 3
+    arrays = read(stored(TensorDataset(vectors, labels))[0])
+    assert torch.equal(arrays.inputs[:, 1], vectors[:, 1].float())
+    assert dtype is torch.bool or torch.equal(arrays.inputs[:, 0], vectors[:, 0].float())
+    assert arrays.input_names == ("x0", "x1")
+    assert arrays.labels.tolist() == labels.tolist()
+
+
+def test_clients_with_vectors_learn(tmp_path):
+    """Missing numbers are missing, names are those of the dict, and all clients have the classes of all."""
+    numbers, labels = (torch.from_numpy(array) for array in load_breast_cancer(return_X_y=True))
+    numbers[5, 3] = torch.nan
+    parts = {"North": TensorDataset(numbers[:300], labels[:300]), "South": TensorDataset(numbers[300:], labels[300:])}
+    done = run("fedproto", dataset=parts, rounds=20, out=tmp_path / "run", progress=False)
+    last = done.clients[done.clients["round"] == 20]
+    assert last.name.tolist() == ["North", "South"]
+    assert (last.accuracy > 0.85).all()
 
 
 def test_colours_and_names_of_classes_are_kept():
@@ -225,6 +248,14 @@ IMAGE = torch.zeros(1, 4, 4)
         (Pairs([IMAGE * np.nan], [0]), "item 0 of dataset holds float32 beyond 0..1"),
         (Pairs([torch.zeros(2, 4, 4)], [0]), "item 0 of dataset has shape (2, 4, 4): expected an image"),
         (TensorDataset(torch.zeros(2, 4, 4)), "item 0 of dataset is a tuple ("),
+        (
+            Pairs([torch.zeros(3), torch.zeros(2)], [0, 1]),
+            "item 1 of dataset is a Tensor (tensor([0., 0.])): expected a vector of 3",
+        ),
+        (Pairs([torch.zeros(3), "x"], [0, 1]), "item 1 of dataset is a str ('x'): expected a vector of 3 numbers"),
+        (Pairs([torch.zeros(0)], [0]), "item 0 of dataset is a Tensor (tensor([])): expected a vector of real"),
+        (Pairs([torch.zeros(2, dtype=torch.complex64)], [0]), "item 0 of dataset is a Tensor ("),
+        (Pairs([np.array(["a", "b"])], [0]), "dataset cannot be written as a table: can't convert np.ndarray"),
         ([Pairs([IMAGE], [0], ["a", "b"]), Pairs([IMAGE], [0], ["b", "a"])], "the data sets have different classes"),
     ],
 )

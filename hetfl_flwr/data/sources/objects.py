@@ -16,7 +16,9 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import torch
 
 from hetfl_flwr.common.text import brief
 from hetfl_flwr.data.sources.files import CALLED_FILE, NAMES_FILE
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
 
 ACCEPTED = (
-    "a data frame, a datasets.Dataset or DatasetDict, a torch data set of (image, label) pairs, or several of these"
+    "a data frame, a datasets.Dataset or DatasetDict, a torch data set of (image, label) or (vector, label) pairs, or "
+    "several of these"
 )
 
 MOST_COUNTED = 2**20
@@ -118,7 +121,7 @@ def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dat
         if isinstance(dataset, Dataset):
             rows = dataset.with_format(None)
         elif _is_torch(dataset):
-            rows = _images(place, dataset, classes or _torch_classes(place, dataset))
+            rows = _of_torch(place, dataset, classes or _torch_classes(place, dataset))
         elif isinstance(dataset, DatasetDict) or not _is_frame(dataset):
             raise DataError(f"{place} is {_article(dataset)}: expected {ACCEPTED}")
         else:
@@ -187,34 +190,54 @@ def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
 
 
 def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
-    """Go through the images and labels of a torch data set."""
+    """Go through the inputs and labels of a torch data set."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(f"{place} gives its items in turn alone: expected a data set whose items have numbers")
     for number in range(len(dataset)):
         item = dataset[number]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise DataError(f"item {number} of {place} is {_article(item)}: expected an (image, label) pair")
+            raise DataError(
+                f"item {number} of {place} is {_article(item)}: expected an (image, label) or (vector, label) pair"
+            )
         label = item[1].item() if getattr(item[1], "ndim", None) == 0 else item[1]
         if isinstance(label, bool) or not isinstance(label, int) or label < 0:
             raise DataError(f"item {number} of {place} has label {brief(label)}: expected an integer, 0 or more")
         yield item[0], label
 
 
-def _images(place: str, dataset: object, classes: int | Sequence[str]) -> "Dataset":
+def _of_torch(place: str, dataset: object, classes: int | Sequence[str]) -> "Dataset":
+    """Return a torch data set as images with labels or, where its first item is a vector, as a table of numbers."""
     import datasets.features
     from datasets.arrow_dataset import Dataset
-    from datasets.features import Image
+    from datasets.features import Image, Value
 
     kind: Any = datasets.features.ClassLabel
     of_columns: Any = datasets.features.Features
     label = kind(num_classes=classes) if isinstance(classes, int) else kind(names=list(classes))
-    images, labels = [], []
-    for number, (image, value) in enumerate(_pairs(place, dataset)):
+    inputs, labels = [], []
+    for number, (one, value) in enumerate(_pairs(place, dataset)):
         if value >= label.num_classes:
             raise DataError(f"item {number} of {place} has label {value}: expected 0..{label.num_classes - 1}")
-        images.append({"bytes": _png(f"item {number} of {place}", image), "path": None})
+        inputs.append(one)
         labels.append(value)
+    named = [(f"item {number} of {place}", one) for number, one in enumerate(inputs)]
+    if inputs and getattr(inputs[0], "ndim", None) == 1:
+        vectors = np.stack([_vector(called, one, len(inputs[0])) for called, one in named])
+        columns = {f"x{number}": column for number, column in enumerate(vectors.T)}
+        kinds = dict.fromkeys(columns, Value("float32"))
+        return Dataset.from_dict({**columns, "label": labels}, of_columns(**kinds, label=label))
+    images = [{"bytes": _png(called, one), "path": None} for called, one in named]
     return Dataset.from_dict({"image": images, "label": labels}, of_columns(image=Image(), label=label))
+
+
+def _vector(place: str, vector: Any, size: int) -> npt.NDArray[np.float32]:
+    """Return a vector of a torch data set, in single precision."""
+    if getattr(vector, "shape", None) != (size,):
+        raise DataError(f"{place} is {_article(vector)}: expected a vector of {size} numbers, as item 0 is")
+    numbers = torch.as_tensor(vector)
+    if numbers.is_complex() or not size:
+        raise DataError(f"{place} is {_article(vector)}: expected a vector of real numbers")
+    return numbers.float().numpy()
 
 
 def _png(place: str, image: Any) -> bytes:
