@@ -220,8 +220,8 @@ class Result:
 
     @property
     def notes(self) -> list[str]:
-        """What to mind when the figures are read: small test sets, classes that are never tested or predicted."""
-        return notes(self._run.clients)
+        """What to mind when the figures are read: too few rounds, small test sets, classes not tested or predicted."""
+        return notes(self._run.clients, self._run.rounds)
 
     def node(self, client: int | str) -> Node:
         """Return a client, by number or name, with its trained model and its data.

@@ -8,6 +8,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -25,7 +26,7 @@ from hetfl_flwr.data.decoding.images import EIGHT_BIT
 from hetfl_flwr.data.decoding.texts import tokens
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.dialects import dialect_of, encoding_notes, encoding_of, notes_on
-from hetfl_flwr.data.sources.folders import IMAGES, TABLES, ending, opened
+from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending, opened
 from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.reading import parse_vocabulary
 from hetfl_flwr.errors import ConfigError, DataError, HetflError, ModelError, plain, private
@@ -81,7 +82,8 @@ class Predictions:
     unreadable : sequence of str
         Why an image could not be read, a line each; such images are not among `names`.
     ids : tuple of (str, sequence of str)
-        Name and N cells of a column that tells the rows apart and that the model does not know, where there is one.
+        Name and N cells of each column of texts or whole numbers that tells the rows apart and that the model does not
+        know.
     """
 
     unit: str
@@ -92,7 +94,7 @@ class Predictions:
     ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
     def write(self, file: IO[str]) -> None:
-        """Write them as csv: row or file, the row's id where it has one, class and score."""
+        """Write them as csv: row or file, the row's ids where it has any, class and score."""
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow([self.unit, *(name for name, _ in self.ids), "class", "score"])
         scores = (f"{score:.4f}" for score in self.scores)
@@ -205,8 +207,14 @@ def _in_parts(inputs: np.ndarray[Any, Any]) -> Iterator[Tensor]:
 
 
 def _rows(model: Model, path: Path) -> Inputs:
-    """Return the rows of a table, its columns found by their names."""
+    """Return the rows of a table, its columns found by their names; rows without a cell are left out aloud."""
     table = _table(model, path)
+    numbers = np.flatnonzero(_holds_something(table))
+    if empty := table.num_rows - len(numbers):
+        warn(plain(f"'{path}': {empty} of {table.num_rows} rows have no cell that is filled: left out"))
+        table = table.take(numbers)
+    if not len(numbers):
+        raise DataError(f"'{private(path)}' holds no row")
     columns = [
         Column(**{**{key: one[key] for key in ("name", "kind", "notation", "constant")}, "values": (*one["values"],)})
         for one in model.inputs["columns"]
@@ -215,8 +223,10 @@ def _rows(model: Model, path: Path) -> Inputs:
     here = {column.name: found.get(" ".join(column.name.split())) for column in columns}
     missing = [column.name for column in columns if here[column.name] is None and not column.constant]
     if missing:
+        near = [get_close_matches(name, table.column_names, n=1) for name in missing]
+        hint = f": is {_listed([one[0] for one in near if one])} meant?" if any(near) else ""
         raise DataError(
-            f"'{private(path)}' has no column {_listed(missing)}, which {model.called} was trained with; it has: "
+            f"'{private(path)}' has no column {_listed(missing)}, which {model.called} was trained with{hint}; it has: "
             f"{_listed(table.column_names)}"
         )
     extra = [name for name in table.column_names if name not in here.values()]
@@ -224,16 +234,29 @@ def _rows(model: Model, path: Path) -> Inputs:
     if ignored := [name for name in extra if name not in dict(ids)]:
         warn(plain(f"'{path}': columns that the model does not know are ignored: {_listed(ignored)}"))
     blocks = [_encoded(path, column, here[column.name], table) for column in columns]
-    return Inputs(_in_parts(np.hstack(blocks)), "row", _row_numbers(path, table.num_rows), ids=ids)
+    return Inputs(_in_parts(np.hstack(blocks)), "row", [str(_first_row(path) + row) for row in numbers], ids=ids)
+
+
+def _holds_something(table: pa.Table) -> np.ndarray[Any, Any]:
+    """Return which rows have a cell that is filled, (N,)."""
+    filled = [column.is_valid().to_numpy() for column in table.columns]
+    found: np.ndarray[Any, Any] = np.any(filled, axis=0) if filled else np.zeros(table.num_rows, bool)
+    return found
 
 
 def _ids(table: pa.Table, names: Sequence[str]) -> tuple[tuple[str, Sequence[str]], ...]:
-    """Return the first of some columns whose cells are all different, and none empty."""
-    for name in names:
-        cells = table[name]
-        if not pa.types.is_nested(cells.type) and not cells.null_count and len(cells.unique()) == len(cells):
-            return ((name, [printable(str(cell)) for cell in cells.to_pylist()]),)
-    return ()
+    """Return those of some columns whose cells are texts or whole numbers, all different, and none empty."""
+    return tuple(
+        (name, [printable(str(cell)) for cell in table[name].to_pylist()])
+        for name in names
+        if _tells_apart(table[name])
+    )
+
+
+def _tells_apart(cells: pa.ChunkedArray) -> bool:
+    if not (is_text(cells.type) or pa.types.is_integer(cells.type)) or cells.null_count:
+        return False
+    return len(cells.unique()) == len(cells)
 
 
 def _first_row(path: Path) -> int:
@@ -349,7 +372,8 @@ def _table(model: Model, path: Path) -> pa.Table:
     """Return the rows of a file, the cells of a csv file as texts."""
     kind = f"{model.called} takes {'rows of a table' if model.inputs['kind'] == 'table' else 'texts'}"
     if TABLES.get(ending(path)) not in _READ or path.is_dir():
-        raise DataError(f"'{private(path)}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}")
+        saved = f": {SAVE_AS}" if ending(path) in SHEETS else ""
+        raise DataError(f"'{private(path)}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}{saved}")
     try:
         check_headers([path], ())
         table = _READ[TABLES[ending(path)]](path)

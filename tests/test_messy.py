@@ -113,6 +113,24 @@ class TestNumbers:
         assert "30 of 40 values are no numbers (row 11 and 29 more)" in said(table)[0]
 
     @pytest.mark.parametrize(
+        ("cell", "way_out"),
+        [("much", "name it in categorical-columns, or"), ("5 mg", "write numbers without their unit, or name it in")],
+    )
+    def test_a_declared_column_without_a_number_is_a_problem(self, refusal, cell, way_out):
+        line = refusal(DataError, read, age=[cell, None] * 20, numeric_columns="age")
+        assert line.startswith(
+            "column 'age' of 'here' is named in numeric-columns, and none of its 20 values is a number: " + way_out
+        )
+
+    def test_columns_of_which_the_same_is_said_share_a_line(self):
+        same = {f"c{number}": [0] * ROWS for number in range(7)}
+        assert said(read(**same, kind=["a"] * ROWS)) == [
+            "columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more of 'here': fewer than two different numbers in the "
+            "training rows: it is ignored (0 throughout)",
+            "column 'kind' of 'here': one value only in the training rows: it is ignored; categorical-columns keeps it",
+        ]
+
+    @pytest.mark.parametrize(
         ("cells", "how"),
         [
             (["1.234,5", "2,5", "30", "1.000.000,25"], {"thousands": ".", "decimal": ","}),
@@ -241,7 +259,8 @@ def test_a_column_of_one_word_is_ignored_and_one_of_one_number_stays_an_input_of
     assert table.input_names == ("size", "floor")
     assert table.columns[1].constant
     assert [line.split(":")[0] for line in said(table)] == [
-        f"column '{name}' of 'here'" for name in ("ward", "floor", "flag")
+        "columns 'ward', 'flag' of 'here'",
+        "column 'floor' of 'here'",
     ]
     assert read(ward=["W"] * ROWS, categorical_columns="ward").input_names == ("size", "ward=W")
 

@@ -370,6 +370,10 @@ class TestFiles:
 
     def test_other_files_are_refused(self, wards, refusal):
         (wards / "notes.txt").write_text("x")
+        (wards / "sheet.xlsx").write_bytes(b"PK")
+        assert "is no file of rows: save the sheet as csv (UTF-8) and give that" in refusal(
+            DataError, data_of, wards / "sheet.xlsx", 1
+        )
         assert "is no file of rows: give one that ends in .parquet" in refusal(
             DataError, data_of, wards / "notes.txt", 1
         )

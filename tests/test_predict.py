@@ -150,6 +150,32 @@ class TestTables:
             assert what in said
         assert "'city': 1 of 2 values were not there in training (row 2): taken as unknown" in said
 
+    def test_ids_are_texts_or_whole_numbers_and_empty_rows_hide_none(self, table, home, capsys):
+        """The columns are in reverse: a price that happens to tell all rows apart is no id."""
+        frame = pd.read_csv(home / "patients.csv", dtype=str)[HEADER.split(",")[::-1]]
+        frame.insert(0, "price", [f"{row}.5" for row in range(len(frame))])
+        frame["visit"] = range(len(frame))
+        frame = frame.drop(columns="patient").assign(patient=[f"P{row}" for row in range(len(frame))])
+        frame.to_parquet(home / "p.parquet")
+        assert [name for name, _ in predict(table, home / "p.parquet", client=0).ids] == ["price", "visit", "patient"]
+        frame = frame.astype({"price": float})
+        frame.to_parquet(home / "p.parquet")
+        found = predict(table, home / "p.parquet", client=0)
+        assert [name for name, _ in found.ids] == ["visit", "patient"]
+        frame.loc[len(frame)] = None
+        frame.iloc[[*range(3), len(frame) - 1, *range(3, len(frame) - 1)]].to_csv(home / "p.csv", index=False)
+        again = predict(table, home / "p.csv", client=0)
+        assert again.scores == found.scores
+        assert again.names[2:4] == ["4", "6"]
+        assert "'visit'" not in capsys.readouterr().err
+
+    def test_a_column_that_is_misspelt_has_its_nearest_name(self, table, home, refusal):
+        frame = pd.read_csv(home / "patients.csv", dtype=str).rename(columns={"city": "citty"})
+        frame.to_csv(home / "p.csv", index=False)
+        line = refusal(DataError, predict, table, home / "p.csv", client=0)
+        assert "has no column 'city', which " in line
+        assert " was trained with: is 'citty' meant?; it has: " in line
+
     @pytest.mark.parametrize(
         ("row", "wrong"),
         [
@@ -321,6 +347,7 @@ class TestRefused:
         (home / "empty.csv").touch()
         (home / "header.csv").write_text(f"{HEADER}\n")
         (home / "rows.json").write_text("[1, 2]")
+        (home / "sheet.xlsx").write_bytes(b"PK")
         Image.new("L", (8, 8)).save(home / "photo.png")
         for name, said in (
             ("empty.csv", "cannot read"),
@@ -328,6 +355,7 @@ class TestRefused:
             ("rows.json", "is no list of rows"),
             ("missing.csv", "is not there"),
             ("photo.png", "is no file of rows"),
+            ("sheet.xlsx", "takes rows of a table: save the sheet as csv (UTF-8) and give that"),
             ("data", "is no file of rows"),
         ):
             assert said in refusal(DataError, predict, table, home / name, 0)

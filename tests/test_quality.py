@@ -19,7 +19,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from clients.local import LocalClient
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
-from hetfl_flwr.runs.quality import named_classes, notes
+from hetfl_flwr.runs.quality import named_classes, notes, still_rising
 from hetfl_flwr.runs.schema import Round, read_clients, read_rounds, read_summary
 from hetfl_flwr.runs.tables import client_table, lines
 from hetfl_flwr.wire.classes import listed, wrong_list
@@ -315,7 +315,7 @@ def test_tables_and_report_show_them(skewed, tmp_path):
     assert table[1].split()[-6:] == ["bal.", "F1", "AUC", "maj.", "up", "down"]
     shown = "\n".join(lines(summary_table(run)))
     assert "balanced / F1 / AUC %" in shown
-    said = notes(run.clients)
+    said = notes(run.clients, run.rounds)
     assert said
     assert all(line in shown for line in said)
     page = write_report([skewed], tmp_path / "report.html").read_text()
@@ -366,17 +366,17 @@ def record(client: int, test: int | None, **known: Any) -> Any:
 
 
 def test_notes_are_a_line_a_client_and_bounded():
-    assert notes([record(0, 30), record(1, 29), record(2, 1), record(3, 0), record(4, None)]) == [
+    assert notes([record(0, 30), record(1, 29), record(2, 1), record(3, 0), record(4, None)], []) == [
         "client 1: 29 test rows",
         "client 2: 1 test row",
         "client 3: no test rows",
     ]
     both = record(0, 40, untested=["ill"], unpredicted=list("abcdefg"))
-    assert notes([both]) == [
+    assert notes([both], []) == [
         "client 0: no test row of class ill, on which it trains; never predicts classes a, b, c, d, e and 2 more"
     ]
-    assert notes([record(n, 5) for n in range(9)])[-1] == "and 4 more"
-    assert notes([record(n, 0) for n in range(9)]) == []
+    assert notes([record(n, 5) for n in range(9)], [])[-1] == "and 4 more"
+    assert notes([record(n, 0) for n in range(9)], []) == []
 
 
 def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, run_federation):
@@ -395,3 +395,32 @@ def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, 
 
 def test_errors_are_the_user_s(refusal: Callable[..., str], make_config):
     assert "class-weights" in refusal(ConfigError, make_config, class_weights="heavy")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "samples", "said"),
+    [
+        (
+            [0.1, 0.3, 0.5, 0.6, 0.7],
+            400,
+            ["accuracy still rose by 10.0 points from round 3 to 4, the last: more may help"],
+        ),
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 80, []),  # two standard errors are 10.2 points
+        (
+            [0.1, 0.3, None, None, 0.7],
+            400,
+            ["accuracy still rose by 40.0 points from round 1 to 4, the last: more may help"],
+        ),
+        ([0.1, 0.5, 0.7, 0.9, 0.91], 10**6, []),
+        ([0.1, 0.5, 0.7, 0.9, 0.8], 400, []),
+        ([0.1, 0.5], 400, ["accuracy still rose by 40.0 points from round 0 to 1, the last: more may help"]),
+        ([None, None, 0.9], 400, []),
+        ([0.4], 400, []),
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 0, []),
+        ([], 400, []),
+    ],
+)
+def test_a_run_that_ends_while_accuracy_rises_is_noted(accuracies, samples, said):
+    rounds = [Round.blank(number, 0.0, accuracy=value) for number, value in enumerate(accuracies)]
+    assert still_rising(rounds, samples) == said
+    assert notes([record(0, samples)], rounds)[: len(said)] == said

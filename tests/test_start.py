@@ -451,6 +451,28 @@ def test_who_gets_a_number_back_must_fit_like_all_others_and_is_named_once(clock
     ]
 
 
+WAY_OUT = ": name all classes, those too that not all data have, with classes"
+
+
+@pytest.mark.parametrize(
+    ("names", "lacking"),
+    [
+        (["ab", "acb"], f"; client 0 (mlp) has no class 'c'{WAY_OUT}"),
+        (["ab", "cdefghij"], f"; client 0 (mlp) has no class 'c', 'd', 'e', 'f', 'g' and 3 more{WAY_OUT}"),
+        (["", "acb"], ""),
+        (["01", "012"], ""),
+    ],
+)
+def test_who_lacks_a_class_is_told_which_and_what_to_do(refusal, names, lacking):
+    here = [
+        member(number, clients=2, classes=len(classes) or 2, class_names=tuple(classes))
+        for number, classes in enumerate(names)
+    ]
+    line = refusal(FederationError, started, post_of(*here, engine="local"), same_classes, clients=2)
+    said = ", ".join(f"{one} has {one.classes}" for one in here)
+    assert line == f"the clients must have the same number of classes: {said}{lacking}"
+
+
 ERROR = "the clients must have the same number of classes: client 0 (mlp) has 2, client 1 (mlp) has 3"
 
 

@@ -9,7 +9,7 @@ from safetensors.numpy import save
 from hetfl_flwr.common.files import header, seal
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.learning.training import evaluate
-from hetfl_flwr.runs.trained import load_client
+from hetfl_flwr.runs.trained import SHOWN, load_client
 
 
 @pytest.mark.parametrize("keep_best", [False, True])
@@ -47,6 +47,15 @@ def test_where_there_is_no_model(make_config, run_federation, tmp_path, refusal)
     [idle] = [int(client) for client, told in clients.items() if "train-loss" not in told]
     assert "it has not trained, or its node keeps it" in refusal(RunFolderError, load_client, str(folder), idle)
     assert "clients 0 .. 1, and no client 2" in refusal(RunFolderError, load_client, folder, 2)
+    sweep = tmp_path / "sweep"
+    for number in range(SHOWN + 2):
+        (sweep / f"{number:02}").mkdir(parents=True)
+        (sweep / f"{number:02}" / "config.toml").touch()
+    shown = ", ".join(f"{number:02}" for number in range(SHOWN))
+    for client in (0, "North"):
+        assert refusal(RunFolderError, load_client, sweep, client) == (
+            f"{sweep} is no run folder (no config.toml), but holds the runs {shown} and 2 more: name one of these"
+        )
     assert "is no run folder (no config.toml) and no state-dir with client 0" in refusal(
         RunFolderError, load_client, tmp_path, 0
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from math import sqrt
 from typing import NamedTuple
 
 from typing_extensions import TypedDict
@@ -12,6 +13,9 @@ from hetfl_flwr.wire.naming import called
 
 FEWEST_TEST_ROWS = 30
 """Test samples below which a client's figures are hardly more than chance."""
+
+LAST_PART, LEAST_RISE = 0.75, 0.02
+"""The part of a run after which accuracy should not rise any more, and by how much it may, as a fraction."""
 
 MOST_NOTED = 5
 """Clients, and classes of one, that are named one by one."""
@@ -111,21 +115,49 @@ def doubts(clients: Iterable[ClientRecord]) -> dict[int, Doubts]:
     return {client_id: one for client_id, one in found.items() if one.lines()}
 
 
-def notes(clients: Iterable[ClientRecord]) -> list[str]:
+def notes(clients: Iterable[ClientRecord], rounds: Sequence[Round]) -> list[str]:
     """Return what to mind when the figures are read, a line a client; of many clients, the first ones.
 
     That is: a test set of fewer than `FEWEST_TEST_ROWS` samples, or of one class alone, classes that are trained on and
-    never tested, and classes that are tested and never predicted.
+    never tested, and classes that are tested and never predicted. Before them, whether the run seems to be too short.
 
     Parameters
     ----------
     clients : iterable of ClientRecord
         All of a run.
+    rounds : sequence of Round
+        In ascending order.
     """
     records = list(clients)
     names = {record["partition"]: name_of(record) for record in records}
     said = [f"{called(client, names[client])}: {'; '.join(one.lines())}" for client, one in doubts(records).items()]
-    return first_ones(said)
+    return still_rising(rounds, sum(record["test"] or 0 for record in records)) + first_ones(said)
+
+
+def still_rising(rounds: Sequence[Round], samples: int) -> list[str]:
+    """Return a line where accuracy still rose over the last quarter of a run, by more than chance may explain.
+
+    The rise counts from `LEAST_RISE` on, and from two standard errors of an accuracy on so many test samples.
+
+    Parameters
+    ----------
+    rounds : sequence of Round
+        In ascending order.
+    samples : int
+        Test samples of all clients together.
+    """
+    known = [(one.round, one.accuracy) for one in rounds if one.accuracy is not None]
+    if not known or not samples:
+        return []
+    last, accuracy = known[-1]
+    before = [(number, value) for number, value in known if number <= LAST_PART * last and number < last]
+    if not before:
+        return []
+    since, earlier = before[-1]
+    rise, error = accuracy - earlier, 2 * sqrt(accuracy * (1 - accuracy) / samples)
+    if rise < max(LEAST_RISE, error):
+        return []
+    return [f"accuracy still rose by {100 * rise:.1f} points from round {since} to {last}, the last: more may help"]
 
 
 def first_ones(said: Sequence[str]) -> list[str]:

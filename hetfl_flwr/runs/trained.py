@@ -101,9 +101,7 @@ def client_number(folder: Path | str, client: int | str) -> int:
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
     if not (folder / CONFIG_FILE).exists():
         if number is None:
-            raise RunFolderError(
-                f"{folder} is no run folder (no {CONFIG_FILE}), and a state-dir has numbers of clients"
-            )
+            raise RunFolderError(_no_run(folder, ", and a state-dir has numbers of clients"))
         return number
     if (records := read_clients(folder)) is None and number is None:
         raise RunFolderError(f"{folder} does not say what its clients are called (no {CLIENTS_FILE}): give a number")
@@ -146,11 +144,19 @@ def _nearest(text: str, names: Mapping[int, str]) -> str:
     return f" did you mean '{looks[near[0]]}'?" if near else ""
 
 
+def _no_run(folder: Path, otherwise: str) -> str:
+    """Return that a folder is no run's, and which runs it holds, as that of a sweep does; or what follows else."""
+    runs = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}"))
+    more = f" and {len(runs) - SHOWN} more" * (len(runs) > SHOWN)
+    held = f", but holds the runs {', '.join(runs[:SHOWN])}{more}: name one of these" if runs else otherwise
+    return f"{folder} is no run folder (no {CONFIG_FILE}){held}"
+
+
 def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
     states = [state_file(path, client_id) for path in (folder, *folder.glob("run-*"))]
     found = [path for path in states if path.exists() and kept_config(path.parent, client_id).exists()]
     if not found:
-        raise RunFolderError(f"{folder} is no run folder (no {CONFIG_FILE}) and no state-dir with client {client_id}")
+        raise RunFolderError(_no_run(folder, f" and no state-dir with client {client_id}"))
     path = max(found, key=lambda path: path.stat().st_mtime)
     config = RunConfig.from_flat(read_toml(kept_config(path.parent, client_id)))
     inputs = kept_inputs(path.parent, client_id)

@@ -243,7 +243,7 @@ def _part(run: Run, split: Split | str) -> Part:
         tiles=_tiles(run),
         facts=_facts(run),
         traffic=_traffic(run),
-        notes=notes(run.clients),
+        notes=notes(run.clients, run.rounds),
         said=_said(run),
         clients=_clients(run, split),
         recalls=recalls(run.clients),

@@ -48,6 +48,9 @@ ID_LIKE = 0.95
 WORDS_OF_AN_ID = 3
 """Words a cell, on average, at most, in such a column: longer texts are to be learnt from."""
 
+MOST_NAMED = 5
+"""Columns that one note names."""
+
 _MISSING = ["", "?", "NA"]
 
 
@@ -61,13 +64,13 @@ class Findings:
         The data set.
     problems : list of (str, str)
         Why it cannot be learnt from as it is, and the way out: the run stops with all of them.
-    notes : list of str
-        What was done that nobody has asked for: the run says it and goes on.
+    done : list of (str, str)
+        What was done with a column that nobody has asked for: its name, and a text. The run says it and goes on.
     """
 
     source: "Source"
     problems: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    done: list[tuple[str, str]] = field(default_factory=list)
 
     def problem(self, name: str, what: str, way_out: str) -> None:
         """Take down why a column cannot be learnt from, and what to do."""
@@ -92,7 +95,15 @@ class Findings:
 
     def note(self, name: str, text: str) -> None:
         """Take down what is done with a column."""
-        self.notes.append(f"column '{private(name)}' of {self.source.place}: {text}")
+        self.done.append((name, text))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Each of the notes with the columns that it holds of, many of them in short."""
+        columns: dict[str, list[str]] = {}
+        for name, text in self.done:
+            columns.setdefault(text, []).append(name)
+        return tuple(f"{_columns(names)} of {self.source.place}: {text}" for text, names in columns.items())
 
     def rows(self, where: npt.NDArray[np.bool_]) -> str:
         """Return how messages call some rows: the first, and how many more."""
@@ -101,6 +112,12 @@ class Findings:
         among = f" of split '{split}'" if len(self.source.splits) > 1 else ""
         among = f" of {file}" if file else among
         return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
+
+
+def _columns(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{private(name)}'" for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"column{'s' * (len(names) > 1)} {shown}{more}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,11 +217,17 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, findings: Findings
         findings.note(name, f"dates, {notation.name}, read as days since 1970")
     elif notation.name != PLAIN:
         findings.note(name, f"numbers, read as {notation.name} is written")
-    others = np.isnan(numbers) & _filled(texts)
+    filled = _filled(texts)
+    others = np.isnan(numbers) & filled
+    if others.any() and not (filled & ~others).any():
+        way_out = looks[1] if (looks := _resembled(texts, findings)) else "name it in categorical-columns"
+        said = f"is named in numeric-columns, and none of its {others.sum()} values is a number"
+        findings.problem(name, said, f"{way_out}, or name it in ignore-columns to leave it out")
+        return None
     if others.any():
         count, what = int(others.sum()), "date" if notation.is_date else "number"
         are = f"is no {what}" if count == 1 else f"are no {what}s"
-        said = f"{count} of {_filled(texts).sum()} values {are} ({findings.rows(others)})"
+        said = f"{count} of {filled.sum()} values {are} ({findings.rows(others)})"
         findings.note(name, f"{said}: taken as missing")
     return _numbers(name, notation, numbers, findings)
 

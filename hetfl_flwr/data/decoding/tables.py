@@ -63,7 +63,7 @@ def read_table(source: "Source") -> Arrays:
         numeric=torch.from_numpy(np.repeat([column.kind != "category" for column in kept], groups)),
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=kept,
-        notes=tuple(findings.notes),
+        notes=findings.notes,
     )
 
 

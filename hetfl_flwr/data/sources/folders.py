@@ -14,6 +14,9 @@ from hetfl_flwr.errors import DataError, private
 TABLES = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
 """Endings of the files that hold rows, and the kind of each."""
 
+SHEETS, SAVE_AS = {".xlsx", ".xls", ".ods"}, "save the sheet as csv (UTF-8) and give that"
+"""Endings of spreadsheets, which are not read, and what to do."""
+
 PACKED = ".gz"
 """Ending after that of a csv or json file that is packed."""
 
@@ -77,7 +80,8 @@ def own_file(dataset: str) -> Path | None:
     if any(path.resolve().is_relative_to(system) for system in SYSTEM):
         raise DataError(f"dataset '{private(path)}' is the system's: give a file of your own")
     if ending(path) not in TABLES:
-        raise DataError(f"dataset '{private(path)}' is no file of rows: give one that ends in {', '.join(TABLES)}")
+        advice = SAVE_AS if ending(path) in SHEETS else f"give one that ends in {', '.join(TABLES)}"
+        raise DataError(f"dataset '{private(path)}' is no file of rows: {advice}")
     _check_name(path)
     return path
 

@@ -123,6 +123,10 @@ def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dat
         elif _is_torch(dataset):
             rows = _of_torch(place, dataset, classes or _torch_classes(place, dataset))
         elif isinstance(dataset, DatasetDict) or not _is_frame(dataset):
+            if callable(getattr(dataset, "collect", None)):
+                raise DataError(
+                    f"{place} is {_article(dataset)}, whose rows are not there yet: give what its collect() returns"
+                )
             raise DataError(f"{place} is {_article(dataset)}: expected {ACCEPTED}")
         else:
             rows = Dataset(_plain(_table(place, dataset)))

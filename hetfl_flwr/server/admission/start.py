@@ -13,6 +13,7 @@ from hetfl_flwr.flower import log
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import MOST_CLIENTS, Member, Roster
+from hetfl_flwr.wire.messages import REGISTRATION
 
 LONGEST_START = 600.0
 """Seconds that a deployment waits for nodes, at its start or while too few are there, where neither key says less."""
@@ -179,10 +180,13 @@ class Start:
         Raises
         ------
         FederationError
-            The first reason.
+            The first reason; without the client's name where it is that of all, as of a file that all of them read.
         """
         if self.fixed and self.refused and (self.config.clients or not len(self.roster)):
-            raise FederationError(next(iter(self.refused.values())).failure.reason)
+            reasons = [refusal.failure.reason for refusal in self.refused.values()]
+            causes = {reason.partition(f", {REGISTRATION}: ")[2] for reason in reasons}
+            shared = len(causes) == 1 < len(reasons) and not len(self.roster)
+            raise FederationError(causes.pop() or reasons[0] if shared else reasons[0])
 
     def are_enough(self, clients: Roster) -> bool:
         """Say whether the run may begin with these clients, and a round draw ``min-clients`` of them."""

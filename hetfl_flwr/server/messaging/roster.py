@@ -223,6 +223,10 @@ class Sharing:
     to_clients: bool = True
 
 
+MOST_LACKING = 5
+"""Classes that a message names."""
+
+
 class Roster:
     """The clients that are in the federation now, by client id. Grows when one joins late, shrinks when one leaves.
 
@@ -317,7 +321,8 @@ class Roster:
         values = self._first_with(lambda member: member.classes)
         if len(values) != 1:
             said = ", ".join(f"{member} has {value}" for value, member in values.items()) or "no client is here"
-            raise FederationError(f"the clients must have the same number of classes: {said}")
+            line = f"the clients must have the same number of classes: {said}"
+            raise FederationError(line + _way_to_equal_classes([*values.values()]))
         self._check_same_names("class")
         return next(iter(values))
 
@@ -478,6 +483,20 @@ def _different_names(kind: Literal["class", "column"], first: Member, other: Mem
     else:
         said = f"{here}'s {kind} {number} has another name than {there}'s (each node's log says its own)"
     return f"{said}: {_remedy(kind, names, their_names, there)}"
+
+
+def _way_to_equal_classes(members: Sequence[Member]) -> str:
+    """Return what to write where clients say which classes they have, and that these are not the same."""
+    if not members or not all(len(member.class_names) == member.classes for member in members):
+        return ""
+    names = dict.fromkeys(name for member in members for name in member.class_names)
+    if all(name.isdecimal() for name in names):  # numbers, in place of names
+        return ""
+    lack = {member: [name for name in names if name not in member.class_names] for member in members}
+    who, missing = next((member, missing) for member, missing in lack.items() if missing)
+    less = ", ".join(repr(name) for name in missing[:MOST_LACKING])
+    more = f" and {len(missing) - MOST_LACKING} more" if len(missing) > MOST_LACKING else ""
+    return f"; {who} has no class {less}{more}: name all classes, those too that not all data have, with classes"
 
 
 def _lacking(members: Sequence[Member]) -> str:
