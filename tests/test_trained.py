@@ -57,7 +57,7 @@ def test_where_there_is_no_model(make_config, run_federation, tmp_path, refusal)
             f"{sweep} is no run folder (no config.toml), but holds the runs {shown} and 2 more: name one of these"
         )
     assert "is no run folder (no config.toml) and no state-dir with client 0" in refusal(
-        RunFolderError, load_client, tmp_path, 0
+        RunFolderError, load_client, folder.parent / "nowhere", 0
     )
 
 
