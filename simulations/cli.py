@@ -574,7 +574,8 @@ def _compare(
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
     from simulations.reports.gains_shown import gains_table, in_words, write_csv, write_json
-    from simulations.reports.plots import plot_compare
+    from simulations.reports.impact import impact_table, standings
+    from simulations.reports.plots import plot_compare, plot_impact
     from simulations.reports.runs import load_run, run_folders
     from simulations.reports.tables import compare_table
 
@@ -585,7 +586,10 @@ def _compare(
     if found is None and (csv or json):
         raise ConfigError(f"{'--csv' if csv else '--json'}: {NO_ANSWER}")
     _print(compare_table(runs, target, compared))
+    standing = standings(runs, compared)
     if found is not None:
+        typer.echo()
+        _print(impact_table(standing, compared))
         typer.echo()
         _print(gains_table(found))
         typer.echo("\n" + "\n".join(in_words(found)) + "\n")
@@ -593,11 +597,13 @@ def _compare(
         typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
     try:
         plot_compare(runs, out)
+        if standing:
+            plot_impact(standing, gains_picture := out.with_stem(f"{out.stem}-gains"))
     except OSError as error:
         raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
     for line in damage:
         warn(line)
-    typer.echo(f"picture: {out}")
+    typer.echo(f"picture: {out}" + (f", {gains_picture}" if standing else ""))
     for file, write in ((csv, write_csv), (json, write_json)):
         if found is not None and file is not None:
             write(found, file)

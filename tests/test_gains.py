@@ -438,7 +438,9 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["run", "fedhe", *options])
     assert (done.exit_code, done.exception) == (0, None)
     assert "fedhe: a difference from local can be shown for none of 2 clients" in done.stdout
-    assert sorted(path.name for path in Path("out").iterdir()) == ["compare.png", "fedhe", "local", "pooled"]
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        *("compare-gains.png", "compare.png", "fedhe", "local", "pooled")
+    ]
     alone, method = config_of("out/local"), config_of("out/fedhe")
     assert (alone["algorithm"], alone["pooled"], config_of("out/pooled")["pooled"]) == ("local", False, True)
     differing = {key for key in alone if "." not in key and key != "output-dir" and alone[key] != method[key]}

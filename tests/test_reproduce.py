@@ -16,8 +16,8 @@ from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce.collection import collect
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
-from simulations.studies.reproduce.pictures import _curves, _plane
-from simulations.studies.reproduce.recipe import Cell, Measure, load, names
+from simulations.studies.reproduce.pictures import _curves, _gains
+from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, _thinned, measured
 
 RECIPE = """
@@ -137,26 +137,73 @@ def test_a_table_without_the_papers_figures_is_rows_by_columns(run_recipe, recip
     ]
 
 
-def test_a_plane_has_a_point_for_each_row_over_the_first_measure(recipe):
-    """Means 1 and 0 MB, 60 and 40 %; the deviation of 50 and 70 is 14.1. A row without a figure has no point."""
-    recipe.write_text(
-        RECIPE.replace('against = "FedHe"', 'figure = { kind = "plane", measures = ["sent", "accuracy"] }')
-    )
+GAINS = RECIPE.replace('against = "FedHe"', 'against = "Private"').replace(
+    'sent = { key = "bytes_up", unit = "MB" }',
+    """sent = { key = "bytes_up", unit = "MB" }
+gain = { key = "gain", unit = "points" }
+harmed = "harmed"
+"worst tenth" = { key = "worst-tenth", unit = "points" }""",
+)
+
+
+def of_clients(cell, seed, *accuracies):
+    figures = {"accuracy": sum(accuracies) / len(accuracies), "bytes_up": 1e6}
+    clients = dict(enumerate(accuracies))
+    return Record(cell=cell.folder, seed=seed, settings={}, commits=[], figures=figures, clients=clients)
+
+
+def test_gains_are_those_of_the_same_client_and_seed(recipe):
+    """Of two clients one loses 2 and 0 points, the other gains 10 and 20; a seed without the other row has no gain."""
+    recipe.write_text(GAINS)
     small = load(str(recipe))
-    first, second = small.cells()
-    found = [
-        Outcome(first, "sent", "MB", None, {0: 1.0, 1: 1.0}, {}),
-        Outcome(first, "accuracy", "%", None, {0: 50.0, 1: 70.0}, {}),
-        Outcome(second, "sent", "MB", None, {0: 0.0}, {}),
-        Outcome(second, "accuracy", "%", None, {0: 40.0}, {}),
+    fedhe, private = small.cells()
+    records = [
+        of_clients(fedhe, 0, 0.48, 0.60),
+        of_clients(private, 0, 0.50, 0.50),
+        of_clients(fedhe, 1, 0.50, 0.70),
+        of_clients(private, 1, 0.50, 0.50),
+        of_clients(fedhe, 2, 0.0, 0.0),
     ]
-    (axes,) = _plane(small, found).axes
-    points = [(*bars.lines[0].get_xdata(), *bars.lines[0].get_ydata()) for bars in axes.containers]
-    assert points == [(1.0, 60.0), (0.0, 40.0)]
-    ((_, low), (_, high)) = axes.containers[0].lines[2][0].get_segments()[0]
-    assert (low, high) == pytest.approx((60 - 14.142, 60 + 14.142), abs=1e-3)
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("sent (MB)", "accuracy (%)")
-    assert len(_plane(small, found[:2]).axes[0].containers) == 1
+    ours = {(one.cell.row, one.measure): one.ours for one in outcomes(small, [fedhe, private], records)}
+    assert ours["FedHe", "gain"] == pytest.approx({0: 4.0, 1: 10.0})
+    assert ours["FedHe", "harmed"] == pytest.approx({0: 50.0, 1: 0.0})
+    assert ours["FedHe", "worst tenth"] == pytest.approx({0: -2.0, 1: 0.0}, abs=1e-9)
+    assert ours["Private", "gain"] == {0: 0.0, 1: 0.0}
+    assert set(ours["FedHe", "accuracy"]) == {0, 1, 2}
+
+
+def test_a_picture_of_gains_has_the_largest_mean_on_top_and_a_dot_for_each_client(recipe):
+    recipe.write_text(GAINS.replace("seeds = 2", 'seeds = 2\nfigure = { kind = "gains", measures = ["sent"] }'))
+    small = load(str(recipe))
+    fedhe, private = cells = [*small.cells()]
+    records = [of_clients(fedhe, seed, 0.48, 0.60 + seed / 10) for seed in (0, 1)]
+    records += [of_clients(private, seed, 0.50, 0.50) for seed in (0, 1)]
+    (axes,) = _gains(small, outcomes(small, cells, records), records).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["FedHe", "Private"]
+    assert axes.yaxis_inverted()
+    _, dots, interval, mean, *_ = axes.lines
+    assert dots.get_xdata() == pytest.approx([-2.0, 15.0])
+    assert mean.get_xdata() == pytest.approx([6.5])
+    low, high = ttest_rel([0.54, 0.59], [0.5, 0.5]).confidence_interval()
+    assert interval.get_xdata() == pytest.approx([100 * low, 100 * high])
+    assert [text.get_text() for text in axes.texts] == ["1.0 MB", "1.0 MB"]
+    assert _gains(small, outcomes(small, cells, records[:2]), records[:2]).axes == []
+
+
+def test_what_each_client_reached_is_kept_where_clients_are_compared(recipe, tmp_path):
+    """A record of before, which lacks it, is made again from the run's folder."""
+    recipe.write_text(GAINS)
+    console = Console(file=StringIO())
+    request = Request(tmp_path / "out", "quick", results=tmp_path / "all" / "RESULTS.md")
+    assert reproduce([str(recipe)], request, console)
+    (kept,) = (tmp_path / "all" / "results").glob("*.jsonl")
+    first = [json.loads(one) for one in kept.read_text().splitlines()]
+    assert [sorted(one["clients"]) for one in first] == [["0", "1"]] * 2
+    for one in first:
+        assert sum(one["clients"].values()) / 2 == pytest.approx(one["figures"]["accuracy"])
+    kept.write_text("".join(json.dumps({k: v for k, v in one.items() if k != "clients"}) + "\n" for one in first))
+    assert reproduce([str(recipe)], request, console)
+    assert [json.loads(one) for one in kept.read_text().splitlines()] == first
 
 
 def test_curves_are_called_as_the_measure_of_their_key(recipe):
@@ -428,7 +475,12 @@ def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
         ('"bytes_up"', '"bytes_ip"', "unknown figure 'bytes_ip': did you mean 'bytes_up'?"),
         ("accuracy = 50.0", "acuracy = 50.0", "unknown measure 'acuracy': did you mean 'accuracy'?"),
         ('against = "FedHe"', 'against = "FedMD"', "unknown row 'FedMD'"),
-        ('against = "FedHe"', 'figure = { kind = "plane", measures = ["sent"] }', "a plane is of two or more measures"),
+        (
+            "seeds = 2",
+            'figure = { kind = "gains", measures = ["sent", "accuracy"] }',
+            "beside gains stands one measure",
+        ),
+        ('against = "FedHe"', 'figure = { kind = "gains" }', "gains are over those of another row: say which one"),
         ("{ accuracy = 50.0 }", "[50.0]", "FedHe: a list of figures has one for each measure"),
         ('against = "FedHe"', 'figure = { measures = ["acuracy"] }', "unknown measure 'acuracy'"),
         ("batch-size = 20", "batch-sise = 20", "FedHe: unknown config key 'batch-sise': did you mean 'batch-size'?"),
@@ -583,28 +635,28 @@ def test_what_is_measured():
         ],
         acc=0.25,
     )
-    assert measured(run, Measure(key="acc")) == 0.25
-    assert measured(run_of([], bytes_up=3, bytes_down=4), Measure(key="payload")) == 7
-    assert measured(run, Measure(key="best:validation-accuracy")) == 0.7  # the mean of round 0; then 0.65
-    assert measured(run, Measure(key="client-1:validation-accuracy")) == 0.7
-    assert measured(run, Measure(key="client-0:accuracy")) is None
-    assert measured(run_of([], acc=None), Measure(key="best:accuracy")) is None
+    assert measured(run, "acc") == 0.25
+    assert measured(run_of([], bytes_up=3, bytes_down=4), "payload") == 7
+    assert measured(run, "best:validation-accuracy") == 0.7  # the mean of round 0; then 0.65
+    assert measured(run, "client-1:validation-accuracy") == 0.7
+    assert measured(run, "client-0:accuracy") is None
+    assert measured(run_of([], acc=None), "best:accuracy") is None
 
 
 def test_numbers_are_those_of_the_last_round_a_client_or_of_before_the_first():
     counted = [{"round": number, "numbers_up": up, "numbers_down": 0} for number, up in enumerate((10, 4, 6))]
     run = run_of(counted)
-    assert measured(run, Measure(key="numbers_up", unit="numbers")) == 3  # of two clients
-    assert measured(run, Measure(key="before:numbers_up", unit="numbers")) == 5
-    assert measured(run_of(counted[:1]), Measure(key="numbers_up", unit="numbers")) is None
+    assert measured(run, "numbers_up") == 3  # of two clients
+    assert measured(run, "before:numbers_up") == 5
+    assert measured(run_of(counted[:1]), "numbers_up") is None
 
 
 def test_the_mean_of_some_clients_and_the_last():
     run = run_of(
         [scored({"a": 0.9}, {"a": 0.9}, {"a": 0.9}), scored({"a": 0.1}, {"a": 0.2}, {"a": 0.6}), scored({}, {})]
     )
-    assert measured(run, Measure(key="clients-1-2:a")) == pytest.approx(0.4)
-    assert measured(run, Measure(key="last:a")) == pytest.approx(0.3)
+    assert measured(run, "clients-1-2:a") == pytest.approx(0.4)
+    assert measured(run, "last:a") == pytest.approx(0.3)
 
 
 def test_clients_that_have_never_trained_are_left_out_on_demand():
@@ -617,13 +669,13 @@ def test_clients_that_have_never_trained_are_left_out_on_demand():
             scored({"a": 0.4}, {"a": 0.5}, {"a": 0.6}),
         ]
     )
-    assert measured(run, Measure(key="last:a")) == pytest.approx(0.5)
-    assert measured(run, Measure(key="trained:a")) == pytest.approx(0.4)
+    assert measured(run, "last:a") == pytest.approx(0.5)
+    assert measured(run, "trained:a") == pytest.approx(0.4)
     run.rounds.append(run_of([scored({}, seen, {})]).rounds[0])
-    assert measured(run, Measure(key="trained:a")) == pytest.approx(0.4)
+    assert measured(run, "trained:a") == pytest.approx(0.4)
     run.rounds.append(run_of([scored({"a": 0.4}, {"a": 0.6}, {"a": 0.0})]).rounds[0])
-    assert measured(run, Measure(key="trained:a")) == pytest.approx(0.5)
-    assert measured(run_of([scored({"a": 0.9})]), Measure(key="trained:a")) is None
+    assert measured(run, "trained:a") == pytest.approx(0.5)
+    assert measured(run_of([scored({"a": 0.9})]), "trained:a") is None
 
 
 def test_a_long_course_is_kept_in_few_points(monkeypatch):

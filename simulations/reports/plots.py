@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord, name_of
+from hetfl_flwr.runs.tables import byte_size
+from simulations.reports.impact import Impact, Standing
 from simulations.reports.runs import Group, Run, client_scores, curve, figures, group_runs, method_of
 from simulations.reports.tables import shared_terms, unequal_terms
 
@@ -37,6 +39,8 @@ MOST_CLIENT_LINES = 12
 CLIENT_COLOURS = 6
 """The first so many colours are the clients'; black is the mean's."""
 DPI = 150
+ROW_HEIGHT = 0.3
+"""Of a method among others, inches."""
 LETTERS, HANDLE_WIDTH = 14, 10
 """Of a legend: characters on an inch, and those that a line's sample takes."""
 LONGEST_LABEL = 200
@@ -268,6 +272,57 @@ def gains_figure(gains: Mapping[str, Sequence[float]]) -> Figure:
     axes.set_xlabel("clients, from the least gain to the largest")
     figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
     return _literal(figure)
+
+
+def plot_impact(found: Sequence[Standing], path: Path) -> None:
+    """Draw who gains how much by each method, and write the picture.
+
+    Methods stand in rows, from the largest mean gain to the least: a dot for each client, the mean over clients with
+    its 95 % interval over seeds, and the payload on the right. The line at 0 is training alone.
+
+    Parameters
+    ----------
+    found : sequence of Standing
+        In the order of the rows.
+    path : Path
+        As in `plot_run`.
+
+    Raises
+    ------
+    ConfigError
+        If the picture cannot be written there.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.4 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
+    axes.set_xlabel("points over training alone")
+    write_figure(_literal(figure), path)
+
+
+def draw_impact(axes: Axes, rows: Mapping[str, Impact], beside: Mapping[str, str]) -> None:
+    """Draw a row for each method, the first on top: its clients' gains, their mean, and a text.
+
+    The mean is hollow where its interval is not known or has 0 in it.
+    """
+    axes.axvline(0, color=COLOURS[6], linewidth=0.8)
+    for place, impact in enumerate(rows.values()):
+        gains, mean = [100 * value for value in impact.clients.values()], 100 * impact.gain.mean
+        axes.plot(gains, np.full(len(gains), place), "o", color=COLOURS[5], markersize=4, alpha=0.6, zorder=2)
+        colour = COLOURS[0] if mean >= 0 else COLOURS[1]
+        if impact.gain.low is not None and impact.gain.high is not None:
+            axes.plot([100 * impact.gain.low, 100 * impact.gain.high], [place] * 2, color=colour, linewidth=2.5)
+        inside = colour if impact.shown else "none"
+        axes.plot(mean, place, "D", color=colour, markerfacecolor=inside, markersize=5, zorder=3)
+    for place, name in enumerate(rows):
+        axes.annotate(
+            beside.get(name, ""), (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small"
+        )
+    axes.set_yticks(range(len(rows)), [printable(name, LONGEST_LABEL) for name in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.xaxis.set_major_formatter("{x:+g}")
+    axes.grid(axis="x", alpha=0.3)
 
 
 def client_figure(own: NDArray[np.float64], mean: NDArray[np.float64], scale: NDArray[np.float64]) -> Figure:

@@ -13,7 +13,8 @@ from typing import TypeVar
 from rich.table import Column, Table
 from scipy.special import stdtr, stdtrit
 
-from simulations.studies.reproduce.recipe import Cell, Recipe
+from simulations.reports.impact import Impact
+from simulations.studies.reproduce.recipe import GAIN, HARMED, IMPACT, WORST, Cell, Recipe
 from simulations.studies.reproduce.records import PLACES, Record
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ CHOSEN = {
 }
 """What a section says of how its recipe's reading was chosen."""
 
-SCALES = {"%": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
+SCALES = {"%": 100.0, "points": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 HEADINGS = (
     "row",
     "measure",
@@ -154,11 +155,38 @@ class Outcome:
         }
 
 
+Gains = Mapping[int, float]
+"""By client, the difference of its accuracy from that with the row which a row is compared with; a fraction."""
+
+
+def gains_of(cells: Sequence[Cell], records: Sequence[Record]) -> dict[tuple[str, str], dict[int, Gains]]:
+    """Return the clients' gains by row and column, then by seed, wherever the run of either row is there."""
+    known = {(record.cell, record.seed): record.clients for record in records}
+    folders = {(cell.row, cell.column): cell.folder for cell in cells}
+    found: dict[tuple[str, str], dict[int, Gains]] = {}
+    for cell, seed in product(cells, sorted({record.seed for record in records})):
+        own = known.get((cell.folder, seed), {})
+        alone = known.get((folders.get((cell.against, cell.column), ""), seed), {})
+        if gains := {client: own[client] - alone[client] for client in own if client in alone}:
+            found.setdefault((cell.row, cell.column), {})[seed] = gains
+    return found
+
+
+def _of_impact(impact: Impact, key: str) -> float:
+    return {GAIN: impact.gain.mean, HARMED: impact.harmed, WORST: impact.worst}[key]
+
+
 def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> list[Outcome]:
     """Return a figure for each cell and measure, of the runs that there are."""
     values: dict[tuple[str, str, str], dict[int, float]] = {}
+    gains = gains_of(cells, records) if recipe.compares_clients else {}
     for cell, (name, measure) in product(cells, recipe.measures.items()):
-        by_seed = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
+        by_seed: dict[int, float | None]
+        if measure.key in IMPACT:
+            impacts = {seed: Impact.of([one]) for seed, one in gains.get((cell.row, cell.column), {}).items()}
+            by_seed = {seed: _of_impact(impact, measure.key) for seed, impact in impacts.items()}
+        else:
+            by_seed = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
         scaled = {seed: SCALES[measure.unit] * value for seed, value in by_seed.items() if value is not None}
         values[cell.row, cell.column, name] = scaled
     return [
@@ -168,7 +196,9 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
             measure.unit,
             cell.paper.get(name),
             values[cell.row, cell.column, name],
-            values.get((cell.against, cell.column, name), {}) if cell.row != cell.against else {},
+            values.get((cell.against, cell.column, name), {})
+            if cell.row != cell.against and measure.key not in IMPACT
+            else {},
             recipe.chosen not in ("result", "none"),
         )
         for cell, (name, measure) in product(cells, recipe.measures.items())

@@ -1,4 +1,4 @@
-"""Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, a plane, features."""
+"""Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, gains, features."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.trained import load_client
-from simulations.reports.plots import COLOURS, DASHES, DPI, MARKERS, write_figure
-from simulations.studies.reproduce.outcome import Outcome
+from simulations.reports.impact import Impact
+from simulations.reports.plots import COLOURS, DASHES, DPI, ROW_HEIGHT, draw_impact, write_figure
+from simulations.studies.reproduce.outcome import Outcome, gains_of
 from simulations.studies.reproduce.recipe import Recipe
 from simulations.studies.reproduce.records import Record, course_name
 from simulations.studies.reproduce.running import Job
@@ -30,8 +31,10 @@ def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], records:
     kind = recipe.figure.kind
     if kind == "curves":
         figure = _curves(recipe, jobs, records)
+    elif kind == "gains":
+        figure = _gains(recipe, found, records)
     elif kind != "features":
-        figure = {"bars": _bars, "lines": _lines, "plane": _plane}[kind](recipe, found)
+        figure = {"bars": _bars, "lines": _lines}[kind](recipe, found)
     else:
         there = [job for job in jobs if job.finished]
         if {one.cell for one in records} - {job.cell.folder for job in there}:
@@ -122,31 +125,32 @@ def _lines(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
     return figure
 
 
-def _plane(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
-    """Draw a panel a column and measure, over the first measure: for each row a point, with the deviation upwards."""
-    x, *ys = recipe.figure.measures
-    there = {(one.cell.row, one.cell.column, one.measure): one for one in found if one.mean is not None}
-    rows, columns = (list(dict.fromkeys(key[part] for key in there)) for part in (0, 1))
-    panels = [(column, y) for column in columns for y in ys if any((row, column, y) in there for row in rows)]
-    abreast = min(len(panels), ABREAST - 1)
-    figure = _figure(4.6 * abreast + 3, 4 * ceil(len(panels) / abreast))
-    places = figure.subplots(ceil(len(panels) / abreast), abreast, squeeze=False).ravel()
-    marks = {}
-    for axes, (column, y) in zip(places, panels, strict=False):
-        points = [(row, there[row, column, x].mean, there[row, column, y]) for row in rows if (row, column, y) in there]
-        for row, place, one in points:
-            number = rows.index(row)
-            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
-            marks[row] = axes.errorbar(place, one.mean, one.deviation or 0, color=colour, fmt=marker, capsize=3)
-        axes.set_xscale("symlog", linthresh=min([place for _, place, _ in points if place], default=1))
-        axes.set_xlabel(_named(recipe, x))
-        axes.set_ylabel(_named(recipe, y))
+def _gains(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record]) -> "Figure":
+    """Draw a panel a column: for each row its clients' gains, the largest mean on top, and a measure beside it."""
+    cells = list({one.cell.folder: one.cell for one in found}.values())
+    gains, beside = gains_of(cells, records), recipe.figure.measures
+    impacts = {where: Impact.of(list(seeds.values())) for where, seeds in gains.items()}
+    columns = [
+        column for column in dict.fromkeys(cell.column for cell in cells) if any(column == at for _, at in impacts)
+    ]
+    texts = {(one.cell.row, one.cell.column): _with_unit(one) for one in found if one.measure in beside}
+    abreast = min(len(columns), 2) or 1
+    tallest = max((sum(column == at for _, at in impacts) for column in columns), default=1)
+    figure = _figure(7 * abreast, ceil(len(columns) / abreast) * (1.4 + ROW_HEIGHT * tallest))
+    places = figure.subplots(ceil(len(columns) / abreast) or 1, abreast, squeeze=False).ravel()
+    for axes, column in zip(places, columns, strict=False):
+        rows = {row: impact for (row, at), impact in impacts.items() if at == column}
+        ordered = dict(sorted(rows.items(), key=lambda one: -one[1].gain.mean))
+        draw_impact(axes, ordered, {row: texts.get((row, column), "") for row in ordered})
         axes.set_title(column)
-        axes.grid(alpha=0.3)
-    for axes in places[len(panels) :]:
+        axes.set_xlabel("points over the row that a row is compared with")
+    for axes in places[len(columns) :]:
         axes.remove()
-    figure.legend([marks[row] for row in rows], rows, loc="outside right upper")
     return figure
+
+
+def _with_unit(one: Outcome) -> str:
+    return "" if one.mean is None else f"{one.mean:,.1f} {one.unit}".rstrip()
 
 
 def _named(recipe: Recipe, measure: str) -> str:

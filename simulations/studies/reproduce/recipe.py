@@ -16,6 +16,12 @@ TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
 NUMBERS = ("numbers_up", "numbers_down")
 """What is counted over the rounds beside the figures of ``summary.json``."""
 
+GAIN, HARMED, WORST = "gain", "harmed", "worst-tenth"
+IMPACT = (GAIN, HARMED, WORST)
+"""What is known of a run beside the run of the row that it is compared with, of the same seed: the mean gain in
+accuracy over the clients, the share of clients that lose more than a point, and the mean gain of the tenth that gains
+least."""
+
 PAYLOAD = "payload"
 """A figure of ``summary.json`` and its counterpart together: ``bytes_up`` and ``bytes_down``."""
 
@@ -49,19 +55,19 @@ class Measure(_Part):
         last of them; ``"trained:KEY"``: the same of those clients that have trained by then;
         ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the mean of what client P, or clients P to Q, reported last;
         ``"numbers_up"`` or ``"numbers_down"``: how many numbers a client sends or is sent in the last round, and with
-        ``"before:"`` in front of it before round 1, on average.
-    unit : {"%", "numbers", "MB", ""}
-        "%" is a share times 100.
+        ``"before:"`` in front of it before round 1, on average; or one of `IMPACT`.
+    unit : {"%", "points", "numbers", "MB", ""}
+        "%" is a share times 100, "points" are a difference of two of these.
     """
 
     key: str
-    unit: Literal["%", "numbers", "MB", ""] = "%"
+    unit: Literal["%", "points", "numbers", "MB", ""] = "%"
 
     @field_validator("key")
     @classmethod
     def _known(cls, key: str) -> str:
         if ":" not in key:
-            _among("figure", [key], [*Summary.__annotations__, *NUMBERS, PAYLOAD])
+            _among("figure", [key], [*Summary.__annotations__, *NUMBERS, *IMPACT, PAYLOAD])
         return key
 
 
@@ -70,13 +76,13 @@ class Figures(_Part):
 
     Parameters
     ----------
-    kind : {"bars", "lines", "curves", "plane", "features"}
+    kind : {"bars", "lines", "curves", "gains", "features"}
         "bars": each measure, the paper's figure and ours. "lines": each measure over the columns. "curves": a measure
-        over rounds or bytes, mean and standard deviation over the seeds. "plane": measures over the first one, a point
-        for each row. "features": principal components of the features of one
-        client's model.
+        over rounds or bytes, mean and standard deviation over the seeds. "gains": a panel a column, and in it for each
+        row its clients' gains in accuracy over those of the row that it is compared with, the largest mean on top.
+        "features": principal components of the features of one client's model.
     measures : list of str
-        Of bars and lines: which ones have a panel. Empty: all. Of a plane: two or more.
+        Of bars and lines: which ones have a panel. Empty: all. Of gains: one, which stands beside each row, or none.
     x, y : str
         Of curves: ``"round"`` or ``"bytes"``, and what each round reports, or ``"client-P:KEY"``,
         ``"clients-P-Q:KEY"``: what some of the clients do.
@@ -84,7 +90,7 @@ class Figures(_Part):
         Of features: whose model.
     """
 
-    kind: Literal["bars", "lines", "curves", "plane", "features"] = "bars"
+    kind: Literal["bars", "lines", "curves", "gains", "features"] = "bars"
     measures: list[str] = []
     x: Literal["round", "bytes"] = "round"
     y: list[str] = ["accuracy"]
@@ -219,8 +225,10 @@ class Recipe(_Varied):
                 raise ValueError(f"a name is given twice: {', '.join(names)}")
         _among("row", filter(None, [self.against, *(row.against for row in self.rows)]), rows)
         _among("measure", self.figure.measures, self.measures)
-        if self.figure.kind == "plane" and len(self.figure.measures) < 2:
-            raise ValueError("figure: a plane is of two or more measures")
+        if self.figure.kind == "gains" and len(self.figure.measures) > 1:
+            raise ValueError("figure: beside gains stands one measure, or none")
+        if self.compares_clients and not any(row.against or self.against for row in self.rows):
+            raise ValueError("gains are over those of another row: say which one with against")
         for row in self.rows:
             _among("column", row.without, columns)
             if not isinstance(row.paper, list):
@@ -252,6 +260,11 @@ class Recipe(_Varied):
                     if theirs.get(cell.folder, cell.settings) != cell.settings:
                         raise ValueError(f"{cell.name} is another run here than in {self.runs}")
         return self
+
+    @property
+    def compares_clients(self) -> bool:
+        """Whether it asks for each client's accuracy beside that of another row."""
+        return self.figure.kind == "gains" or any(measure.key in IMPACT for measure in self.measures.values())
 
     @property
     def has_short(self) -> bool:

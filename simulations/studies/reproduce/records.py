@@ -14,9 +14,10 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.errors import RunFolderError, unknown
 from hetfl_flwr.runs.schema import Round
 from hetfl_flwr.wire.messages import SEEN
+from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, figures, load_run
 from simulations.studies.jobs import commits
-from simulations.studies.reproduce.recipe import NUMBERS, PAYLOAD, Measure, Recipe
+from simulations.studies.reproduce.recipe import IMPACT, NUMBERS, PAYLOAD, Recipe
 from simulations.studies.reproduce.running import Job
 
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
@@ -49,6 +50,8 @@ class Record(BaseModel):
         By a measure's key, in the run's own units; None where the run reports no such figure.
     courses : dict
         Of pictures of curves, by what is drawn over what: "accuracy over round".
+    clients : dict
+        Each client's final accuracy, a fraction, where the recipe compares clients.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,6 +62,7 @@ class Record(BaseModel):
     commits: list[str]
     figures: dict[str, float | None]
     courses: dict[str, Course] = {}
+    clients: dict[int, float] = {}
 
 
 class Records:
@@ -94,9 +98,10 @@ class Records:
         record = self._runs.get(_key(job.cell.folder, job.seed, asked(job)))
         if record is None:
             return None
-        measured = all(measure.key in record.figures for measure in recipe.measures.values())
+        measured = all(key in record.figures for key in _keys(recipe))
         drawn = all(course_name(recipe, y) in record.courses for y in recipe.figure.drawn)
-        return record if measured and drawn else None
+        compared = bool(record.clients) or not recipe.compares_clients
+        return record if measured and drawn and compared else None
 
     def add(self, record: Record) -> None:
         """Take a run's record; what another recipe has asked of the same run stays with it."""
@@ -104,7 +109,7 @@ class Records:
         before = self._runs.get(key)
         if before is not None and before.commits == record.commits:
             both = {"figures": before.figures | record.figures, "courses": before.courses | record.courses}
-            record = record.model_copy(update=both)
+            record = record.model_copy(update={**both, "clients": before.clients | record.clients})
         self._runs[key] = record
 
     def write(self) -> None:
@@ -136,9 +141,20 @@ def record(job: Job, recipe: Recipe) -> Record:
         seed=job.seed,
         settings=asked(job),
         commits=list(dict.fromkeys(commits([job]))),
-        figures={measure.key: measured(run, measure) for measure in recipe.measures.values()},
+        figures={key: measured(run, key) for key in _keys(recipe)},
         courses={course_name(recipe, y): _thinned(course(run, recipe.figure.x, y)) for y in recipe.figure.drawn},
+        clients=_accuracies(run) if recipe.compares_clients else {},
     )
+
+
+def _keys(recipe: Recipe) -> list[str]:
+    """Return the keys of the measures that a run by itself has."""
+    return [measure.key for measure in recipe.measures.values() if measure.key not in IMPACT]
+
+
+def _accuracies(run: Run) -> dict[int, float]:
+    found = {client["partition"]: ACCURACY.of(client) for client in run.clients}
+    return {client: value for client, value in found.items() if value is not None}
 
 
 def _thinned(whole: Course) -> Course:
@@ -158,7 +174,7 @@ def asked(job: Job) -> dict[str, Value]:
     return {key: value for key, value in job.settings.items() if key not in PLACES and job.concerns(key)}
 
 
-def measured(run: Run, measure: Measure) -> float | None:
+def measured(run: Run, key: str) -> float | None:
     """Return a figure of a run, or None where it has none, or none that is finite.
 
     Raises
@@ -167,19 +183,19 @@ def measured(run: Run, measure: Measure) -> float | None:
         No run reports such a figure.
     """
     summary = figures(run)
-    where, _, name = measure.key.rpartition(":")
+    where, _, name = key.rpartition(":")
     if name in NUMBERS:
         counted = [record for record in run.rounds if (record.round == 0) == (where == "before")]
         return getattr(counted[-1], name) / summary["clients"] if counted else None
     if where == "trained":
         return _of_trained(run, name)
     if where:
-        course = [value for record in run.rounds if (value := reported(record, measure.key)) is not None]
+        course = [value for record in run.rounds if (value := reported(record, key)) is not None]
         return (max(course) if where == "best" else course[-1]) if course else None
     if name == PAYLOAD:
         return float(summary["bytes_up"] + summary["bytes_down"])
     if name not in summary:
-        raise RunFolderError(f"{run.folder}: {unknown('figure', measure.key, summary)}")
+        raise RunFolderError(f"{run.folder}: {unknown('figure', key, summary)}")
     value = summary[name]  # type: ignore[literal-required]
     return None if value is None or not isfinite(value) else float(value)
 

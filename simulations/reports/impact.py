@@ -1,0 +1,181 @@
+"""What a method does to all clients of a federation together: the mean gain, who is harmed, and how the worst off fare.
+
+Gains are differences of a measure from training alone, of the same client with the same seed; fractions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
+
+import numpy as np
+from rich.table import Table
+
+from hetfl_flwr.runs.tables import BYTES_NOTE, NOTHING, byte_size, percent, table_of
+from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds
+from simulations.reports.gains import interval, points
+from simulations.reports.pairing import Pairing, paired
+from simulations.reports.runs import Run, figures
+
+HARM = 0.01
+"""A client is harmed where it loses more than this."""
+
+ROUNDING = 1e-9
+"""By so much two fractions may differ from one that is written in decimals."""
+
+TENTH = 0.1
+"""The part of the clients, at least one, that gains least: the worst off."""
+
+
+@dataclass(frozen=True)
+class Impact:
+    """What a method does to the clients.
+
+    Parameters
+    ----------
+    gain : Estimate
+        The mean over clients, then over seeds. The interval is Student's t over seeds; of one seed, or where all are
+        equal, there is none.
+    harmed : float
+        The share of clients that lose more than `HARM`, the mean over seeds.
+    worst : float
+        The mean gain of the worst-off `TENTH` of the clients, the mean over seeds.
+    clients : mapping of int to float
+        The mean gain over seeds, by client id.
+    seeds : int
+        How many there are.
+    """
+
+    gain: Estimate
+    harmed: float
+    worst: float
+    clients: Mapping[int, float]
+    seeds: int
+
+    @classmethod
+    def of(cls, gains: Sequence[Mapping[int, float]]) -> "Impact":
+        """Return the impact of gains by client, a mapping for each seed, each of one client or more.
+
+        Examples
+        --------
+        >>> impact = Impact.of([{0: 0.1, 1: -0.02}, {0: 0.2, 1: 0.0}])
+        >>> impact.clients, round(impact.gain.mean, 3), impact.harmed, impact.worst
+        ({0: 0.15000000000000002, 1: -0.01}, 0.07, 0.25, -0.01)
+        """
+        means = np.array([fmean(one.values()) for one in gains])
+        spread = len(means) > 1 and means.std() > 1e-9
+        worst = [sorted(one.values())[: ceil(TENTH * len(one))] for one in gains]
+        return cls(
+            gain=over_seeds(means) if spread else Estimate(float(means.mean())),
+            harmed=fmean(fmean(value < -HARM - ROUNDING for value in one.values()) for one in gains),
+            worst=fmean(map(fmean, worst)),
+            clients={
+                client: fmean(one[client] for one in gains if client in one)
+                for client in sorted({client for one in gains for client in one})
+            },
+            seeds=len(gains),
+        )
+
+    @property
+    def shown(self) -> bool:
+        """Whether the interval of the mean gain leaves out 0."""
+        return self.gain.low is not None and self.gain.high is not None and not self.gain.low <= 0 <= self.gain.high
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method among others: its impact, and its runs.
+
+    Parameters
+    ----------
+    method : str
+        As `simulations.reports.runs.group_runs` labels it.
+    impact : Impact
+        What it does to the clients.
+    runs : tuple of Run
+        Those that are paired.
+    """
+
+    method: str
+    impact: Impact
+    runs: tuple[Run, ...]
+
+    def mean(self, key: str) -> float | None:
+        """Return the mean over the runs of a figure of ``summary.json``; None where none has it."""
+        values = [figures(run).get(key) for run in self.runs]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        return fmean(known) if known else None
+
+    @property
+    def payload(self) -> float:
+        """Bytes of a run, of all clients, up and down."""
+        return (self.mean("bytes_up") or 0.0) + (self.mean("bytes_down") or 0.0)
+
+
+def standings(runs: Sequence[Run], measure: Measure = ACCURACY) -> list[Standing]:
+    """Return the methods by their mean gain, the largest first, with what they are compared with; or nothing.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Of any number of methods and seeds.
+    measure : Measure
+        What is gained.
+    """
+    found = paired(runs)
+    if found is None:
+        return []
+    standing = [
+        Standing(method, Impact.of(gains), tuple(run for run, _ in pairs))
+        for method, pairs in found.pairs.items()
+        if (gains := [gain for pair in pairs if (gain := _gains(*pair, measure))])
+    ]
+    return sorted([*standing, *_baseline(found, measure)], key=lambda one: -one.impact.gain.mean)
+
+
+def _gains(run: Run, base: Run, measure: Measure) -> dict[int, float]:
+    alone = {client["partition"]: measure.of(client) for client in base.clients}
+    both = {client["partition"]: (measure.of(client), alone.get(client["partition"])) for client in run.clients}
+    return {client: one - other for client, (one, other) in both.items() if one is not None and other is not None}
+
+
+def _baseline(found: Pairing, measure: Measure) -> list[Standing]:
+    bases = {base.folder: base for pairs in found.pairs.values() for _, base in pairs}
+    nothing = [gains for base in bases.values() if (gains := _gains(base, base, measure))]
+    return [Standing(found.baseline, Impact.of(nothing), tuple(bases.values()))] if nothing else []
+
+
+def impact_table(found: Sequence[Standing], measure: Measure = ACCURACY) -> Table:
+    """Return a row a method, from the largest mean gain to the least."""
+    columns = {
+        "method": lambda one: one.method,
+        "gain (95 %)": lambda one: gain_in_points(one.impact),
+        "harmed %": lambda one: percent(one.impact.harmed),
+        "worst tenth": lambda one: points(one.impact.worst, sign=True),
+        "accuracy %": lambda one: percent(one.mean("accuracy")),
+        "bal. %": lambda one: percent(one.mean("balanced_accuracy")),
+        "F1 %": lambda one: percent(one.mean("macro_f1")),
+        "payload": lambda one: byte_size(one.payload),
+        "clock": lambda one: NOTHING if (clock := _clock(one)) is None else f"{clock:.1f} s",
+    }
+    if all(_clock(one) is None for one in found):
+        del columns["clock"]
+    of = "" if measure is ACCURACY else f" in {measure.words}"
+    notes = [
+        f"Points{of} over training alone, by client and seed: the mean; the share of clients that lose more than "
+        f"{points(HARM)}; the mean of the tenth that gains least, at least one client.",
+        f"Payload: a run's, up + down. {BYTES_NOTE}",
+    ]
+    return table_of("Methods by gain", columns, found, words={"method"}, notes=notes)
+
+
+def gain_in_points(impact: Impact) -> str:
+    """Return the mean gain in percentage points, with its interval where it has one."""
+    shown = interval(impact.gain.low, impact.gain.high)
+    return points(impact.gain.mean, sign=True) + f" {shown}" * bool(shown)
+
+
+def _clock(standing: Standing) -> float | None:
+    ends = [run.rounds[-1].clock for run in standing.runs if run.rounds]
+    known = [end for end in ends if end is not None]
+    return fmean(known) if known else None
