@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
+from hetfl_flwr.config import parse_costs
 from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place, plain
 from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.node.keeper import Keeper
+from hetfl_flwr.node.meter import Meter
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.node.threads import check_threads
@@ -151,11 +153,12 @@ def train(message: Message, context: Context) -> Message:
     client = build_client(node.config, node)
     expected, declared = client.download_spec(), client.upload_spec()
     sent, config = _received(message, node, expected), dict(message.content.config_records[CONFIG])
-    arrays, examples, metrics = client.fit(list(sent.values()), config)
+    with Meter(parse_costs(node.config.costs), node.device) as meter:
+        arrays, examples, metrics = client.fit(list(sent.values()), config)
     learnt = dict(zip(declared.names, arrays, strict=True))
     round = int(config[ROUND])  # type: ignore[arg-type]
     upload = private_upload(learnt, declared, sent, expected, node.config, node.client_id, round)
-    record = MetricRecord({**metrics, EXAMPLES: examples})  # type: ignore[dict-item]  # it refuses what is no number
+    record = MetricRecord({**metrics, **meter.costs, EXAMPLES: examples})  # type: ignore[dict-item]  # it refuses what is no number
     return Message(RecordDict({ARRAYS: _to_send(node, upload), METRICS: record}), reply_to=message)
 
 

@@ -7,7 +7,7 @@ from hetfl_flwr.config.data_keys import BUNDLED
 from hetfl_flwr.config.federation_keys import DEFAULT_CLIENTS, simulated_seconds
 from hetfl_flwr.config.model_keys import AUTO, AUTO_MODELS, one_model
 from hetfl_flwr.config.node import NODE_KEYS, OWN_NODE_KEYS, for_node
-from hetfl_flwr.config.record_keys import TRACKERS, parse_callbacks, parse_trackers
+from hetfl_flwr.config.record_keys import COSTS, TRACKERS, parse_callbacks, parse_costs, parse_trackers
 from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.config.run_config import RunConfig
 from hetfl_flwr.config.toml import flattened, load_toml, read_toml, to_toml
@@ -25,6 +25,7 @@ __all__ = [
     "AUTO",
     "AUTO_MODELS",
     "BUNDLED",
+    "COSTS",
     "DEFAULT_CLIENTS",
     "NODE_KEYS",
     "OWN_NODE_KEYS",
@@ -37,6 +38,7 @@ __all__ = [
     "one_model",
     "parse_algorithm_options",
     "parse_callbacks",
+    "parse_costs",
     "parse_setting",
     "parse_settings",
     "parse_trackers",

@@ -10,6 +10,9 @@ from hetfl_flwr.errors import ConfigError, unknown
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """What ``track`` may name."""
 
+COSTS = ("time", "memory", "flops", "energy")
+"""What ``costs`` may name."""
+
 
 def _trackers(text: str) -> str:
     parse_trackers(text)
@@ -34,6 +37,31 @@ def parse_trackers(text: str) -> list[str]:
         if name not in TRACKERS:
             raise ConfigError(unknown("tracker", name, TRACKERS))
     return list(dict.fromkeys(names))
+
+
+def _costs(text: str) -> str:
+    parse_costs(text)
+    return text
+
+
+def parse_costs(text: str) -> frozenset[str]:
+    """Read the value of ``costs``.
+
+    Raises
+    ------
+    ConfigError
+        A name that is none of `COSTS`.
+
+    Examples
+    --------
+    >>> sorted(parse_costs("time, flops")), sorted(parse_costs(""))
+    (['flops', 'time'], [])
+    """
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    for name in names:
+        if name not in COSTS:
+            raise ConfigError(unknown("cost", name, COSTS))
+    return frozenset(names)
 
 
 def _callbacks(text: str) -> str:
@@ -98,6 +126,14 @@ class RecordKeys(Keys):
         Field(
             description="Trackers that the server writes to: tensorboard, wandb, mlflow, or a comma-separated list. "
             'Each needs an extra: pip install "hetfl[tensorboard]".'
+        ),
+    ] = ""
+    costs: Annotated[
+        str,
+        AfterValidator(_costs),
+        Field(
+            description="What each client measures of a round of training, as it can: time, memory, flops, energy, or "
+            "a comma-separated list. Counting flops takes time."
         ),
     ] = ""
     callbacks: Annotated[

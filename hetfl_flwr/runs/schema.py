@@ -230,7 +230,7 @@ class Summary(TypedDict):
     """The contents of ``summary.json``; None where a figure has no meaning or is not known.
 
     Bytes, seconds and failures are summed over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are
-    lost.
+    lost. So are the `costs` of training, over the clients as well; of bytes of memory they are the largest.
     """
 
     algorithm: str
@@ -260,6 +260,7 @@ class Summary(TypedDict):
     auc: NotRequired[Fraction | None]
     majority: NotRequired[Fraction | None]
     lost_rounds: NotRequired[list[Count]]
+    costs: NotRequired[dict[str, Number]]
 
 
 _ROUND = TypeAdapter(Round)

@@ -213,7 +213,7 @@ class Tracking(RoundCallback):
         """Tell of the end."""
         figures = {
             f"summary/{key}": value
-            for key, value in summary.items()
+            for key, value in {**summary, **_underscored(summary.get("costs", {}))}.items()
             if isinstance(value, int | float) and key not in self._config
         }
         self.tracker.finish(summary["rounds"], figures, error)
@@ -254,9 +254,13 @@ def scalars(entry: Round) -> Scalars:
         name: value for name, value in vars(entry).items() if isinstance(value, int | float) and name != "round"
     }
     numbers["failures"] = len(entry.failures)
-    clients = [{key.replace("-", "_"): value for key, value in own.items()} for own in entry.clients.values()]
+    clients = list(map(_underscored, entry.clients.values()))
     for loss in sorted({key for own in clients for key in own if key.endswith("loss")}):
         numbers[loss] = mean(own[loss] for own in clients if loss in own) or 0.0
     for client_id, own in zip(entry.clients, clients, strict=True):
         numbers |= {f"client/{client_id}/{key}": value for key, value in own.items()}
     return numbers
+
+
+def _underscored(numbers: Mapping[str, float]) -> Scalars:
+    return {key.replace("-", "_"): value for key, value in numbers.items()}

@@ -121,8 +121,13 @@ def _check_batched(config: RunConfig, workers: int) -> None:
     Raises
     ------
     ConfigError
-        What lets them step together is not installed.
+        What lets them step together is not installed, or what each costs is to be measured.
     """
+    if config.batched is not False and config.costs:
+        raise ConfigError(
+            f"costs = {config.costs}: what one client costs cannot be told where clients step together; set batched to "
+            "false"
+        )
     if config.batched is not False and workers == 1:
         import simulations.engine.lockstep  # noqa: F401
 

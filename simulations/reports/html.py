@@ -25,6 +25,7 @@ from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import ClientRecord, name_of, read_notes
 from hetfl_flwr.runs.tables import NOTHING
+from simulations.reports.costs import costs_sheet
 from simulations.reports.doubts import doubts_of
 from simulations.reports.gains import Answer, answer, names_of, points
 from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
@@ -73,6 +74,7 @@ class Part:
     tiles: list[tuple[str, str, str]]
     facts: list[tuple[str, str]]
     traffic: Sheet
+    costs: Sheet | None
     notes: list[str]
     said: list[str]
     clients: Sheet
@@ -243,6 +245,7 @@ def _part(run: Run, split: Split | str) -> Part:
         tiles=_tiles(run),
         facts=_facts(run),
         traffic=_traffic(run),
+        costs=costs_sheet(run),
         notes=notes(run.clients, run.rounds),
         said=_said(run),
         clients=_clients(run, split),

@@ -3,14 +3,16 @@
 Gains are differences of a measure from training alone, of the same client with the same seed; fractions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from statistics import fmean
 
 import numpy as np
 from rich.table import Table
 
+from hetfl_flwr.runs.costs import SHOWN
 from hetfl_flwr.runs.tables import BYTES_NOTE, NOTHING, byte_size, percent, table_of
 from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds
 from simulations.reports.gains import interval, points
@@ -106,6 +108,11 @@ class Standing:
         known = [float(value) for value in values if isinstance(value, int | float)]
         return fmean(known) if known else None
 
+    def cost(self, name: str) -> float | None:
+        """Return the mean over the runs of a cost of training, of all clients together; None where it is not known."""
+        known = [costs[name] for run in self.runs if name in (costs := figures(run).get("costs", {}))]
+        return fmean(known) if known else None
+
     @property
     def payload(self) -> float:
         """Bytes of a run, of all clients, up and down."""
@@ -147,7 +154,7 @@ def _baseline(found: Pairing, measure: Measure) -> list[Standing]:
 
 def impact_table(found: Sequence[Standing], measure: Measure = ACCURACY) -> Table:
     """Return a row a method, from the largest mean gain to the least."""
-    columns = {
+    columns: dict[str, Callable[[Standing], str]] = {
         "method": lambda one: one.method,
         "gain (95 %)": lambda one: gain_in_points(one.impact),
         "harmed %": lambda one: percent(one.impact.harmed),
@@ -156,6 +163,7 @@ def impact_table(found: Sequence[Standing], measure: Measure = ACCURACY) -> Tabl
         "bal. %": lambda one: percent(one.mean("balanced_accuracy")),
         "F1 %": lambda one: percent(one.mean("macro_f1")),
         "payload": lambda one: byte_size(one.payload),
+        **{heading: partial(_cost, name=name) for name, (heading, _) in SHOWN.items() if _known(found, name)},
         "clock": lambda one: NOTHING if (clock := _clock(one)) is None else f"{clock:.1f} s",
     }
     if all(_clock(one) is None for one in found):
@@ -164,7 +172,7 @@ def impact_table(found: Sequence[Standing], measure: Measure = ACCURACY) -> Tabl
     notes = [
         f"Points{of} over training alone, by client and seed: the mean; the share of clients that lose more than "
         f"{points(HARM)}; the mean of the tenth that gains least, at least one client.",
-        f"Payload: a run's, up + down. {BYTES_NOTE}",
+        f"Payload and costs of training: a run's, of all clients; of memory the largest. {BYTES_NOTE}",
     ]
     return table_of("Methods by gain", columns, found, words={"method"}, notes=notes)
 
@@ -179,3 +187,12 @@ def _clock(standing: Standing) -> float | None:
     ends = [run.rounds[-1].clock for run in standing.runs if run.rounds]
     known = [end for end in ends if end is not None]
     return fmean(known) if known else None
+
+
+def _known(found: Sequence[Standing], cost: str) -> bool:
+    return any(one.cost(cost) is not None for one in found)
+
+
+def _cost(standing: Standing, name: str) -> str:
+    value = standing.cost(name)
+    return NOTHING if value is None else SHOWN[name][1](value)

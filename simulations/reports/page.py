@@ -175,6 +175,7 @@ PAGE = """\
 <p>No client failed, and no upload was refused.</p>
 {% endif %}
 {{ table(part.traffic) }}
+{% if part.costs %}{{ table(part.costs) }}{% endif %}
 {{ table(part.changed, wide=true) }}
 <details>
 <summary>Settings as by default ({{ part.unchanged.rows | length }})</summary>

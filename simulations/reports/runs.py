@@ -20,6 +20,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.runs.costs import total_costs
 from hetfl_flwr.runs.quality import client_quality, mean_quality, named_classes
 from hetfl_flwr.runs.schema import (
     CONFIG_FILE,
@@ -51,6 +52,7 @@ INCIDENTAL = {
     "accept-loss",
     "round-timeout",
     "track",
+    "costs",
     "callbacks",
 }
 """Config keys in which runs of the same settings may differ."""
@@ -231,7 +233,7 @@ def figures(run: Run) -> Summary:
     scores = {client_id: accuracy for _, client_id, accuracy in client_scores(evaluated[-1:])}
     validated = [record.validation_accuracy for record in run.rounds if record.validation_accuracy is not None]
     clients = int(run.config.get("clients", 0)) or len(run.clients)
-    return Summary(
+    summary = Summary(
         algorithm=str(run.config["algorithm"]),
         dataset=str(run.config["dataset"]),
         clients=clients,
@@ -256,6 +258,9 @@ def figures(run: Run) -> Summary:
         versions={},
         **mean_quality(last),  # type: ignore[typeddict-item]  # which has no lost_rounds
     )
+    if costs := total_costs(run.rounds):
+        summary["costs"] = costs
+    return summary
 
 
 def curve(run: Run) -> Curve:

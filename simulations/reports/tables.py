@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.runs.costs import in_words
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import Summary
 from hetfl_flwr.runs.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
@@ -81,6 +82,7 @@ def summary_table(run: Run) -> Table:
         "payload down": byte_size(shown["bytes_down"]),
         "wire up": byte_size(shown["wire_up"]),
         "wire down": byte_size(shown["wire_down"]),
+        "costs": in_words(shown.get("costs", {})) or None,
         "seconds": _seconds(shown["seconds"]),
         "failures": thousands(shown["failures"]),
         "privacy": privacy(run),

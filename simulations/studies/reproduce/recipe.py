@@ -22,6 +22,9 @@ IMPACT = (GAIN, HARMED, WORST)
 accuracy over the clients, the share of clients that lose more than a point, and the mean gain of the tenth that gains
 least."""
 
+COST = "cost"
+"""What a figure's key has in front that is among the costs of ``summary.json``: ``"cost:flops"``."""
+
 PAYLOAD = "payload"
 """A figure of ``summary.json`` and its counterpart together: ``bytes_up`` and ``bytes_down``."""
 
@@ -55,7 +58,8 @@ class Measure(_Part):
         last of them; ``"trained:KEY"``: the same of those clients that have trained by then;
         ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the mean of what client P, or clients P to Q, reported last;
         ``"numbers_up"`` or ``"numbers_down"``: how many numbers a client sends or is sent in the last round, and with
-        ``"before:"`` in front of it before round 1, on average; or one of `IMPACT`.
+        ``"before:"`` in front of it before round 1, on average; ``"cost:flops"``:
+        what training has cost, where ``costs`` has it measured; or one of `IMPACT`.
     unit : {"%", "points", "numbers", "MB", ""}
         "%" is a share times 100, "points" are a difference of two of these.
     """

@@ -17,7 +17,7 @@ from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, figures, load_run
 from simulations.studies.jobs import commits
-from simulations.studies.reproduce.recipe import IMPACT, NUMBERS, PAYLOAD, Recipe
+from simulations.studies.reproduce.recipe import COST, IMPACT, NUMBERS, PAYLOAD, Recipe
 from simulations.studies.reproduce.running import Job
 
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
@@ -189,6 +189,8 @@ def measured(run: Run, key: str) -> float | None:
         return getattr(counted[-1], name) / summary["clients"] if counted else None
     if where == "trained":
         return _of_trained(run, name)
+    if where == COST:
+        return summary.get("costs", {}).get(name)
     if where:
         course = [value for record in run.rounds if (value := reported(record, key)) is not None]
         return (max(course) if where == "best" else course[-1]) if course else None

@@ -1,0 +1,143 @@
+"""What a round of training costs a client: seconds, memory, floating-point operations, energy. Nothing of it is learnt.
+
+A figure that a device does not tell is left out: an accelerator's memory where there is none, energy wherever neither
+NVML nor RAPL can be read.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter, process_time
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from hetfl_flwr.config import COSTS
+from hetfl_flwr.wire.messages import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
+
+PEAK, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+"""Where Linux tells the peak memory of a process, and where the peak is made to begin anew."""
+
+POWERCAP = Path("/sys/class/powercap")
+"""Where Linux tells the energy of a processor (RAPL), in microjoules, for those who may read it."""
+
+
+class Meter:
+    """Measures what is done while it is entered.
+
+    Parameters
+    ----------
+    wanted : collection of str
+        Of `hetfl_flwr.config.COSTS`: "time", "memory", "flops" and "energy". Floating-point operations are counted by
+        torch's own counter: of matrix products, convolutions and attention, forwards and backwards. It slows small
+        networks down, so that seconds and joules are then not those of training alone.
+    device : torch.device
+        Of the model.
+
+    Attributes
+    ----------
+    costs : dict
+        After it: ``cpu-seconds`` and ``wall-seconds``, ``peak-memory`` (bytes of the process; on Linux since the meter
+        was entered, elsewhere ever) and ``device-memory`` (bytes on a CUDA device), ``flops``, ``joules``.
+    """
+
+    def __init__(self, wanted: frozenset[str], device: torch.device) -> None:
+        if not wanted <= set(COSTS):
+            raise ValueError(f"{sorted(wanted)}: expected some of {', '.join(COSTS)}")
+        self.costs: dict[str, float] = {}
+        self._wanted, self._device = wanted, device
+        self._readings: list[Callable[[], Mapping[str, float]]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        begin = {"flops": self._flops, "memory": self._memory, "energy": self._energy, "time": self._time}
+        self._readings = [start() for cost, start in begin.items() if cost in self._wanted]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, and read what has been used."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        for reading in reversed(self._readings):
+            self.costs |= reading()
+        self._stack.close()
+
+    def _time(self) -> Callable[[], Mapping[str, float]]:
+        wall, used = perf_counter(), process_time()
+        return lambda: {WALL_SECONDS: perf_counter() - wall, CPU_SECONDS: process_time() - used}
+
+    def _memory(self) -> Callable[[], Mapping[str, float]]:
+        with suppress(OSError):
+            RESET.write_text("5")
+        if self._device.type != "cuda":
+            return lambda: {MEMORY: float(_peak())}
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return lambda: {
+            MEMORY: float(_peak()),
+            DEVICE_MEMORY: float(torch.cuda.max_memory_allocated(self._device)),
+        }
+
+    def _flops(self) -> Callable[[], Mapping[str, float]]:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        counter = self._stack.enter_context(FlopCounterMode(display=False))
+        return lambda: {FLOPS: float(counter.get_total_flops())}
+
+    def _energy(self) -> Callable[[], Mapping[str, float]]:
+        sources = _joules(self._device)
+        before = [(read, read()) for read in sources]
+        return lambda: {JOULES: sum(read() - start for read, start in before)} if before else {}
+
+
+def _peak() -> int:
+    """Return the peak resident memory of this process, in bytes."""
+    with suppress(OSError):
+        lines = PEAK.read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+@cache
+def _joules(device: torch.device) -> list[Callable[[], float]]:
+    """Return what tells the joules that this machine has used so far: its processors, and the model's device."""
+    packages = sorted(POWERCAP.glob("intel-rapl:[0-9]"))
+    sources: list[Callable[[], float]] = [partial(_rapl, path / "energy_uj") for path in packages]
+    if device.type == "cuda":
+        sources += _nvml(device)
+    return [source for source in sources if _tells(source)]
+
+
+def _rapl(counter: Path) -> float:
+    return int(counter.read_text()) / 1e6
+
+
+def _tells(source: Callable[[], float]) -> bool:
+    try:
+        source()
+    except Exception:  # not for this user, or not by this device
+        return False
+    return True
+
+
+def _nvml(device: torch.device) -> list[Callable[[], float]]:
+    """Return the energy counter of an NVIDIA device, where NVML's package is installed."""
+    try:
+        library: Any = import_module("pynvml")
+    except ImportError:
+        return []
+    with suppress(library.NVMLError):
+        library.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        handle = library.nvmlDeviceGetHandleByUUID(uuid.encode())
+        return [lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3]
+    return []

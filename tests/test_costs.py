@@ -1,0 +1,150 @@
+"""What a round of training costs a client: measured by the node, added up, shown, and of no influence on the bits."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hetfl_flwr.config import COSTS, RunConfig
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.node import meter
+from hetfl_flwr.node.meter import Meter
+from hetfl_flwr.runs.costs import total_costs
+from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.tables import lines
+from hetfl_flwr.runs.tracking import Tracking, scalars
+from simulations.cli import app
+from simulations.engine.run import run_locally
+from simulations.reports.html import write_report
+from simulations.reports.impact import impact_table, standings
+from simulations.reports.runs import figures, load_run
+from simulations.reports.tables import summary_table
+
+CPU = torch.device("cpu")
+ALL = frozenset(COSTS)
+
+
+def test_operations_are_those_of_the_products():
+    """A batch of 5 through 7 x 3 weights: 2 * 5 * 7 * 3 forwards, as many for the weights' gradient."""
+    layer, inputs = torch.nn.Linear(7, 3), torch.ones(5, 7)
+    with Meter(frozenset({"flops"}), CPU) as measured:
+        layer(inputs).sum().backward()
+    assert measured.costs == {"flops": 2 * 2 * 5 * 7 * 3}
+
+
+def test_seconds_are_those_between():
+    with Meter(frozenset({"time"}), CPU) as measured:
+        end = meter.process_time() + 0.05
+        while meter.process_time() < end:
+            pass
+    assert measured.costs["wall-seconds"] >= 0.05 * 0.9
+    assert 0.05 <= measured.costs["cpu-seconds"] < 1
+
+
+@pytest.mark.skipif(not meter.RESET.exists(), reason="the peak begins anew on Linux alone")
+def test_the_peak_of_memory_is_that_since_the_meter_was_entered():
+    big = np.ones(80_000_000, np.uint8)
+    with Meter(frozenset({"memory"}), CPU) as first:
+        bigger = np.ones(200_000_000, np.uint8)
+        del bigger
+    del big
+    with Meter(frozenset({"memory"}), CPU) as second:
+        pass
+    assert first.costs["peak-memory"] - second.costs["peak-memory"] > 150_000_000
+
+
+def test_energy_is_the_difference_of_the_counters_that_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(meter, "POWERCAP", tmp_path)
+    for package, microjoules in (("intel-rapl:0", "1500000"), ("intel-rapl:1", "?"), ("intel-rapl:0:0", "7")):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "energy_uj").write_text(microjoules)
+    meter._joules.cache_clear()
+    with Meter(frozenset({"energy"}), CPU) as measured:
+        (tmp_path / "intel-rapl:0" / "energy_uj").write_text("4000000")
+    meter._joules.cache_clear()
+    assert measured.costs == {"joules": 2.5}
+
+
+def test_what_a_device_does_not_tell_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(meter, "POWERCAP", tmp_path)
+    meter._joules.cache_clear()
+    with Meter(ALL, CPU) as measured:
+        pass
+    meter._joules.cache_clear()
+    assert sorted(measured.costs) == ["cpu-seconds", "flops", "peak-memory", "wall-seconds"]
+
+
+def test_nothing_is_measured_unless_it_is_asked_for():
+    with Meter(frozenset(), CPU) as measured:
+        torch.ones(3) @ torch.ones(3)
+    assert measured.costs == {}
+
+
+def test_names_are_checked(refusal):
+    assert "unknown cost 'flop': did you mean 'flops'?" in refusal(ConfigError, RunConfig.from_flat, {"costs": "flop"})
+
+
+def test_clients_that_step_together_are_not_measured(refusal, make_config):
+    line = refusal(ConfigError, run_locally, {"algorithm": "fedhe", "clients": 2, "costs": "time", "batched": True})
+    assert line.endswith("cannot be told where clients step together; set batched to false")
+
+
+def test_costs_add_up_but_for_memory():
+    clients = [{"0": {"flops": 3.0, "peak-memory": 5.0}, "1": {"flops": 4.0, "loss": 1.0}}, {"0": {"peak-memory": 7.0}}]
+    rounds = [Round.blank(number, 0.0, clients=one) for number, one in enumerate(clients)]
+    assert total_costs(rounds) == {"flops": 7.0, "peak-memory": 7.0}
+    assert total_costs(rounds, 1) == {"flops": 4.0}
+    assert total_costs(rounds, 2) == {}
+
+
+@pytest.fixture
+def both(tmp_path, make_config, run_federation):
+    """Runs of training alone and of FedHe, and one of FedHe without costs."""
+    keys = {"rounds": 2, "clients": 2, "models": "mlp"}
+    measured = {**keys, "costs": "time,flops"}
+    return [
+        run_federation(make_config(algorithm="local", output_dir=str(tmp_path / "local"), **measured)),
+        run_federation(make_config(output_dir=str(tmp_path / "fedhe"), **measured)),
+        run_federation(make_config(output_dir=str(tmp_path / "plain"), **keys)),
+    ]
+
+
+def test_a_run_has_them_per_client_and_in_all_with_the_same_bits(both):
+    _, fedhe, plain = both
+    lines = {one: [json.loads(line) for line in (one / "rounds.jsonl").read_text().splitlines()] for one in both}
+    assert [line["accuracy"] for line in lines[fedhe]] == [line["accuracy"] for line in lines[plain]]
+    own = [line["clients"][client]["flops"] for line in lines[fedhe][1:] for client in ("0", "1")]
+    summary = json.loads((fedhe / "summary.json").read_text())
+    assert summary["costs"]["flops"] == sum(own) > 0
+    assert sorted(summary["costs"]) == ["cpu-seconds", "flops", "wall-seconds"]
+    assert "costs" not in json.loads((plain / "summary.json").read_text())
+    (fedhe / "summary.json").unlink()
+    assert figures(load_run(fedhe))["costs"] == summary["costs"]
+
+
+def test_they_are_shown(both, tmp_path):
+    local, fedhe, plain = both
+    flops = load_run(fedhe).summary["costs"]["flops"]
+    assert f"FLOPs {flops:.3g}" in " ".join("\n".join(lines(summary_table(load_run(fedhe)))).split())
+    table = lines(impact_table(standings([load_run(local), load_run(fedhe)])))
+    assert {"CPU", "FLOPs"} <= {*table[1].split()}
+    page = write_report([fedhe], tmp_path / "report.html").read_text()
+    assert "Costs of training" in page
+    assert "Costs of training" not in write_report([plain], tmp_path / "plain.html").read_text()
+    done = CliRunner().invoke(app, ["compare", str(local), str(fedhe), "--out", str(tmp_path / "all.png")])
+    assert "FLOPs" in done.output
+
+
+def test_trackers_get_them_of_each_client_and_in_all():
+    class Told:
+        id, reached = "", -1
+
+        def finish(self, round, summary, error):
+            self.summary = summary
+
+    told = Told()
+    Tracking(told, RunConfig()).end({"rounds": 1, "costs": {"cpu-seconds": 2.0}}, None)
+    assert told.summary == {"summary/cpu_seconds": 2.0}
+    assert scalars(Round.blank(1, 0.0, clients={"3": {"cpu-seconds": 2.0}}))["client/3/cpu_seconds"] == 2.0
