@@ -1,0 +1,320 @@
+"""A method's own best settings: a few runs with other values, judged by validation samples alone.
+
+Values are proposed by Optuna's tree-structured Parzen estimator. The first trial has the values as they are, if they
+are among those to be tried, so that tuning finds nothing worse by its own measure. Test samples have no say.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import floor, isfinite, log10
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import annotated_types
+from rich.console import Console
+from rich.table import Table
+
+from hetfl_flwr.algorithms import chosen, resolve
+from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
+from hetfl_flwr.errors import ConfigError, HetflError
+from hetfl_flwr.runs.schema import read_rounds, read_summary
+from hetfl_flwr.runs.tables import NOTHING, byte_size, percent, table_of
+from simulations.studies.jobs import Job
+from simulations.studies.sweeps import jobs, run_jobs
+
+BEST_FILE, TRIALS_FILE = "best.toml", "tuning.json"
+"""Files that a tuning leaves beside its runs: the settings to run with, and all that was tried."""
+
+WIDE = 30.0
+"""A value is tried from so many times less to so many times more than it is, where nobody says otherwise."""
+
+DIGITS = 3
+"""Of a value that is tried."""
+
+LEARNING_RATE = "learning-rate"
+
+UNTUNED = ("seed", "algorithm", "output-dir", "resume")
+"""Keys that say which runs these are, and no settings."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """Numbers from one to another, both among them; on a logarithmic scale if all are above 0."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def draw(self, trial: Any, key: str) -> Value:
+        """Return the value that a trial of Optuna is to have."""
+        log = self.low > 0
+        if self.whole:
+            return int(trial.suggest_int(key, int(self.low), int(self.high), log=log))
+        value = float(trial.suggest_float(key, self.low, self.high, log=log))
+        return min(max(_shortened(value), self.low), self.high)
+
+
+@dataclass(frozen=True)
+class Among:
+    """Some values."""
+
+    values: tuple[Value, ...]
+
+    def draw(self, trial: Any, key: str) -> Value:
+        """Return the value that a trial of Optuna is to have."""
+        value: Value = trial.suggest_categorical(key, list(self.values))
+        return value
+
+
+Space = Mapping[str, Between | Among]
+"""What is tried, by config key."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were tried.
+
+    Parameters
+    ----------
+    values : dict
+        By config key.
+    validation : float or None
+        The mean over clients of the accuracy on their validation samples in the last round, then over seeds; None if a
+        run of it has failed.
+    accuracy : float or None
+        The same on test samples, which nothing goes by.
+    payload, seconds : float
+        What all of its runs have cost: bytes up and down, and seconds.
+    """
+
+    values: dict[str, Value]
+    validation: float | None
+    accuracy: float | None
+    payload: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All that was tried, in this order, and what was found."""
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial:
+        """The first of those with the best validation accuracy."""
+        return max(
+            (trial for trial in self.trials if trial.validation is not None), key=lambda trial: trial.validation or 0.0
+        )
+
+
+def parse_space(texts: Sequence[str]) -> dict[str, Between | Among]:
+    """Read what is to be tried: ``key=low:high`` or ``key=value,value``, a text for each key.
+
+    Raises
+    ------
+    ConfigError
+        A text is neither, names a key twice, or a range is empty.
+
+    Examples
+    --------
+    >>> parse_space(["learning-rate=0.001:0.1", "local-epochs=1:5", "optimizer=sgd,adam"])["local-epochs"]
+    Between(low=1, high=5, whole=True)
+    """
+    found: dict[str, Between | Among] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        key = key.strip()
+        if not key or not equals or not values.strip():
+            raise ConfigError(f"--over {text!r}: expected key=low:high or key=value,value")
+        if key in found:
+            raise ConfigError(f"--over {text!r}: {key} is there twice")
+        found[key] = _between(text, values) if ":" in values else Among(tuple(map(parse_value, values.split(","))))
+    return found
+
+
+def _between(text: str, values: str) -> Between:
+    ends = [parse_value(end) for end in values.split(":")]
+    if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
+        raise ConfigError(f"--over {text!r}: expected two numbers, low:high")
+    low, high = (float(end) if isinstance(end, float) else int(end) for end in ends)
+    if not isfinite(low) or not isfinite(high) or low >= high:
+        raise ConfigError(f"--over {text!r}: no number is between {low} and {high}")
+    return Between(low, high, whole=isinstance(low, int) and isinstance(high, int))
+
+
+def usual_space(config: RunConfig) -> dict[str, Between | Among]:
+    """Return what is tried where nobody says: the learning rate and the method's own first weight, each widely.
+
+    The first weight is the first option of the client's side, then of the server's, that is a fraction or a factor
+    above 0 by default. A method may have none.
+    """
+    space: dict[str, Between | Among] = {LEARNING_RATE: _around(config.learning_rate, 0.0, float("inf"))}
+    algorithm = chosen(config)
+    for side in (algorithm.client, algorithm.strategy):
+        for name, (default, low, high) in _weights(side).items():
+            key = f"{config.algorithm}.{name}"
+            value = config.options.get(key, default)
+            if isinstance(value, float) and value > 0:
+                return space | {key: _around(value, low, high)}
+    return space
+
+
+def _weights(side: type[Any]) -> dict[str, tuple[float, float, float]]:
+    """Return the options of a side that are fractions or factors: default, least and largest value."""
+    from inspect import Parameter, signature
+
+    found = {}
+    for name, one in signature(side, eval_str=True).parameters.items():
+        if one.kind is Parameter.KEYWORD_ONLY and isinstance(one.default, float):
+            limits = [limit for field in getattr(one.annotation, "__metadata__", ()) for limit in _limits(field)]
+            lows = [float(at.ge) for at in limits if isinstance(at, annotated_types.Ge)]  # type: ignore[arg-type]
+            highs = [float(at.le) for at in limits if isinstance(at, annotated_types.Le)]  # type: ignore[arg-type]
+            found[name.replace("_", "-")] = (one.default, max(lows, default=0.0), min(highs, default=float("inf")))
+    return found
+
+
+def _limits(field: Any) -> Sequence[object]:
+    return getattr(field, "metadata", None) or [field]
+
+
+def _around(value: float, low: float, high: float) -> Between:
+    return Between(max(_shortened(value / WIDE), low), min(_shortened(value * WIDE), high))
+
+
+def _shortened(value: float) -> float:
+    return round(value, DIGITS - 1 - floor(log10(abs(value)))) if value else 0.0
+
+
+def tune(
+    base: Mapping[str, Value],
+    space: Space,
+    out: Path,
+    console: Console,
+    *,
+    trials: int = 12,
+    seeds: Sequence[int] = (0,),
+    workers: int = 1,
+) -> Tuning:
+    """Try settings, write down what was found, and return it.
+
+    Runs that have ended are not repeated: the same call goes on where it was stopped.
+
+    Parameters
+    ----------
+    base : mapping
+        Config keys of all runs.
+    space : mapping
+        What is tried; the first trial has the values of `base`, if these are in it.
+    out : Path
+        Folder of the run folders, and of `BEST_FILE` and `TRIALS_FILE`.
+    console : Console
+        Where progress is shown.
+    trials : int
+        How many settings, 1 or more.
+    seeds : sequence of int
+        The runs of each.
+    workers : int
+        Runs at a time; settings are proposed so many at once, and so depend on it.
+
+    Raises
+    ------
+    HetflError
+        A key or value is wrong, clients have no validation samples, or no trial has ended.
+    """
+    config = resolve(RunConfig.from_flat(dict(base)))
+    if config.validation_fraction == 0:
+        raise ConfigError("validation-fraction = 0: settings are judged by validation samples: set it above 0")
+    flat = config.to_flat()
+    if fixed := [key for key in space if key in UNTUNED]:
+        raise ConfigError(f"--over: {fixed[0]} cannot be tuned")
+    if unknown := [key for key in space if key not in flat]:
+        raise ConfigError(f"--over: there is no config key {unknown[0]!r}")
+    study = _study()
+    usual, done = {key: flat[key] for key in space}, list[Trial]()
+    if known := all(_holds(space[key], value) for key, value in usual.items()):
+        study.enqueue_trial(usual)
+    while len(done) < trials:
+        asked = [study.ask() for _ in range(min(max(1, workers // len(seeds)), trials - len(done)))]
+        drawn = [{key: one.draw(trial, key) for key, one in space.items()} for trial in asked]
+        if known and not done:
+            drawn[0] = usual
+        wanted = [jobs({**base, **values}, {**_alone(values), "seed": list(seeds)}, out) for values in drawn]
+        unlike = {job.folder: job for several in wanted for job in several}
+        _, failed = run_jobs(list(unlike.values()), workers, console)
+        for trial, values, several in zip(asked, drawn, wanted, strict=True):
+            one = _judged(values, several, failed)
+            done.append(one)
+            study.tell(trial, -1.0 if one.validation is None else one.validation)
+    if all(one.validation is None for one in done):
+        raise HetflError("no trial has ended: nothing was found")
+    found = Tuning(tuple(done))
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(out / BEST_FILE, to_toml({**base, **found.best.values}).encode())
+    held = {"trials": [asdict(one) for one in done], "best": asdict(found.best), "seeds": list(seeds)}
+    replace_file(out / TRIALS_FILE, (json.dumps(held, indent=1, allow_nan=False) + "\n").encode())
+    return found
+
+
+def _study() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError("tuning needs the package optuna: pip install 'hetfl[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=5)
+    return optuna.create_study(direction="maximize", sampler=sampler)
+
+
+def _alone(values: Mapping[str, Value]) -> dict[str, list[Value]]:
+    return {key: [value] for key, value in values.items()}
+
+
+def _holds(space: Between | Among, value: Value) -> bool:
+    if isinstance(space, Among):
+        return value in space.values
+    return isinstance(value, int | float) and space.low <= value <= space.high
+
+
+def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Path, str]) -> Trial:
+    ended = [job for job in several if job.folder not in failed]
+    summaries = [summary for job in ended if (summary := read_summary(job.folder))]
+    validation = [last for job in ended if (last := _last_validation(job.folder)) is not None]
+    accuracy = [summary["accuracy"] for summary in summaries if summary["accuracy"] is not None]
+    whole = len(validation) == len(several)
+    return Trial(
+        values,
+        fmean(validation) if whole else None,
+        fmean(accuracy) if accuracy else None,
+        float(sum(summary["bytes_up"] + summary["bytes_down"] for summary in summaries)),
+        float(sum(summary["seconds"] for summary in summaries)),
+    )
+
+
+def _last_validation(folder: Path) -> float | None:
+    known = [entry.validation_accuracy for _, _, entry in read_rounds(folder)]
+    return next((value for value in reversed(known) if value is not None), None)
+
+
+def tuning_table(found: Tuning) -> Table:
+    """Return a row a trial, the best marked."""
+    keys = list(found.trials[0].values)
+    rows = list(enumerate(found.trials))
+    columns: dict[str, Any] = {"trial": lambda row: f"{row[0]}{'*' * (row[1] is found.best)}"}
+    columns |= {key: lambda row, key=key: str(row[1].values[key]) for key in keys}
+    columns |= {
+        "validation %": lambda row: NOTHING if row[1].validation is None else percent(row[1].validation),
+        "test %": lambda row: NOTHING if row[1].accuracy is None else percent(row[1].accuracy),
+        "payload": lambda row: byte_size(row[1].payload),
+        "seconds": lambda row: f"{row[1].seconds:.1f}",
+    }
+    return table_of("Tuning", columns, rows, words=set(), notes=list(_notes(found)))
+
+
+def _notes(found: Tuning) -> Iterator[str]:
+    yield "*: best by validation samples, in the last round; test samples have no say."
+    seconds, payload = (sum(getattr(one, name) for one in found.trials) for name in ("seconds", "payload"))
+    yield f"In all: {len(found.trials)} trials, {seconds:.1f} seconds, {byte_size(payload)} of payload."

@@ -1,0 +1,133 @@
+"""``hetfl tune``: what is tried, that validation samples alone judge, and that what has ended is not repeated."""
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from hetfl_flwr.config import RunConfig, read_toml
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.runs.tables import lines
+from simulations.studies.tuning import Among, Between, Trial, Tuning, parse_space, tune, tuning_table, usual_space
+
+pytest.importorskip("optuna", reason="optuna is not installed")
+
+BASE = {
+    "algorithm": "fedhe",
+    "dataset": "breast-cancer",
+    "clients": 2,
+    "models": "tabular:3",
+    "rounds": 2,
+    "batch-size": 50,
+    "evaluate-every": 2,
+    "learning-rate": 0.01,
+}
+
+
+def tuned(out, space=None, **keys):
+    space = space or {"learning-rate": Between(1e-5, 1.0), "fedhe.alpha": Between(0.1, 10.0)}
+    return tune({**BASE, **keys.pop("base", {})}, space, out, Console(file=StringIO()), **keys)
+
+
+def test_what_is_to_be_tried_is_read():
+    found = parse_space(["learning-rate=0.001:0.1", "local-epochs=1:5", "optimizer=sgd,adam", "momentum=0:0.9"])
+    assert found == {
+        "learning-rate": Between(0.001, 0.1),
+        "local-epochs": Between(1, 5, whole=True),
+        "optimizer": Among(("sgd", "adam")),
+        "momentum": Between(0, 0.9),
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["learning-rate"], "expected key=low:high or key=value,value"),
+        (["=1:2"], "expected key=low:high"),
+        (["a=1:2:3"], "expected two numbers"),
+        (["a=x:2"], "expected two numbers"),
+        (["a=true:2"], "expected two numbers"),
+        (["a=2:1"], "no number is between 2 and 1"),
+        (["a=1:inf"], "no number is between"),
+        (["a=1:2", "a=3:4"], "a is there twice"),
+    ],
+)
+def test_mistakes_are_one_line(refusal, texts, said):
+    assert said in refusal(ConfigError, parse_space, texts)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "own"),
+    [
+        ("fedhe", {"fedhe.alpha": Between(1 / 30, 30.0)}),
+        ("fedprox", {"fedprox.mu": Between(0.01 / 30, 0.3)}),
+        ("fml", {"fml.alpha": Between(0.5 / 30, 1.0)}),
+        ("local", {}),
+        ("fedavg", {}),
+    ],
+)
+def test_the_usual_space_is_the_learning_rate_and_the_first_weight(algorithm, own):
+    space = usual_space(RunConfig.from_flat({"algorithm": algorithm, "learning-rate": 0.03}))
+    assert list(space) == ["learning-rate", *own]
+    for key, one in {"learning-rate": Between(0.001, 0.9), **own}.items():
+        assert (space[key].low, space[key].high) == pytest.approx((one.low, one.high), rel=0.01)
+
+
+def test_the_best_is_by_validation_and_can_be_run(tmp_path):
+    found = tuned(tmp_path / "out", trials=4)
+    assert len(found.trials) == 4
+    assert found.trials[0].values == {"learning-rate": 0.01, "fedhe.alpha": 1.0}
+    assert len({json.dumps(one.values) for one in found.trials}) == 4
+    held = json.loads((tmp_path / "out" / "tuning.json").read_text())
+    assert [one["validation"] for one in held["trials"]] == [one.validation for one in found.trials]
+    assert held["best"]["validation"] == max(one["validation"] for one in held["trials"])
+    best = RunConfig.from_flat(read_toml(tmp_path / "out" / "best.toml"))
+    assert best.learning_rate == found.best.values["learning-rate"]
+    assert best.options["fedhe.alpha"] == found.best.values["fedhe.alpha"]
+
+
+def test_it_goes_on_and_repeats_nothing(tmp_path):
+    first = tuned(tmp_path, trials=2)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
+    again = tuned(tmp_path, trials=3)
+    assert again.trials[:2] == first.trials
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    assert len([*tmp_path.glob("*/summary.json")]) == 3
+
+
+def test_several_seeds_are_averaged(tmp_path):
+    found = tuned(tmp_path, {"learning-rate": Among((0.01, 0.1))}, trials=1, seeds=(0, 1))
+    runs = [json.loads(path.read_text()) for path in tmp_path.glob("*/summary.json")]
+    assert len(runs) == 2
+    assert found.best.accuracy == pytest.approx(sum(run["accuracy"] for run in runs) / 2)
+    assert found.best.payload == sum(run["bytes_up"] + run["bytes_down"] for run in runs)
+
+
+def test_values_that_are_not_to_be_tried_are_not(tmp_path):
+    found = tuned(tmp_path, {"learning-rate": Between(0.1, 0.2)}, trials=2)
+    assert all(0.1 <= one.values["learning-rate"] <= 0.2 for one in found.trials)
+
+
+def test_a_trial_that_fails_is_not_the_best():
+    trials = tuple(
+        Trial({"learning-rate": rate}, value, 0.5, 1.0, 2.0) for rate, value in ((1.0, None), (0.1, 0.4), (0.2, 0.4))
+    )
+    found = Tuning(trials)
+    assert found.best is trials[1]
+    shown = lines(tuning_table(found))
+    assert [line.split()[0] for line in shown[3:6]] == ["0", "1*", "2"]
+    assert "In all: 3 trials, 6.0 seconds, 3 bytes" in shown[-1]
+
+
+@pytest.mark.parametrize(
+    ("base", "space", "said"),
+    [
+        ({"validation-fraction": 0.0}, None, "settings are judged by validation samples: set it above 0"),
+        ({}, {"learning-rte": Between(1.0, 2.0)}, "there is no config key 'learning-rte'"),
+        ({}, {"seed": Among((1, 2))}, "seed cannot be tuned"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(tmp_path, refusal, base, space, said):
+    assert said in refusal(ConfigError, tuned, tmp_path / "out", space, base=base)
+    assert not (tmp_path / "out").exists()
