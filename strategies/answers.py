@@ -72,10 +72,12 @@ class AnswersStrategy(KnowledgeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average the answers, each client with the same weight."""
-        mean = self.robust.mean([upload.arrays[self._answers] for upload in uploads])
+        answers = [upload.arrays[self._answers] for upload in uploads]
         if self._answers == "softmax":
-            mean = np.maximum(mean, np.finfo(np.float32).tiny)  # a median can be 0 in all classes
+            mean = np.maximum(self.robust.mixture(answers), np.finfo(np.float32).tiny)  # scores may all be 0
             mean /= mean.sum(axis=1, keepdims=True)
+        else:
+            mean = self.robust.mean(answers)
         return {
             "consensus": self.consensus_of(mean).astype(np.float32),
             "rows": self._index.places(self._asked(server_state)),

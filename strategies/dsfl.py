@@ -43,9 +43,10 @@ class DSFL(AnswersStrategy):
         Of "era", 0.001 or more: the lower, the sharper. The softmax is taken of scores, which lie between 0 and 1, so
         that at 1 the consensus is near to uniform.
     robust : {"none", "median", "trimmed:SHARE"}
-        How wrong scores are kept from the consensus: the mean is their coordinate-wise median or trimmed mean (Yin et
-        al., ICML 2018), scaled to a sum of 1, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean.
-        Public samples are taken as they come.
+        How wrong scores are kept from the consensus. "median": the mean is the geometric median of the clients' scores
+        on all rows (Pillutla et al., IEEE Transactions on Signal Processing 2022), which is a distribution, as a
+        median of single scores is not; "trimmed": the mean of those that are nearest to it, as in
+        `hetfl_flwr.learning.aggregation.Average.mixture`. "none": the mean. Public samples are taken as they come.
 
     Raises
     ------

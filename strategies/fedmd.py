@@ -40,7 +40,7 @@ class FedMD(AnswersStrategy):
         they come.
     consensus : {"logits", "softmax"}
         What clients upload and the server averages: logits, as in the authors' code, or softmax scores. The paper's
-        "class scores" can be read as either. A robust mean of scores is scaled to a sum of 1.
+        "class scores" can be read as either. Scores are averaged robustly as `strategies.dsfl.DSFL` does it.
 
     Raises
     ------

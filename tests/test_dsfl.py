@@ -69,10 +69,17 @@ def test_entropy_reduction_equals_its_formula(temperature):
     assert np.isfinite(found).all()
 
 
-def test_the_median_of_scores_is_scaled_to_a_sum_of_1_before_it_is_sharpened():
-    """Medians (0.9, 0) over three clients, of which one says (0.9, 0.1) and the liar nothing: scaled, (1, 0)."""
-    found = consensus([[0.9, 0.0]], [[0.9, 0.1]], [[0.0, 0.0]], robust="median")
-    np.testing.assert_allclose(found, [[1 / (1 + exp(-10)), 1 / (1 + exp(10))]], rtol=1e-5)
+def test_the_median_of_scores_is_a_distribution_though_all_medians_are_0():
+    """Three clients that are sure of a class each: no class has a median above 0, and their geometric median is 1/3."""
+    found = consensus([[1, 0, 0]], [[0, 1, 0]], [[0, 0, 1]], robust="median", aggregation="sa")
+    np.testing.assert_allclose(found, [[1 / 3] * 3], rtol=1e-5)
+
+
+def test_a_liar_does_not_move_the_median_of_scores_that_agree():
+    """On two rows; the liar says the reverse of what two others say. The mean would be (1.9, 1.1) / 3."""
+    honest, liar = [[0.9, 0.1], [0.2, 0.8]], [[0.1, 0.9], [0.8, 0.2]]
+    found = consensus(honest, honest, liar, robust="median", aggregation="sa")
+    np.testing.assert_allclose(found, honest, atol=1e-4)
 
 
 def test_clients_without_public_samples_or_of_other_classes_are_refused(refusal):

@@ -118,6 +118,33 @@ class Average:
             return sum(values, start)
         return start + len(values) * self.mean(values)
 
+    def mixture(self, values: Sequence[NDArray[Any]]) -> Numbers:
+        """Average arrays of one shape as points of one space, so that the average of distributions is a distribution.
+
+        Parameters
+        ----------
+        values : sequence of array
+            One of each client, at least one.
+
+        Returns
+        -------
+        array
+            Of the same shape, float64. "median": the geometric median. "trimmed": the mean without the
+            ``int(share * K)`` that are farthest from it.
+
+        Examples
+        --------
+        >>> values = [np.array([1.0, 0.0]), np.array([0.8, 0.2]), np.array([0.0, 1.0])]
+        >>> [parse_robust(text).mixture(values).round(2).tolist() for text in ("none", "median", "trimmed:0.4")]
+        [[0.6, 0.4], [0.8, 0.2], [0.9, 0.1]]
+        """
+        if self.form == "none":
+            return self.mean(values)
+        stack = np.stack(values).astype(np.float64)
+        points = stack.reshape(len(stack), -1)
+        mixed: Numbers = np.tensordot(self.weights(points @ points.T), stack, 1)
+        return mixed
+
     def weights(self, products: Numbers) -> Numbers:
         """Return the weights with which K points of any space are averaged, from their inner products alone.
 
