@@ -287,6 +287,13 @@ def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> n
     infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
     if len(infinite):
         raise DataError(f"row {infinite[0] + _first_row(path)} of '{private(path)}' has an infinite {private(name)}")
+    if column.kind != "category" and not column.constant and np.isnan(inputs).all():
+        if others.any():
+            raise DataError(
+                f"none of the {others.sum()} values of column '{private(name)}' of '{private(path)}' is a "
+                f"{column.kind} as in training, {column.notation}: write them so"
+            )
+        warn(f"'{path}': column '{name}' is empty: taken as unknown")
     if others.any():
         first, *more = np.flatnonzero(others)
         which = f"row {first + _first_row(path)}" + (f" and {len(more)} more" if more else "")

@@ -92,7 +92,8 @@ class TestNumbers:
 
     @pytest.mark.parametrize("cells", [["3 days ago", "2 weeks"], ["1a", "2b", "3c"], ["12", "x"], ["2 - 3", "4 - 5"]])
     def test_other_words_are_categories(self, cells):
-        assert said(read(age=(cells * ROWS)[:ROWS])) == []
+        found = said(read(age=(cells * ROWS)[:ROWS]))
+        assert [line for line in found if COPY not in line] == []  # as labels go to and fro, too
 
     def test_three_decimals_after_a_zero_are_decimals(self):
         assert column(read(dose=[f"0,{row:0>3}" for row in range(ROWS)])) == pytest.approx(
@@ -106,6 +107,21 @@ class TestNumbers:
 
     def test_two_different_numbers_among_words_are_words(self):
         assert read(age=["1", "2"] * 19 + ["1", "x"]).columns[1].kind == "category"
+
+    @pytest.mark.parametrize("words", [1, 3, 19])
+    def test_words_among_numbers_that_make_a_category_are_counted(self, words):
+        cells = [*(str(row % 2) for row in range(ROWS - words)), *["n.d."] * words]
+        table = read(age=cells)
+        assert table.columns[1].kind == "category"
+        [line] = said(table)[:1]
+        more = f" and {words - 1} more" if words > 1 else ""
+        assert line == (
+            f"column 'age' of 'here': {words} of 40 values (row {42 - words - 1}{more}) are no numbers: taken as a "
+            "category; numeric-columns takes these as missing, and numbers else"
+        )
+
+    def test_words_with_a_few_numbers_are_words(self):
+        assert said(read(age=["1"] * 19 + ["much"] * 21)) == []
 
     def test_numeric_columns_takes_all_others_as_missing(self):
         table = read(age=[*map(str, range(10)), *["much"] * 30], numeric_columns="age")
@@ -253,6 +269,28 @@ class TestIds:
         assert "column 'patient' of 'here' is in categorical-columns and in numeric-columns" in line
 
 
+COPY = "its values alone tell the classes of all training rows: if it is the label once more, or known only after it"
+
+
+@pytest.mark.parametrize(
+    ("cells", "noted"),
+    [
+        ([f"class {label}" for label in LABELS], True),
+        ([label + 0.5 for label in LABELS], True),
+        ([f"{label}{row % 3 == 0}" for row, label in enumerate(LABELS)], True),  # four values of two classes
+        ([f"class {label}" for label in [1 - LABELS[0], *LABELS[1:]]], False),
+        ([row / 7 for row in range(ROWS)], False),  # all different, as measurements are
+        ([f"ward {row % 8}" for row in range(ROWS)], False),  # eight values of two classes
+    ],
+)
+def test_a_column_that_is_the_label_once_more_is_noted(cells, noted):
+    assert any(COPY in line for line in said(read(copy=cells))) == noted
+
+
+def test_too_few_rows_tell_no_copy():
+    assert said(read(copy=[f"class {label}" for label in LABELS[:18]])) == []
+
+
 def test_a_column_of_one_word_is_ignored_and_one_of_one_number_stays_an_input_of_zero():
     """Elsewhere the number may vary; then all nodes have the same inputs."""
     table = read(ward=["W"] * ROWS, floor=[3] * ROWS, flag=[True] * ROWS)
@@ -296,6 +334,9 @@ def test_all_that_is_wrong_is_one_message(refusal):
     ):
         assert what in line
     assert all(way in line for way in ("text-column", "ignore-columns", "year-month-day", "decimal point"))
+    ways = line.split("ways out: ")[1]
+    assert ways.startswith("(2) name it in ignore-columns")
+    assert "(4) write numbers without separators" in ways
     with pytest.raises(DataError) as caught:
         read_table(source_of(columns))
     assert not any(f"{name}'" in caught.value.outward for name in ("note", "seen", "cost", "deep"))

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from typing import ClassVar
 
 import pandas as pd
@@ -368,6 +369,31 @@ class TestFiles:
         if "bp'" not in said and "one type" not in said:
             assert said in refusal(DataError, data_of, alone, 1)
 
+    def test_files_that_are_put_together_or_not_read_are_noted(self, wards):
+        (wards / "sheet.xlsx").write_bytes(b"PK")
+        together = f"rows of 3 files in '{wards}' are put together: partition=files has a client for each"
+        unread = f"not read in '{wards}': sheet.xlsx: save the sheet as csv (UTF-8) and give that"
+        assert [plain(note) for note in data_of(wards, 3)[0].train.arrays.notes][-2:] == [together, unread]
+        assert [plain(note) for note in data_of(wards, 3, partition="files")[0].train.arrays.notes] == [unread]
+        (shards := wards.parent / "shards").mkdir()
+        for number, path in enumerate(sorted(wards.glob("*.csv"))):
+            path.rename(shards / f"train-0000{number}-of-00003.csv")
+        assert data_of(shards, 3)[0].train.arrays.notes == ()
+
+    @pytest.mark.parametrize("blank", [" ", "\t  "])
+    def test_an_owner_without_a_letter_is_none(self, patients, tmp_path, refusal, blank):
+        patients.loc[7, "hospital"] = blank
+        patients.to_csv(tmp_path / "p.csv", index=False)
+        line = refusal(DataError, data_of, tmp_path / "p.csv", 4, partition="natural:hospital")
+        assert line == f"row 9 of split 'train' of '{tmp_path}/p.csv' has no hospital: fill it in, or leave the row out"
+
+    def test_a_folder_of_spreadsheets_alone_is_told_what_to_do(self, tmp_path, refusal):
+        (tmp_path / "only").mkdir()
+        (tmp_path / "only" / "sheet.xlsx").write_bytes(b"PK")
+        assert refusal(DataError, data_of, tmp_path / "only", 1).endswith(
+            "holds no data: save the sheet as csv (UTF-8) and give that"
+        )
+
     def test_other_files_are_refused(self, wards, refusal):
         (wards / "notes.txt").write_text("x")
         (wards / "sheet.xlsx").write_bytes(b"PK")
@@ -479,3 +505,31 @@ class TestPartitionCommand:
         digits, own = map(both.counts, both.shares)
         assert (digits[10:], own[:10]) == ([None] * 2, [None] * 10)
         assert sum(own[10:]) == both.shares[1].training
+
+
+def test_a_file_without_a_header_is_asked_about(tmp_path, refusal):
+    (tmp_path / "p.csv").write_text("North,26.7,F,healthy\nSouth,24.8,M,ill\n")
+    keys = Split(dataset=str(tmp_path / "p.csv"), clients=1, seed=0)
+    line = refusal(DataError, load_client_data, keys, 0)
+    assert line.endswith("(if these are cells of a row, the file has no header: put the names of the columns there)")
+    (tmp_path / "q.csv").write_text("ward,t2,2024,state\nNorth,1,2,healthy\nSouth,1,2,ill\n")
+    assert refusal(DataError, load_client_data, replace(keys, dataset=str(tmp_path / "q.csv")), 0).endswith(
+        "2024, state"
+    )
+
+
+def test_a_file_without_its_folder_is_told_how_to_write_it(tmp_path, refusal, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.csv").touch()
+    line = refusal(ConfigError, load_client_data, Split(dataset="p.csv", clients=1, seed=0), 0)
+    assert line == "unknown dataset 'p.csv': write ./p.csv to read what lies there"
+
+
+def test_grey_images_among_coloured_ones_are_noted(tmp_path):
+    for number in range(8):
+        folder = tmp_path / "photos" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB" if number < 5 else "L", (6, 6), number).save(folder / f"{number}.png")
+    note = f"3 of 8 images of '{tmp_path}/photos' are grey: read as colour"
+    data = load_client_data(Split(dataset=str(tmp_path / "photos"), clients=1, seed=0), 0)
+    assert [plain(line) for line in data.train.arrays.notes] == [note]

@@ -169,6 +169,18 @@ class TestTables:
         assert again.names[2:4] == ["4", "6"]
         assert "'visit'" not in capsys.readouterr().err
 
+    def test_a_column_of_which_nothing_can_be_read_is_refused_and_an_empty_one_said(self, table, home, refusal, capsys):
+        frame = pd.read_csv(home / "patients.csv", dtype=str)
+        frame.assign(age="12 y").to_csv(home / "p.csv", index=False)
+        line = refusal(DataError, predict, table, home / "p.csv", client=0)
+        assert line == (
+            f"none of the {len(frame)} values of column 'age' of '{home}/p.csv' is a number as in training, 1234.5: "
+            "write them so"
+        )
+        frame.assign(age=None).to_csv(home / "p.csv", index=False)
+        assert len(predict(table, home / "p.csv", client=0).classes) == len(frame)
+        assert "column 'age' is empty: taken as unknown" in capsys.readouterr().err
+
     def test_a_column_that_is_misspelt_has_its_nearest_name(self, table, home, refusal):
         frame = pd.read_csv(home / "patients.csv", dtype=str).rename(columns={"city": "citty"})
         frame.to_csv(home / "p.csv", index=False)

@@ -173,6 +173,10 @@ def _family(name: str, reading: Reading) -> Family:
     if base.startswith(ROTATED_PREFIX):
         raise ConfigError(f"dataset '{private(name)}' is rotated twice: write {ROTATED_PREFIX} once")
     if not entry and "/" not in base:
+        if Path(base).exists():
+            raise ConfigError(
+                f"unknown dataset '{private(name)}': write {private(f'./{base}')} to read what lies there"
+            )
         raise ConfigError(
             f"{unknown('dataset', private(name), [*CATALOGUE, *ROTATED])}, "
             f"or a hub id such as owner/name, or a folder such as {private(f'./{base}')}"

@@ -90,7 +90,10 @@ class Findings:
             place = self.source.place
             said = (what.replace(f" of {place}", "") for what, _ in self.problems)
             numbered = "; ".join(f"({number}) {one}" for number, one in enumerate(said, start=1))
-            ways = "; ".join(dict.fromkeys(way for _, way in self.problems if way))
+            of: dict[str, list[str]] = {}
+            for number, (_, way) in enumerate(self.problems, start=1):
+                of.setdefault(way, []).append(f"({number})")
+            ways = "; ".join(f"{', '.join(numbers)} {way}" for way, numbers in of.items() if way)
             raise DataError(f"{place} has {len(self.problems)} problems: {numbered}; ways out: {ways or 'as said'}")
 
     def note(self, name: str, text: str) -> None:
@@ -260,7 +263,22 @@ def _category(name: str, values: pa.ChunkedArray, findings: Findings) -> Encoded
     encoded = _one_hot(name, values, MOST_VALUES, findings)
     if encoded and (looks := _resembled(values, findings)):
         findings.note(name, f"what looks like {looks[0]} is taken as a category; {looks[1]} if that is meant")
+    elif encoded and (words := _words_among_numbers(values, findings)):
+        findings.note(
+            name,
+            f"{words} are no numbers: taken as a category; numeric-columns takes these as missing, and numbers else",
+        )
     return encoded
+
+
+def _words_among_numbers(values: pa.ChunkedArray, findings: Findings) -> str:
+    """Return how many filled cells are no numbers, where most are; else nothing."""
+    if findings.source.is_catalogued or not is_text(values.type):
+        return ""
+    filled = _filled(values)
+    others = np.isnan(Notation(PLAIN).read(values.fill_null(""))) & filled
+    few = 0 < others.sum() < filled.sum() / 2
+    return f"{others.sum()} of {filled.sum()} values ({findings.rows(others)})" if few else ""
 
 
 def _resembled(values: pa.ChunkedArray, findings: Findings) -> tuple[str, str] | None:

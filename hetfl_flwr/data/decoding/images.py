@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
 _BATCH = 1000
+
+MOST_LOOKED_AT = 20_000
+"""Images that are looked at for what can be told without decoding them."""
 
 EIGHT_BIT = _GREY | _COLOUR
 """Modes of images, as Pillow calls them, whose pixels have 8 bits a colour."""
@@ -58,6 +63,7 @@ def read_images(source: Source, rows: IntArray) -> Arrays:
     """
     classes, labels = read_labels(source)
     shape = _shape(source)
+    grey = _grey(source) if shape[0] == 3 else 0
     inputs = kept(
         (*(data._fingerprint for data in source.splits.values()), source.inputs, sha256(rows.tobytes()).hexdigest()),
         (len(rows), *shape),
@@ -71,7 +77,22 @@ def read_images(source: Source, rows: IntArray) -> Arrays:
         train_rows=len(source.splits["train"]),
         peak=255.0,
         centre=torch.zeros(shape),
+        notes=(f"{grey:,} of {len(rows):,} images of {source.place} are grey: read as colour",) if grey else (),
     )
+
+
+def _grey(source: Source) -> int:
+    """Return how many images are grey, as their heads say; of the catalogue's and of very many nobody looks."""
+    from PIL import Image
+
+    images = _encoded(source)
+    if source.is_catalogued or len(images) > MOST_LOOKED_AT:
+        return 0
+    [column], grey = source.inputs, 0
+    for cell in images[column]:
+        with suppress(OSError), Image.open(BytesIO(cell["bytes"]) if cell["bytes"] else cell["path"]) as image:
+            grey += image.mode in _GREY
+    return grey
 
 
 def _shape(source: Source) -> tuple[int, int, int]:

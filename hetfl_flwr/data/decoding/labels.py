@@ -109,6 +109,13 @@ def read_codes(source: Source, column: str, key: str) -> tuple[tuple[int | str, 
     """
     columns = _columns(source, column, key)
     values = _distinct(columns.values())
+    for split, found in columns.items():
+        blank = [value for value in values if isinstance(value, str) and not value.strip()]
+        if blank and pc.any(rows := pc.is_in(found, value_set=pa.array(blank, found.type))).as_py():
+            row = int(np.argmax(rows.to_numpy()))
+            raise DataError(
+                f"row {source.where_in(split, row)} has no {private(column)}: fill it in, or leave the row out"
+            )
     return values, np.concatenate([_codes(source, split, found, values) for split, found in columns.items()])
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from hetfl_flwr.data.sources.hub import Source
 
 
+FEWEST_COPIES, MOST_COPIES = 20, 3
+"""Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
+
+
 def read_table(source: "Source") -> Arrays:
     """Turn each row of a table into numbers, NaN where a number is missing.
 
@@ -50,6 +54,7 @@ def read_table(source: "Source") -> Arrays:
     read = [encode(name, table[name], declared.get(name, ""), findings) for name in columns]
     encoded = [one for one in read if one is not None]
     _check(findings, encoded)
+    _note_copies(findings, encoded, labels["train"])
     kept = tuple(one.column for one in encoded)
     groups = tuple(one.inputs.shape[1] for one in encoded)
     return Arrays(
@@ -74,6 +79,21 @@ def _labels(source: "Source", findings: Findings) -> tuple[int, dict[str, IntArr
     except DataError as error:
         findings.problems.append((error.marked, ""))
         return 0, {}
+
+
+def _note_copies(findings: Findings, encoded: Sequence[Encoded], labels: IntArray) -> None:
+    """Note columns that tell the classes apart by themselves: one value or more for each class, and none for two."""
+    if findings.source.is_catalogued or len(labels) < FEWEST_COPIES:
+        return
+    for one in encoded:
+        values = np.unique(one.inputs[: len(labels)], axis=0, return_inverse=True)[1].ravel()
+        pairs = len(np.unique(values * (labels.max() + 1) + labels))
+        if pairs == len(np.unique(values)) <= MOST_COPIES * len(np.unique(labels)):
+            findings.note(
+                one.column.name,
+                "its values alone tell the classes of all training rows: if it is the label once more, or known only "
+                "after it, name it in ignore-columns",
+            )
 
 
 def _check(findings: Findings, encoded: Sequence[Encoded]) -> None:

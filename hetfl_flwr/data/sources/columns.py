@@ -1,7 +1,7 @@
 """Which column of a data set is what: told from names and features alone, before a row is read and after."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -91,7 +91,9 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
     if not wanted and len(of_kind) != 1:
         what = {"ClassLabel": "classes", "Image": "images"}[kind]
         found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
-        raise DataError(f"{place} {found}: set {key} to one of: {private(', '.join(of_kind or columns))}")
+        raise DataError(
+            f"{place} {found}: set {key} to one of: {private(', '.join(of_kind or columns))}{_header_hint(columns)}"
+        )
     column = wanted or of_kind[0]
     several = [name.strip() for name in column.split(",")]
     if (
@@ -113,6 +115,12 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
                 f"{hint} {key} to one of: {private(', '.join(there))}"
             )
     return column
+
+
+def _header_hint(names: Iterable[str]) -> str:
+    """Return a question where a name of a column is a decimal number or a date."""
+    cells = any(re.fullmatch(r"[+-]?\d+[.,]\d+|\d+[-./]\d+[-./]\d+", name.strip()) for name in names)
+    return " (if these are cells of a row, the file has no header: put the names of the columns there)" if cells else ""
 
 
 def _check_names(place: str, names: Collection[str]) -> None:

@@ -156,7 +156,8 @@ def own_folder(dataset: str) -> Path:
     if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
         raise DataError(f"dataset '{private(folder)}' is the system's: give a folder that holds {EXPECTED}")
     if not holds_data(folder):
-        raise DataError(f"dataset '{private(folder)}' holds no data: expected {EXPECTED}")
+        advice = SAVE_AS if spreadsheets(folder) else f"expected {EXPECTED}"
+        raise DataError(f"dataset '{private(folder)}' holds no data: {advice}")
     if _is_mostly_other(folder):
         raise DataError(
             f"dataset '{private(folder)}' holds mostly other files: give the folder below it that holds {EXPECTED}"
@@ -190,6 +191,11 @@ def local_folder(hub_id: str, data_dir: str) -> Path | None:
 def holds_data(folder: Path) -> bool:
     """Return whether there is a file of rows or an image anywhere below a folder."""
     return any(_is_file(path, TABLES.keys() | IMAGES) for path in folder.rglob("*"))
+
+
+def spreadsheets(folder: Path) -> list[Path]:
+    """Return the spreadsheets anywhere below a folder, by path: nobody reads them."""
+    return sorted(path for path in folder.rglob("*") if _is_file(path, SHEETS) and not _is_hidden(path, folder))
 
 
 def holds_images_alone(folder: Path) -> bool:

@@ -28,6 +28,7 @@ from hetfl_flwr.data.sources.files import (
 )
 from hetfl_flwr.data.sources.folders import (
     EXPECTED,
+    SAVE_AS,
     TABLES,
     check_files,
     check_owners,
@@ -39,6 +40,7 @@ from hetfl_flwr.data.sources.folders import (
     own_file,
     own_folder,
     possible_owners,
+    spreadsheets,
 )
 from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 5  # names in a note, at most
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
+_SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # files so called are parts of one data set
+_SHARD = re.compile(r"-\d+-of-\d+\.")  # and so are these
 _NO_DATA = re.compile(r'Instruction "(\w+)" corresponds to no data!')  # what the library says of a split of no rows
 _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
 
@@ -354,10 +358,17 @@ def _from_own(dataset: str, reading: Reading) -> _Found:
 
 
 def _read_own(dataset: str, reading: Reading, given: Mapping[str, str]) -> _Found:
-    file = own_file(dataset)
+    file, folder = own_file(dataset), Path(dataset)
+    found = _read_files(dataset, file, reading, given)
+    if file is not None:
+        return found
+    together = () if reading.by_file else (*_put_together(folder, found), *_files_together(folder, found, reading))
+    return found._replace(notes=(*found.notes, *together, *_unread(folder)))
+
+
+def _read_files(dataset: str, file: Path | None, reading: Reading, given: Mapping[str, str]) -> _Found:
     if file is None and not reading.by_file:
-        found = _from_folder(own_folder(dataset), reading, given)
-        return found._replace(notes=(*found.notes, *_put_together(Path(dataset), found)))
+        return _from_folder(own_folder(dataset), reading, given)
     if file is None and holds_images_alone(own_folder(dataset)):
         return _by_owner(own_folder(dataset), reading)
     called = f"'{private(dataset)}'"
@@ -425,6 +436,21 @@ def _put_together(folder: Path, found: _Found) -> tuple[str, ...]:
         return ()
     named = ", ".join(owners[:_SHOWN]) + (f" and {len(owners) - _SHOWN} more" if len(owners) > _SHOWN else "")
     return (f"images of {found.place} in {private(named)} are put together: partition=files has a client for each",)
+
+
+def _files_together(folder: Path, found: _Found, reading: Reading) -> tuple[str, ...]:
+    """Return a note where several files of rows are read as one table, and nothing says whose rows are whose."""
+    files = [path for path in folder.glob("*") if ending(path) in TABLES and path.is_file()]
+    parts = [path for path in files if not _SHARD.search(path.name) and path.stem not in _SPLITS]
+    if len(parts) < 2 or reading.id_column or any((folder / name).exists() for name in _SAVED):
+        return ()
+    return (f"rows of {len(parts)} files in {found.place} are put together: partition=files has a client for each",)
+
+
+def _unread(folder: Path) -> tuple[str, ...]:
+    """Return a note where spreadsheets lie beside what is read."""
+    left = spreadsheets(folder)
+    return (f"not read in '{private(folder)}': {_shown(left, folder)}: {SAVE_AS}",) if left else ()
 
 
 def _by_owner(folder: Path, reading: Reading) -> _Found:
