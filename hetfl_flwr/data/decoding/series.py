@@ -192,7 +192,7 @@ def cells_of(column: pa.Array, called: str, wanted: tuple[int, ...] = ()) -> Cel
         levels.append(pc.list_value_length(lists).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
         lists = pc.list_flatten(lists)
     if not levels or len(levels) > _DEEPEST or not _is_number(lists.type):
-        found = in_words(column.type) if not levels else f"lists of {in_words(lists.type)}"
+        found = "lists of " * len(levels) + in_words(lists.type)
         raise DataError(
             f"{called} holds {found}: expected lists of numbers (one channel), or lists of these (channels x length)"
         )

@@ -61,8 +61,8 @@ def table_of(arrays: Mapping[str, Array], place: str) -> pa.Table:
     if not arrays:
         raise DataError(f"{place} holds no array: expected inputs, such as x, and labels, such as y")
     for name, array in arrays.items():
-        if not array.ndim or not len(array):
-            raise DataError(f"{place}: array {private(repr(name))} has no rows")
+        if not array.ndim or not array.size:
+            raise DataError(f"{place}: array {private(repr(name))} has shape {array.shape}, which holds nothing")
     (first, one), *others = arrays.items()
     for name, array in others:
         if len(array) != len(one):
