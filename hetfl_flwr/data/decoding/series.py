@@ -87,7 +87,7 @@ class Cells:
         if not self.inner:
             return f"{self.outer[row]} numbers"
         starts = np.concatenate([[0], np.cumsum(np.maximum(self.outer, 0))])
-        lengths = sorted(set(self.inner[0][starts[row] : starts[row + 1]].tolist()))
+        lengths = sorted(set(np.maximum(self.inner[0][starts[row] : starts[row + 1]], 0).tolist()))
         return f"{self.outer[row]} x {lengths[0] if len(lengths) == 1 else f'{lengths[0]} to {lengths[-1]}'}"
 
 

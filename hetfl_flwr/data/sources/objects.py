@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
 
 ACCEPTED = (
-    "a data frame, a dict of arrays by column, a datasets.Dataset or DatasetDict, a torch data set of (image, label) or "
-    "(vector, label) pairs, or several of these"
+    "a data frame, a dict of arrays by column, a datasets.Dataset or DatasetDict, a torch data set of (image, label) "
+    "or (vector, label) pairs, or several of these"
 )
 
 _SERIES = "; time series need series_column, a name for their column"
