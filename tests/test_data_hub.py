@@ -298,7 +298,7 @@ def test_a_folder_without_data_files_says_what_was_expected_where(hub):
     )
     found = places(root)
     assert (set(found), found["bundled"]) == ({"bundled", "hub", "folder only"}, BUNDLED)
-    assert found["folder only"] == {"adult", "breast-cancer-wisconsin", "hcc", "ilpd", "synthetic-digits"}
+    assert found["folder only"] == {"adult", "breast-cancer-wisconsin", "har", "hcc", "ilpd", "synthetic-digits"}
 
 
 def test_a_data_dir_that_is_missing_is_named(tmp_path):
