@@ -116,7 +116,9 @@ class HeteroFLClient(KnowledgeClient):
 @contextmanager
 def _divided(body: nn.Module, rate: float) -> Iterator[None]:
     """Let each layer of a body divide what it gives by a rate."""
-    layers = [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv2d)] if rate != 1 else []
+    layers = (
+        [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)] if rate != 1 else []
+    )
     handles = [layer.register_forward_hook(lambda layer, inputs, output: output / rate) for layer in layers]
     try:
         yield

@@ -396,7 +396,7 @@ def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 
     if not is_object(keys.get("dataset", "")):
         return keys
-    folder, several = stored(keys["dataset"])
+    folder, several = stored(keys["dataset"], keys.get("series_column") or keys.get("series-column") or "")
     return {**({"partition": "files"} if several else {}), **keys, "dataset": str(folder)}
 
 

@@ -161,7 +161,8 @@ def export(
 
     Beside the program, the file holds a description (hetfl.json): the names of the classes; of a table, its columns,
     each with its kind, notation and categories; of images, height, width, range of the pixels and how to resize; of
-    texts, the length, what a word is and how it becomes a token. Scaling is done by the program itself.
+    texts, the length, what a word is and how it becomes a token; of time series, channels and length. Scaling is done
+    by the program itself.
 
     Example: hetfl export runs/fedhe --client "St. Mary" --out model.onnx
     """
@@ -180,7 +181,8 @@ def predict(
         typer.Argument(
             parser=path,
             metavar="FILE",
-            help="Table (csv, parquet, json), texts (a table, or .txt: one a line), an image or a folder of images.",
+            help="Table (csv, parquet, json), texts (a table, or .txt: one a line), time series (parquet, json, npz), "
+            "an image or a folder of images.",
         ),
     ],
     client: Annotated[

@@ -44,6 +44,7 @@ MEANING = {
     "image": "pixels as they are stored, 0 to {top:g}: channels, height, width",
     "table": "columns in the order of names, neither scaled nor centred; NaN where one is missing; COLUMN=VALUE is 1 "
     "where the row has the value, else 0",
+    "series": "channels x points in time as they are stored, neither scaled nor centred; none may be missing",
     "text": "tokens of the vocabulary {vocabulary}, 0 after the end",
 }
 
@@ -186,7 +187,12 @@ def _of_text(node: Node) -> dict[str, Any]:
     }
 
 
-_OWN = {"table": _of_table, "image": _of_image, "text": _of_text}
+def _of_series(node: Node) -> dict[str, Any]:
+    """Return where the series of a file of rows are, and how they lie there."""
+    return {"column": node.config.series_column or None, "layout": node.config.series_layout}
+
+
+_OWN = {"table": _of_table, "image": _of_image, "text": _of_text, "series": _of_series}
 
 
 def _plain(model: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Classes for rows, images or texts of one's own, by a client's model: an exported file, or a run folder.
+"""Classes for rows, images, texts or time series of one's own, by a client's model: an exported file, or a run folder.
 
 Columns are found by name. What the model needs to know of its inputs comes with it, see `simulations.export`; the data
 that it was trained on need not be there.
@@ -23,11 +23,13 @@ from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.samples import Column
 from hetfl_flwr.data.decoding.encoding import encode_like, written_otherwise
 from hetfl_flwr.data.decoding.images import EIGHT_BIT
+from hetfl_flwr.data.decoding.series import cells_of, layout_by, missing
 from hetfl_flwr.data.decoding.texts import tokens
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.dialects import dialect_of, encoding_notes, encoding_of, notes_on
 from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending, opened
 from hetfl_flwr.data.sources.headers import check_headers
+from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
 from hetfl_flwr.errors import ConfigError, DataError, HetflError, ModelError, plain, private
 from hetfl_flwr.models.split_model import cause
@@ -67,7 +69,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The class of each row, image or text, and how sure the model is.
+    """The class of each row, image, text or series, and how sure the model is.
 
     Parameters
     ----------
@@ -109,8 +111,8 @@ def predict(model: Path | str, file: Path | str, client: int | str | None = None
     model : path
         A ``.pt2`` file of ``hetfl export``, or a run folder or ``state-dir``.
     file : path
-        Of a table, csv, parquet or json; of texts, such a file or one with a text a line (``.txt``); of images, one or
-        a folder.
+        Of a table, csv, parquet or json; of texts, such a file or one with a text a line (``.txt``); of time series,
+        parquet, json or npz; of images, one or a folder.
     client : int or str, optional
         Whose model of a run folder, by number or name.
 
@@ -330,6 +332,36 @@ def _texts(model: Model, path: Path) -> Inputs:
     return Inputs(_in_parts(rows), "row", _row_numbers(path, len(texts)))
 
 
+def _series(model: Model, path: Path) -> Inputs:
+    """Return time series as they are stored, channels first."""
+    table, (_, *shape) = _table(model, path), model.inputs["shape"]
+    lists = [name for name in table.column_names if pa.types.is_nested(table[name].type)]
+    name = model.inputs["column"] or (lists[0] if len(lists) == 1 else "x")
+    if name not in table.column_names:
+        raise DataError(f"'{private(path)}' has no column '{name}'; it has: {_listed(table.column_names)}")
+    called = f"column '{name}' of '{private(path)}'"
+    column = table[name].combine_chunks()
+    first, wanted = cells_of(column[:1], called), model.inputs["layout"]
+    square = len(set(first.lengths)) == 1  # what the model takes is not, where its layout was told by the shape
+    layout = layout_by(first, "channels-first" if square and wanted == "auto" else wanted, called)
+    cells = cells_of(column, called, layout.cell)
+    if list(layout.shape) != shape or cells.odd.any():
+        row = int(np.argmax(cells.odd))
+        raise DataError(
+            f"row {row + 1} of {called} holds {cells.shape(row)}, and {model.called} takes {shape[0]} channels of "
+            f"length {shape[1]}"
+        )
+    series = layout.series(cells.values)
+    bad = missing(series)
+    if bad.any():
+        raise DataError(
+            f"{bad.sum()} of {len(bad)} rows of {called} have numbers that are missing or infinite (row "
+            f"{np.argmax(bad) + 1}): fill them in, or leave these rows out"
+        )
+    ids = _ids(table, [one for one in table.column_names if one != model.told["outputs"].get("column")])
+    return Inputs(_in_parts(series), "row", _row_numbers(path, table.num_rows), ids=ids)
+
+
 def _images(model: Model, path: Path) -> Inputs:
     """Return images as pixels; what cannot be read is left out, and named."""
     if path.is_dir():
@@ -372,12 +404,19 @@ def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
     return np.moveaxis(np.rint(pixels * (top / 255)).astype(np.uint8), -1, 0)
 
 
-_READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {"table": _rows, "text": _texts, "image": _images}
+_READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {
+    "table": _rows,
+    "text": _texts,
+    "series": _series,
+    "image": _images,
+}
+
+_TAKES = {"table": "rows of a table", "text": "texts", "series": "time series"}
 
 
 def _table(model: Model, path: Path) -> pa.Table:
     """Return the rows of a file, the cells of a csv file as texts."""
-    kind = f"{model.called} takes {'rows of a table' if model.inputs['kind'] == 'table' else 'texts'}"
+    kind = f"{model.called} takes {_TAKES[model.inputs['kind']]}"
     if TABLES.get(ending(path)) not in _READ or path.is_dir():
         saved = f": {SAVE_AS}" if ending(path) in SHEETS else ""
         raise DataError(f"'{private(path)}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}{saved}")
@@ -431,7 +470,7 @@ def _array(cells: list[Any]) -> pa.Array:
         return pa.array([None if cell is None else str(cell) for cell in cells], pa.large_string())
 
 
-_READ = {"csv": _csv, "parquet": _parquet, "json": _json}
+_READ = {"csv": _csv, "parquet": _parquet, "json": _json, "npz": npz_table}
 
 _ENDINGS = [name for name, kind in TABLES.items() if kind in _READ]
 

@@ -179,8 +179,8 @@ def test_importing_the_package_loads_no_heavy_library():
         (
             {"dataset": "digit"},
             "unknown dataset 'digit': did you mean 'digits'? Known: adult, breast-cancer, breast-cancer-wisconsin, "
-            "cifar10, cifar100, digits, digits-colour, fashion-mnist, hcc, ilpd, mnist, mnist-m, office-home, pacs, "
-            "rotated-digits, rotated-mnist, sentiment140, synthetic-digits, usps, "
+            "cifar10, cifar100, digits, digits-colour, fashion-mnist, har, hcc, ilpd, mnist, mnist-m, office-home, "
+            "pacs, rotated-digits, rotated-mnist, sentiment140, synthetic-digits, usps, waveform, "
             "or a hub id such as owner/name, or a folder such as ./digit",
         ),
         ({"partition_id": 10}, "partition-id 10 with 10 partitions: it must be in 0..num-partitions-1"),

@@ -16,7 +16,7 @@ from hetfl_flwr.data.arrays.samples import ClientData
 from hetfl_flwr.errors import ConfigError, DataError
 
 INTEGERS = Value("int64")
-BUNDLED = {"breast-cancer", "digits", "digits-colour", "rotated-digits"}
+BUNDLED = {"breast-cancer", "digits", "digits-colour", "rotated-digits", "waveform"}
 
 
 @pytest.fixture(autouse=True)
@@ -292,13 +292,13 @@ def test_a_folder_without_data_files_says_what_was_expected_where(hub):
     root = hub()
     (root / "zoo/pets/notes.txt").write_text("nothing here")
     assert refused(root) == (
-        f"data-dir '{root}' holds no zoo/pets: expected in '{root}/zoo/pets' parquet, csv, json or arrow files (the "
-        "hub's layout, or what save_to_disk writes), or one folder of images a class; or leave data-dir empty to "
+        f"data-dir '{root}' holds no zoo/pets: expected in '{root}/zoo/pets' parquet, csv, json, arrow or npz files "
+        "(the hub's layout, or what save_to_disk writes), or one folder of images a class; or leave data-dir empty to "
         "download it"
     )
     found = places(root)
     assert (set(found), found["bundled"]) == ({"bundled", "hub", "folder only"}, BUNDLED)
-    assert found["folder only"] == {"adult", "breast-cancer-wisconsin", "hcc", "ilpd", "synthetic-digits"}
+    assert found["folder only"] == {"adult", "breast-cancer-wisconsin", "har", "hcc", "ilpd", "synthetic-digits"}
 
 
 def test_a_data_dir_that_is_missing_is_named(tmp_path):

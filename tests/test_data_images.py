@@ -183,7 +183,7 @@ class TestOwnFolder:
 
     def test_a_folder_that_will_not_do_is_refused_in_one_line(self, tmp_path, refusal):
         expected = (
-            "parquet, csv, json or arrow files (the hub's layout, or what save_to_disk writes), or one folder of "
+            "parquet, csv, json, arrow or npz files (the hub's layout, or what save_to_disk writes), or one folder of "
             "images a class"
         )
         none = tmp_path / "none"

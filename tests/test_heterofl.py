@@ -95,7 +95,7 @@ def test_a_family_can_be_narrow():
         ("fixtures.models:linear@0.5", "there is no part of its width to take: Flatten has no weights"),
         (
             "test_heterofl:grouped@0.5",
-            "layer 'body.0' is a GroupNorm, and only Linear, Conv2d and BatchNorm have a part",
+            "layer 'body.0' is a GroupNorm, and only Linear, Conv1d, Conv2d and BatchNorm have a part",
         ),
     ],
 )

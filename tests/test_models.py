@@ -35,6 +35,8 @@ FEDHE = tuple(f"fedhe:{number}" for number in range(10))
 FEDPROTO = ("fedproto:18", "fedproto:20", "fedproto:22")
 FEDHENN = tuple(f"fedhenn:{number}" for number in range(5))
 NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn64", "cnn4", *FEDHE, *FEDHENN, *FEDPROTO, *TABULAR)
+HAR = DataSpec(shape=(9, 128), classes=6)
+SERIES = ("conv1d:small", "conv1d:medium", "conv1d:large")
 TEXTS = ("lstm1", "lstm2", "bag")
 
 
@@ -260,12 +262,13 @@ class TestZoo:
     def test_catalogue(self) -> None:
         before = torch.get_rng_state()
         rows = catalogue_rows(MNIST)
-        assert tuple(row.name for row in rows) == (*NAMES, *TORCHVISION, *RESNETS, *TEXTS)
-        assert all(row.summary and bool(row.problem) == (row.name in TEXTS) for row in rows)
+        assert tuple(row.name for row in rows) == (*NAMES, *SERIES, *TORCHVISION, *RESNETS, *TEXTS)
+        assert all(row.summary and bool(row.problem) == (row.name in (*SERIES, *TEXTS)) for row in rows)
         for row in (row for row in rows if row.name in ("mlp", "lenet5", "fedhe:5", "mobilenet_v3_small")):
             model = build_model(row.name, MNIST, seed=0)
             assert (row.parameters, row.width) == (parameter_count(model), model.width)
         assert [row.name for row in catalogue_rows(TABLE) if not row.problem] == ["mlp", *TABULAR]
+        assert [row.name for row in catalogue_rows(HAR) if not row.problem] == ["mlp", *TABULAR, *SERIES]
         assert [row.name for row in catalogue_rows(TEXT) if not row.problem] == list(TEXTS)
         assert torch.equal(torch.get_rng_state(), before)
 
@@ -277,6 +280,7 @@ class TestNames:
         assert parse_models("fedhenn") == FEDHENN
         assert parse_models("fedproto") == FEDPROTO
         assert parse_models("mlp,tabular") == ("mlp", *TABULAR)
+        assert parse_models("conv1d") == SERIES
 
     def test_deal_goes_round(self) -> None:
         assert [assign("mlp,lenet5,fedhe:2", client_id) for client_id in (0, 1, 2, 3, 7)] == [

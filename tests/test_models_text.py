@@ -81,10 +81,10 @@ def test_a_model_for_texts_refuses_other_data(refusal, name, spec):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("mlp", "a perceptron needs images or tables; for texts use lstm1, lstm2 or bag"),
-        ("tabular:3", "a perceptron needs images or tables; for texts use lstm1, lstm2 or bag"),
-        ("lenet5", "needs images (channels, height, width); for a table use mlp, for texts lstm1"),
-        ("resnet18", "needs images (channels, height, width); for a table use mlp, for texts lstm1"),
+        ("mlp", "a perceptron needs images, tables or time series; for texts use lstm1, lstm2 or bag"),
+        ("tabular:3", "a perceptron needs images, tables or time series; for texts use lstm1, lstm2 or bag"),
+        ("lenet5", "needs images (channels, height, width); for a table use mlp, for texts lstm1, for series conv1d"),
+        ("resnet18", "needs images (channels, height, width); for a table use mlp, for texts lstm1, for series conv1d"),
     ],
 )
 def test_other_models_refuse_texts(refusal, name, reason):

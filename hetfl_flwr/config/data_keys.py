@@ -59,6 +59,14 @@ class DataKeys(Keys):
         PER_NODE,
         Field(description="Text column to learn from (a list: or one each). Empty: the catalogue's, or none."),
     ] = ""
+    series_column: Annotated[
+        str,
+        PER_NODE,
+        Field(
+            description="Column of time series, lists of numbers (a list: or one each). Empty: the only column of "
+            "lists."
+        ),
+    ] = ""
     label_column: Annotated[
         str, PER_NODE, Field(description="Label column of a hub id (a list: or one each). Empty: the only one.")
     ] = ""
@@ -106,6 +114,14 @@ class DataKeys(Keys):
     text_length: Annotated[
         int, Field(ge=1, le=65_536, description="Maximum number of tokens of a text; longer texts are cut.")
     ] = 32
+    series_layout: Annotated[
+        Literal["auto", "channels-first", "channels-last"],
+        PER_NODE,
+        Field(
+            description="What the outer lists of a time series are. channels-first: its channels; channels-last: its "
+            "points in time, each a list of channels; auto: whichever are fewer are the channels."
+        ),
+    ] = "auto"
     partition: Annotated[
         str,
         PER_NODE,
@@ -179,11 +195,12 @@ class DataKeys(Keys):
     normalize: Annotated[
         Literal["mean-image", "mean-training-image", "standard", "imagenet", "none"],
         Field(
-            description="mean-image: subtract the mean image of the training split; scale a table's columns to mean 0 "
-            "and standard deviation 1 on the client's training samples. mean-training-image: likewise, but the mean is "
-            "of the images that clients train on, without those that they test on. standard: images with mean 0 and "
-            "standard deviation 1 in each colour over the training split. imagenet: scale images as ImageNet "
-            "weights (pretrained) expect. none: scale images to [0, 1], leave tables unchanged."
+            description="mean-image: subtract the mean image of the training split; scale a table's columns, and the "
+            "channels of time series, to mean 0 and standard deviation 1 on the client's training samples. "
+            "mean-training-image: likewise, but the mean is of the images that clients train on, without those that "
+            "they test on. standard: images with mean 0 and standard deviation 1 in each colour over the training "
+            "split. imagenet: scale images as ImageNet weights (pretrained) expect. none: scale images to [0, 1], "
+            "leave tables and time series unchanged."
         ),
     ] = "mean-image"
     augment: Annotated[

@@ -9,7 +9,12 @@ from hetfl_flwr.config.keys import PER_NODE, Keys, checked_path
 AUTO = "auto"
 """Value of ``models`` that leaves the choice to the algorithm's kind."""
 
-AUTO_MODELS = {"image": "lenet5,mlp,fedhe:5", "table": "mlp,tabular:0,tabular:1", "text": "lstm1,bag,lstm2"}
+AUTO_MODELS = {
+    "image": "lenet5,mlp,fedhe:5",
+    "series": "conv1d:small,conv1d:medium,conv1d:large",
+    "table": "mlp,tabular:0,tabular:1",
+    "text": "lstm1,bag,lstm2",
+}
 """What ``models = "auto"`` stands for, by what inputs are; the first alone where clients must have one model."""
 
 
@@ -41,8 +46,8 @@ class ModelKeys(Keys):
         Field(
             description="Models, assigned to the clients in turn (see assignment): names from `hetfl list models`, or "
             f"module:function; NAME@0.5 has half of the width. auto: {AUTO_MODELS['image']} for images, "
-            f"{AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for texts; the first alone for an algorithm "
-            "that needs one model."
+            f"{AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for texts, {AUTO_MODELS['series']} for time "
+            "series; the first alone for an algorithm that needs one model."
         ),
     ] = AUTO
     assignment: Annotated[

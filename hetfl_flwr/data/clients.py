@@ -1,6 +1,6 @@
 """One client's share of a data set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Literal
@@ -12,6 +12,7 @@ from torch import Tensor
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.rotation import Rotation
 from hetfl_flwr.data.arrays.samples import Arrays, ClientData, Samples
+from hetfl_flwr.data.decoding.series import standardised_channels
 from hetfl_flwr.data.decoding.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
 from hetfl_flwr.data.domains import (
     Family,
@@ -75,17 +76,19 @@ class Split:
         all classes in the pool's proportions; ``partition`` then splits the rest, for training.
     normalize : {"mean-image", "mean-training-image", "standard", "imagenet", "none"}
         "mean-image": images in [0, 1] less the mean of the training split, of all domains of a rotated family
-        together; the numbers of a table with mean 0 and standard deviation 1 over the client's own training rows.
+        together; the numbers of a table, and the channels of series, with mean 0 and standard deviation 1 over the
+        client's own training rows.
         With ``test_set = "client"`` the training split has the clients' validation and test images in it.
         "mean-training-image": the mean is of the images that any client trains on, so of none that is tested on.
         "standard": images with mean 0 and standard deviation 1 in each colour over the training split, of all domains
         of a rotated family together; tables as above. "imagenet": images as torchvision's pretrained networks expect
         them.
-        "none": images in [0, 1], tables as they are. Texts are tokens in either case.
+        "none": images in [0, 1], tables and series as they are. Texts are tokens in either case.
     pooled : bool
         Whether each client trains on the training rows of all clients put together, as if all data lay in one place:
         its own, and the others' but for their public ones. Rows that any client validates or tests on are not among
-        them. Tables have mean 0 and standard deviation 1 over these rows. Each client tests on what it would otherwise.
+        them. Tables and series have mean 0 and standard deviation 1 over these rows. Each client tests on what it would
+        otherwise.
 
     Raises
     ------
@@ -192,6 +195,8 @@ def load_client_data(split: Split, client: int) -> ClientData:
     if family[0].spec.is_table:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
         family = _own_tables(family, columns, sliced(whole, columns), train, split.normalize)
+    elif family[0].spec.is_series:
+        family = _scaled_by(standardised_channels, family, whole, train, split.normalize)
     elif family[0].spec.is_image and split.normalize != "none":
         family = _scaled_images(family, split.normalize, [domains.get(first + number) for number in range(len(family))])
     source = family[index - first]
@@ -422,11 +427,21 @@ def _own_tables(
     domains: Sequence[Arrays], columns: tuple[int, ...], trained: Arrays, train: Tensor, normalize: str
 ) -> tuple[Arrays, ...]:
     """Return some columns of all domains, scaled as the rows that the client trains on, of a table, ask for."""
-    tables = tuple(sliced(table, columns) for table in domains)
+    return _scaled_by(standardised, [sliced(table, columns) for table in domains], trained, train, normalize)
+
+
+def _scaled_by(
+    scale: Callable[[Arrays, tuple[int, ...]], Arrays],
+    domains: Sequence[Arrays],
+    trained: Arrays,
+    train: Tensor,
+    normalize: str,
+) -> tuple[Arrays, ...]:
+    """Return domains scaled as the rows that the client trains on, of one of them or of all together, ask for."""
     if normalize == "none":
-        return tables
-    scaled = standardised(trained, tuple(train.tolist()))
-    return tuple(scaled if table is trained else scaled_like(table, scaled) for table in tables)
+        return tuple(domains)
+    scaled = scale(trained, tuple(train.tolist()))
+    return tuple(scaled if arrays is trained else scaled_like(arrays, scaled) for arrays in domains)
 
 
 def _check_family(name: str, arrays: Arrays, split: Split) -> None:

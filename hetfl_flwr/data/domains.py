@@ -1,6 +1,6 @@
 """From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from hetfl_flwr.data.arrays.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
 from hetfl_flwr.data.decoding.images import image_spec, read_images
 from hetfl_flwr.data.decoding.labels import IntArray, class_names, declared, read_codes
+from hetfl_flwr.data.decoding.series import read_series
 from hetfl_flwr.data.decoding.tables import read_table
 from hetfl_flwr.data.decoding.texts import read_texts
 from hetfl_flwr.data.owners import read_owners
@@ -234,7 +235,7 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     """Return what the inputs of a data set, or of a list of them, are.
 
     Nothing is downloaded to know: a data set of which neither the catalogue nor a folder here says anything, or that
-    each node names for itself (an empty name), is texts if a text column is named, else images.
+    each node names for itself (an empty name), is texts or series if a column of these is named, else images.
 
     Raises
     ------
@@ -247,10 +248,10 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     ('image', 'table', 'text')
     """
     if not dataset:
-        return "text" if reading and reading.text_column else "image"
+        return _said(reading or Reading())
     kinds = {_kind(family): family.called for family in parse_families(dataset, reading)}
     if len(kinds) > 1:
-        said = ", ".join(f"{name} are {kind}s" for kind, name in kinds.items())
+        said = ", ".join(f"{name} are {kind.removesuffix('s')}s" for kind, name in kinds.items())
         raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")
     return next(iter(kinds))
 
@@ -264,7 +265,12 @@ def _kind(family: Family) -> Kind:
             return _source(family.base, reading).kind
     except DataError:  # a server need not have what its clients have
         pass
-    return "text" if reading.text_column else "image"
+    return _said(reading)
+
+
+def _said(reading: Reading) -> Kind:
+    """Return what inputs are by the columns that the run config names alone."""
+    return "text" if reading.text_column else "series" if reading.series_column else "image"
 
 
 @cache
@@ -407,12 +413,15 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     )
 
 
+_READERS: Mapping[str, Callable[[Source], Arrays]] = {"table": read_table, "text": read_texts, "series": read_series}
+
+
 def _read(source: Source, rows: IntArray) -> Arrays:
     """Return all rows of a data set in a given order."""
     names, owners = read_owners(source, rows)
     if source.kind == "image":
         return replace(read_images(source, rows), owners=owners, owner_names=names)
-    arrays = read_table(source) if source.kind == "table" else read_texts(source)
+    arrays = _READERS[source.kind](source)
     if source.reading.domain_column:
         arrays = replace(arrays, inputs=arrays.inputs[rows], labels=arrays.labels[rows])
     return replace(arrays, owners=owners, owner_names=names)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.data.arrays.samples import Arrays, DataSpec, Samples
 from hetfl_flwr.data.clients import WHOLE_SPLIT
+from hetfl_flwr.data.decoding.series import standardised_channels
 from hetfl_flwr.data.decoding.tables import standardised
 from hetfl_flwr.data.domains import centred
 
@@ -35,6 +36,6 @@ def shown(inputs: NDArray[Any], spec: DataSpec, normalize: str) -> Samples:
     arrays = Arrays(spec, stored, labels, len(stored), peak, torch.zeros(spec.shape))
     if spec.is_image and normalize != "none":
         (arrays,) = WHOLE_SPLIT.get(normalize, centred)((arrays,))
-    elif spec.is_table and normalize != "none":
-        arrays = standardised(arrays, tuple(range(len(stored))))
+    elif (spec.is_table or spec.is_series) and normalize != "none":
+        arrays = (standardised if spec.is_table else standardised_channels)(arrays, tuple(range(len(stored))))
     return Samples(arrays, torch.arange(len(stored)))

@@ -60,8 +60,8 @@ def narrowed(model: SplitModel, part: Fraction) -> SplitModel:
     Parameters
     ----------
     model : SplitModel
-        It is changed. Its layers with weights are linear ones, two-dimensional convolutions (of one group, or of one a
-        channel) and batch norm; the first of them takes the inputs. New weights are drawn as PyTorch does.
+        It is changed. Its layers with weights are linear ones, one- and two-dimensional convolutions (of one group, or
+        of one a channel) and batch norm; the first of them takes the inputs. New weights are drawn as PyTorch does.
     part : Fraction
         Above 0, at most 1. 1: the model as it is.
 
@@ -117,7 +117,7 @@ def _narrow(layer: nn.Module, part: _Part, *, takes_inputs: bool, is_head: bool)
         layer.in_features = layer.in_features if takes_inputs else part.of(layer.in_features)
         layer.out_features = layer.out_features if is_head else part.of(layer.out_features)
         shape: tuple[int, ...] = (layer.out_features, layer.in_features)
-    elif isinstance(layer, nn.Conv2d) and layer.groups in (1, layer.in_channels):
+    elif isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups in (1, layer.in_channels):
         layer.groups = part.of(layer.groups) if layer.groups > 1 else 1
         layer.in_channels = layer.in_channels if takes_inputs else part.of(layer.in_channels)
         layer.out_channels = part.of(layer.out_channels)
@@ -130,7 +130,7 @@ def _narrow(layer: nn.Module, part: _Part, *, takes_inputs: bool, is_head: bool)
                 setattr(layer, name, torch.empty(shape))
     else:
         kind = type(layer).__name__
-        raise ModelError(f"{part.where} is a {kind}, and only Linear, Conv2d and BatchNorm have a part of their width")
+        raise ModelError(f"{part.where} is a {kind}, and only Linear, Conv1d, Conv2d and BatchNorm have a part of it")
     if layer.weight is not None:
         layer.weight = nn.Parameter(torch.empty(shape))
     if bias:

@@ -17,6 +17,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, ends_process, place, unknown
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.narrow import SIGN, narrowed, parse_width
+from hetfl_flwr.models.series import CONV1D_SIZES, KERNEL, conv1d
 from hetfl_flwr.models.split_model import (
     SplitModel,
     cause,
@@ -101,10 +102,21 @@ def _fedproto_models() -> dict[str, ZooModel]:
 def _tabular_models() -> dict[str, ZooModel]:
     return {
         f"tabular:{number}": ZooModel(
-            f"random perceptron {number}: {_chain(units)} hidden units; tables and images",
+            f"random perceptron {number}: {_chain(units)} hidden units; tables, images and time series",
             partial(tabular, number),
         )
         for number, units in enumerate(TABULAR_TABLE)
+    }
+
+
+def _conv1d_models() -> dict[str, ZooModel]:
+    return {
+        f"conv1d:{size}": ZooModel(
+            f"{size} 1-D CNN: convolutions of {KERNEL} points with {_chain(filters)} filters, {_chain(units)} hidden "
+            "units; time series",
+            partial(conv1d, size),
+        )
+        for size, (filters, units) in CONV1D_SIZES.items()
     }
 
 
@@ -114,13 +126,14 @@ FAMILIES: Mapping[str, Mapping[str, ZooModel]] = MappingProxyType(
         "fedhenn": _fedhenn_models(),
         "fedproto": _fedproto_models(),
         "tabular": _tabular_models(),
+        "conv1d": _conv1d_models(),
     }
 )
 """Names that stand for several models of the zoo, for all of theirs."""
 
 ZOO: Mapping[str, ZooModel] = MappingProxyType(
     {
-        "mlp": ZooModel("perceptron with two hidden layers of 200 units; images and tables", mlp),
+        "mlp": ZooModel("perceptron with two hidden layers of 200 units; images, tables and time series", mlp),
         "lenet5": ZooModel("LeNet-5: two convolutions and two hidden layers", lenet5),
         "lenet": ZooModel("LeNet of Caffe's MNIST example: 20 and 50 filters, 500 hidden units", lenet),
         "cnn1": ZooModel("FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", cnn1),
@@ -159,7 +172,8 @@ def parse_models(text: str) -> tuple[str, ...]:
     text : str
         Names of the zoo or ``package.module:function``; ``fedhe`` stands for ``fedhe:0`` to ``fedhe:9``, ``fedhenn``
         for ``fedhenn:0`` to ``fedhenn:4``, ``fedproto`` for ``fedproto:18``, ``:20`` and ``:22``, ``tabular`` for
-        ``tabular:0`` to ``tabular:9``. ``NAME@0.5`` has half of that one's width: see `narrow.narrowed`.
+        ``tabular:0`` to ``tabular:9``, ``conv1d`` for ``conv1d:small``, ``:medium`` and ``:large``.
+        ``NAME@0.5`` has half of that one's width: see `narrow.narrowed`.
 
     Raises
     ------
@@ -348,7 +362,7 @@ def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
     >>> row.name, row.width
     ('lenet5', None)
     >>> row.problem
-    'a convolutional network needs images (channels, height, width); for a table use mlp, for texts lstm1'
+    'it needs images (channels, height, width); for a table use mlp, for texts lstm1, for series conv1d'
     """
     return [_row(name, model, spec) for name, model in ZOO.items()]
 

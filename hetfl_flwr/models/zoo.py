@@ -46,7 +46,7 @@ FEDPROTO_CHANNELS = (18, 20, 22)
 
 
 def mlp(spec: DataSpec) -> SplitModel:
-    """Multi-layer perceptron: two hidden layers of 200 units with ReLU, for tables and images alike.
+    """Multi-layer perceptron: two hidden layers of 200 units with ReLU, for tables, images and time series alike.
 
     Raises
     ------
@@ -58,11 +58,13 @@ def mlp(spec: DataSpec) -> SplitModel:
     >>> mlp(DataSpec(shape=(30,), classes=2)).width
     200
     """
-    return _with_hidden_layers(nn.Sequential(nn.Flatten()), _inputs(spec), (200, 200), spec)
+    return with_hidden_layers(nn.Sequential(nn.Flatten()), _inputs(spec), (200, 200), spec)
 
 
 def tabular(number: int, spec: DataSpec) -> SplitModel:
-    """One of ten multi-layer perceptrons with ReLU whose depth and widths were drawn at random; for tables and images.
+    """One of ten multi-layer perceptrons with ReLU whose depth and widths were drawn at random.
+
+    For tables, images and time series.
 
     Liu et al., "Completely Heterogeneous Federated Learning" (CHFL), section 5.2, gives each client a random one and
     does not say from which range. Here the ten are drawn once for all: they are the same in every run.
@@ -84,7 +86,7 @@ def tabular(number: int, spec: DataSpec) -> SplitModel:
     >>> tabular(0, DataSpec(shape=(30,), classes=2)).width == TABULAR_TABLE[0][-1]
     True
     """
-    return _with_hidden_layers(nn.Sequential(nn.Flatten()), _inputs(spec), TABULAR_TABLE[number], spec)
+    return with_hidden_layers(nn.Sequential(nn.Flatten()), _inputs(spec), TABULAR_TABLE[number], spec)
 
 
 def lenet5(spec: DataSpec) -> SplitModel:
@@ -114,7 +116,7 @@ def lenet5(spec: DataSpec) -> SplitModel:
             *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
         ],
     )
-    return _with_hidden_layers(convolutions, features, (120, 84), spec)
+    return with_hidden_layers(convolutions, features, (120, 84), spec)
 
 
 def lenet(spec: DataSpec) -> SplitModel:
@@ -138,7 +140,7 @@ def lenet(spec: DataSpec) -> SplitModel:
     """
     channels = image_channels(spec)
     layers = nn.Conv2d(channels, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2)
-    return _with_hidden_layers(*trunk(spec.shape, layers), (500,), spec)
+    return with_hidden_layers(*trunk(spec.shape, layers), (500,), spec)
 
 
 def cnn1(spec: DataSpec) -> SplitModel:
@@ -158,7 +160,7 @@ def cnn1(spec: DataSpec) -> SplitModel:
     >>> cnn1(DataSpec(shape=(3, 32, 32), classes=10)).width
     120
     """
-    return _with_hidden_layers(*_pooled_convolutions(spec, (6, 16)), (120,), spec)
+    return with_hidden_layers(*_pooled_convolutions(spec, (6, 16)), (120,), spec)
 
 
 def cnn2(spec: DataSpec) -> SplitModel:
@@ -176,7 +178,7 @@ def cnn2(spec: DataSpec) -> SplitModel:
     >>> cnn2(DataSpec(shape=(3, 32, 32), classes=10)).width
     512
     """
-    return _with_hidden_layers(*_pooled_convolutions(spec, (128, 128, 128)), (), spec)
+    return with_hidden_layers(*_pooled_convolutions(spec, (128, 128, 128)), (), spec)
 
 
 def cnn64(spec: DataSpec) -> SplitModel:
@@ -198,7 +200,7 @@ def cnn64(spec: DataSpec) -> SplitModel:
     >>> cnn64(DataSpec(shape=(3, 32, 32), classes=10)).width
     64
     """
-    return _with_hidden_layers(*_pooled_convolutions(spec, (64, 64), kernel=5), (120, 64), spec)
+    return with_hidden_layers(*_pooled_convolutions(spec, (64, 64), kernel=5), (120, 64), spec)
 
 
 def cnn4(spec: DataSpec) -> SplitModel:
@@ -218,7 +220,7 @@ def cnn4(spec: DataSpec) -> SplitModel:
     >>> cnn4(DataSpec(shape=(3, 32, 32), classes=10)).width
     512
     """
-    return _with_hidden_layers(*_pooled_convolutions(spec, (32, 64), kernel=5), (512,), spec)
+    return with_hidden_layers(*_pooled_convolutions(spec, (32, 64), kernel=5), (512,), spec)
 
 
 def fedproto(channels: int, spec: DataSpec) -> SplitModel:
@@ -253,7 +255,7 @@ def fedproto(channels: int, spec: DataSpec) -> SplitModel:
         *(nn.Conv2d(image_channels(spec), 10, 5), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Conv2d(10, channels, 5), nn.Dropout2d(0.5), nn.MaxPool2d(2), nn.ReLU()),
     ]
-    return _with_hidden_layers(*trunk(spec.shape, layers), (50,), spec)
+    return with_hidden_layers(*trunk(spec.shape, layers), (50,), spec)
 
 
 def fedhenn(number: int, spec: DataSpec) -> SplitModel:
@@ -282,7 +284,7 @@ def fedhenn(number: int, spec: DataSpec) -> SplitModel:
     [3600, 128, 128, 64, 64]
     """
     filters, units = FEDHENN_TABLE[number]
-    return _with_hidden_layers(*_pooled_convolutions(spec, filters), units, spec)
+    return with_hidden_layers(*_pooled_convolutions(spec, filters), units, spec)
 
 
 def _pooled_convolutions(spec: DataSpec, filters: Iterable[int], kernel: int = 3) -> tuple[nn.Sequential, int]:
@@ -347,7 +349,7 @@ def image_channels(spec: DataSpec) -> int:
     """Return the number of channels of images (channels, height, width); other data raise ModelError."""
     if not spec.is_image:
         raise ModelError(
-            "a convolutional network needs images (channels, height, width); for a table use mlp, for texts lstm1"
+            "it needs images (channels, height, width); for a table use mlp, for texts lstm1, for series conv1d"
         )
     return spec.shape[0]
 
@@ -359,13 +361,13 @@ KEEPS_SIZE = (nn.ReLU, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d, nn.Identity)
 def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Sequential, int]:
     """Chain convolutional layers and flatten: the standard layout, adapted to small images by one rule.
 
-    Where the image has become smaller than the kernel, a convolution is padded by half its kernel and a
-    pooling is left out. On 8x8 images LeNet-5 pads its second convolution, FedHe's 5 to 9 their third.
+    Where the image, or the series, has become smaller than the kernel, a convolution is padded by half its kernel and
+    a pooling is left out. On 8x8 images LeNet-5 pads its second convolution, FedHe's 5 to 9 their third.
 
     Parameters
     ----------
     shape : tuple of int
-        Channels, height and width of the images, each 1 or more.
+        Channels, height and width of the images, or channels and length of the series, each 1 or more.
     layers : iterable of nn.Module
         Convolutions with square kernels, poolings whose kernel is one number, and layers that keep the image's size.
 
@@ -379,9 +381,9 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
     with torch.no_grad():
         for layer in layers:
             side = min(image.shape[2:])
-            if isinstance(layer, nn.Conv2d) and side < layer.kernel_size[0]:
-                layer.padding = (layer.kernel_size[0] // 2,) * 2
-            if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d) and side < int(layer.kernel_size):  # type: ignore[arg-type]
+            if isinstance(layer, nn.Conv1d | nn.Conv2d) and side < layer.kernel_size[0]:
+                layer.padding = (layer.kernel_size[0] // 2,) * len(layer.kernel_size)
+            if isinstance(layer, nn.MaxPool1d | nn.MaxPool2d | nn.AvgPool2d) and side < int(layer.kernel_size):  # type: ignore[arg-type]
                 continue
             fitted.append(layer)
             if not isinstance(layer, KEEPS_SIZE):  # on the meta device some of these would import torch's compiler
@@ -390,13 +392,13 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
 
 
 def _inputs(spec: DataSpec) -> int:
-    """Return how many numbers one image or one row of a table has; texts raise ModelError."""
+    """Return how many numbers one image, series or row of a table has; texts raise ModelError."""
     if spec.is_text:
-        raise ModelError("a perceptron needs images or tables; for texts use lstm1, lstm2 or bag")
+        raise ModelError("a perceptron needs images, tables or time series; for texts use lstm1, lstm2 or bag")
     return prod(spec.shape)
 
 
-def _with_hidden_layers(layers: nn.Sequential, width: int, units: Iterable[int], spec: DataSpec) -> SplitModel:
+def with_hidden_layers(layers: nn.Sequential, width: int, units: Iterable[int], spec: DataSpec) -> SplitModel:
     """Put hidden linear layers with ReLU, and then a head, behind layers that give ``width`` features."""
     for count in units:
         layers.extend((nn.Linear(width, count), nn.ReLU()))

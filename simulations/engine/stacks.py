@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from hetfl_flwr.models.split_model import as_laid_out_by_itself
 
 LAYERS = (
-    *(nn.Linear, nn.Conv2d, nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Flatten, nn.Identity),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LayerNorm, nn.GroupNorm),
 )
 """Layers that can be stacked: they keep no buffers, draw nothing at random and take each sample for itself."""

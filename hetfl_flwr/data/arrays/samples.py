@@ -28,7 +28,8 @@ class DataSpec:
     Parameters
     ----------
     shape : tuple of int
-        One input: (channels, height, width) of an image, (features,) of a table's row, (tokens,) of a text.
+        One input: (channels, height, width) of an image, (channels, length) of a series, (features,) of a table's row,
+        (tokens,) of a text.
     classes : int
         C, the number of classes; labels are 0..C-1.
     vocabulary : int
@@ -41,9 +42,9 @@ class DataSpec:
     vocabulary: int = 0
 
     @property
-    def kind(self) -> Literal["image", "text", "table"]:
+    def kind(self) -> Literal["image", "series", "text", "table"]:
         """What an input is."""
-        return "image" if self.is_image else "text" if self.is_text else "table"
+        return "image" if self.is_image else "series" if self.is_series else "text" if self.is_text else "table"
 
     @property
     def is_text(self) -> bool:
@@ -59,6 +60,11 @@ class DataSpec:
     def is_image(self) -> bool:
         """Whether an input is an image."""
         return len(self.shape) == 3
+
+    @property
+    def is_series(self) -> bool:
+        """Whether an input is a time series of one or more channels."""
+        return len(self.shape) == 2
 
 
 @dataclass(frozen=True)
@@ -102,15 +108,16 @@ class Arrays:
     spec : DataSpec
         Shape of one input and number of classes.
     inputs : Tensor
-        (N, *shape), in the type it is stored in: uint8 for images, int32 for texts, float32 for tables, in which NaN
-        stands for a value that is missing.
+        (N, *shape), in the type it is stored in: uint8 for images, int32 for texts, float32 for series and for tables,
+        in which NaN stands for a value that is missing.
     labels : Tensor
         (N,) int64, 0..C-1.
     train_rows : int
         How many of the N rows are the training split, 1 or more.
     peak : float or Tensor
-        The stored value that stands for 1.0, above 0; or float32 ones, (features,) of a table, (channels, 1, 1) of
-        images whose colours are scaled apart. A column whose peak is infinite is 0 throughout.
+        The stored value that stands for 1.0, above 0; or float32 ones, (features,) of a table, (channels, 1) of
+        series, (channels, 1, 1) of images whose colours are scaled apart. A column or channel whose peak is infinite is
+        0 throughout.
     centre : Tensor
         (*shape) float32, subtracted from each scaled input.
     groups : tuple of int
@@ -163,7 +170,7 @@ class Arrays:
 def _inputs_in_words(spec: DataSpec) -> str:
     """Return what inputs are, such as "image 1 x 8 x 8, 10 classes"."""
     size = " x ".join(map(str, spec.shape))
-    unit = {"image": "", "text": " tokens", "table": " inputs"}[spec.kind]
+    unit = {"image": "", "series": "", "text": " tokens", "table": " inputs"}[spec.kind]
     return f"{spec.kind} {size}{unit}, {spec.classes} classes"
 
 
@@ -300,7 +307,7 @@ class Samples:
         Returns
         -------
         inputs : Tensor
-            (N, *shape) on the CPU, uint8 for images, int32 for texts, float32 for tables; neither scaled nor centred.
+            (N, *shape) on the CPU, uint8 for images, int32 for texts, else float32; neither scaled nor centred.
             A value that is missing is this client's mean of its column; 0 where these rows have none to tell.
         labels : Tensor
             (N,) int64, on the CPU.
@@ -319,7 +326,7 @@ class Samples:
         ----------
         inputs : Tensor
             (R, *shape), as `stored` gives them. Their stored values must mean what they mean here, which holds
-            among the clients of one data set or one rotated family. Of a standardised table, values more than
+            among the clients of one data set or one rotated family. Of a standardised table or series, values more than
             `MOST_DEVIATIONS` deviations from this client's mean are cut to that.
         labels : Tensor
             (R,) int64, 0..C-1.
@@ -353,7 +360,7 @@ class Samples:
 
     def _cut(self, inputs: Tensor) -> Tensor:
         peak, centre = self.arrays.peak, self.arrays.centre
-        if not (self.arrays.spec.is_table and isinstance(peak, Tensor)):
+        if not (isinstance(peak, Tensor) and (self.arrays.spec.is_table or self.arrays.spec.is_series)):
             return inputs
         low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))
         return inputs.clamp(low.nan_to_num(nan=-inf), high.nan_to_num(nan=inf))  # 0 x inf: of one number only

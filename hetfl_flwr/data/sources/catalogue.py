@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hetfl_flwr.data.arrays.rotation import ANGLES, IMAGES_A_CLASS
 from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
-from hetfl_flwr.data.sources.bundled import read_breast_cancer, read_digits, read_digits_colour
+from hetfl_flwr.data.sources.bundled import read_breast_cancer, read_digits, read_digits_colour, read_waveform
 from hetfl_flwr.data.sources.folders import local_folder
 from hetfl_flwr.data.sources.reading import Reading, parse_classes, parse_vocabulary
 from hetfl_flwr.errors import DataError
@@ -30,11 +30,14 @@ class DatasetEntry:
     licence : str
         Its licence, and whose word that is.
     bundled : callable, optional
-        Reads it where it comes with scikit-learn; None for any other.
+        Reads it where it comes with scikit-learn or is made here; None for any other.
     place : str
         Its hub id, ``owner/name``, which is its folder below ``data-dir``, too; empty where it is bundled.
     origin : str
-        Where a data set can be had that is not on the hub: then ``place`` is its folder alone.
+        Where a data set can be had that is not on the hub: then ``place`` is its folder alone. Of a bundled one, where
+        it comes from, if not from scikit-learn.
+    form : str
+        As what its folder is taken, where that is as the origin has it; empty: as any other one.
     columns : Reading
         Its columns; one that the run config names instead goes before.
     values : tuple of str or int
@@ -55,6 +58,7 @@ class DatasetEntry:
     bundled: Callable[[], Arrays] | None = None
     place: str = ""
     origin: str = ""
+    form: str = ""
     columns: Reading = _NO_COLUMNS
     values: tuple[str | int, ...] = ()
     names: tuple[str, ...] = ()
@@ -153,6 +157,18 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         place="zalando-datasets/fashion_mnist",
         columns=Reading(image_column="image", label_column="label"),
     ),
+    "har": DatasetEntry(
+        spec=DataSpec(shape=(9, 128), classes=6),
+        train_rows=7352,
+        test_rows=2947,
+        licence="CC BY 4.0 (UCI)",
+        place="uci/har",
+        origin="https://archive.ics.uci.edu/dataset/240",
+        form="the unpacked folder 'UCI HAR Dataset'",
+        columns=Reading(series_column="signal", label_column="activity"),
+        values=tuple(range(6)),
+        names=("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying"),
+    ),
     "hcc": _uci("hcc-survival", 423, DataSpec((49,), 2), (165, 0), "1_survives_0_dies"),
     "ilpd": _uci("ilpd", 225, DataSpec((10,), 2), (583, 0), "label", 1, 2),
     "mnist": DatasetEntry(
@@ -220,6 +236,14 @@ CATALOGUE: Mapping[str, DatasetEntry] = {
         columns=Reading(image_column="image", label_column="label"),
         names=_DIGITS,
     ),
+    "waveform": DatasetEntry(
+        spec=DataSpec(shape=(1, 21), classes=3),
+        train_rows=4000,
+        test_rows=1000,
+        licence="none needed (made here)",
+        bundled=read_waveform,
+        origin="Breiman et al. 1984",
+    ),
 }
 
 ROTATED: Mapping[str, str] = {"rotated-digits": "digits", "rotated-mnist": "mnist"}
@@ -286,7 +310,7 @@ def _row(name: str, entry: DatasetEntry, *, domains: int, samples: int, data_dir
         domains=domains,
         samples=samples,
         megabytes=samples * prod(spec.shape) * (1 if spec.is_image else 4) / 1e6,
-        source=entry.place or "scikit-learn",
+        source=entry.place or entry.origin or "scikit-learn",
         where=_where(entry, data_dir),
         licence=entry.licence,
     )

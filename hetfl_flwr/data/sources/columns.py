@@ -10,7 +10,7 @@ import pyarrow as pa
 from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import ConfigError, DataError, private, unknown
 
-Kind = Literal["image", "text", "table"]
+Kind = Literal["image", "series", "text", "table"]
 
 Columns = Mapping[str, Any]
 """The columns of a split, in their order, each with its feature; None where the cells alone tell."""
@@ -26,12 +26,13 @@ def roles(place: str, splits: Mapping[str, Columns], reading: Reading) -> tuple[
     splits : mapping
         "train", and "test" where it has one.
     reading : Reading
-        Which columns count; the only image and the only class-label column need no name.
+        Which columns count; the only image, the only series and the only class-label column need no name, and neither
+        does ``y`` beside a series ``x``.
 
     Raises
     ------
     ConfigError
-        If an image column and a text column are named.
+        If the columns of two kinds of input are named.
     DataError
         If there is no training split, or the columns are not there; in a table, also if a key names no column, or none
         is left to learn from.
@@ -85,6 +86,8 @@ def _named(place: str, inputs: Sequence[str], reading: Reading, key: str) -> set
 def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, key: str) -> str:
     """Return the wanted column, or else the only one of a kind of feature."""
     columns = splits["train"]
+    if key == "label-column" and not wanted and {"x", "y"} <= columns.keys() and is_list(columns["x"], unknown=True):
+        wanted = "y"
     of_kind = [name for name, feature in columns.items() if type(feature).__name__ == kind]
     if wanted not in columns and not of_kind and not get_close_matches(wanted, columns):
         _check_names(place, columns)
@@ -140,18 +143,52 @@ def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: 
         for column, key in ((reading.domain_column, "domain-column"), (reading.id_column, "natural:COLUMN"))
         if column
     ]
+    named = [key for key in ("image-column", "text-column", "series-column") if getattr(reading, key.replace("-", "_"))]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)} are both set for {place}: choose one of them")
     if reading.text_column:
-        if reading.image_column:
-            raise ConfigError(f"image-column and text-column are both set for {place}: choose one of them")
         return "text", (_column(place, splits, reading.text_column, "", "text-column"),)
+    if reading.series_column:
+        return "series", (_column(place, splits, reading.series_column, "", "series-column"),)
     if reading.image_column or any(type(feature).__name__ == "Image" for feature in splits["train"].values()):
         return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
     columns = tuple(name for name in splits["train"] if name not in (label, *aside))
+    ignored = {name for name in columns if " ".join(name.split()) in reading.ignored}
+    if lists := [name for name in columns if is_list(splits["train"][name]) and name not in ignored]:
+        if len(lists) > 1:
+            raise DataError(
+                f"{place} has {len(lists)} columns of lists: set series-column to one of: {private(', '.join(lists))}"
+            )
+        return "series", (_column(place, splits, lists[0], "", "series-column"),)
     for column in columns:
         in_all = all(column in there for there in splits.values())
         if not in_all and " ".join(column.split()) not in reading.ignored:
             raise DataError(f"{place} has no column '{private(column)}' in its split 'test': name it in ignore-columns")
     return "table", columns
+
+
+ARRAYS = ("Array2D", "Array3D", "Array4D", "Array5D")
+"""Features of the datasets library whose cells are arrays."""
+
+
+def is_list(feature: Any, *, unknown: bool = False) -> bool:
+    """Say whether cells are lists of numbers, or lists of such lists; `unknown` is said of those that nobody knows."""
+    if feature is None:
+        return unknown
+    while type(feature).__name__ in ("List", "LargeList"):
+        feature = feature.feature
+        if type(feature).__name__ == "Value":
+            return str(feature.dtype).startswith(("int", "uint", "float", "double"))
+    return type(feature).__name__ in ARRAYS
+
+
+def shape_of(kind: pa.DataType) -> str:
+    """Return the lengths of lists, and of lists within these, as messages say them."""
+    lengths = []
+    while pa.types.is_nested(kind) and hasattr(kind, "value_type"):
+        lengths.append(str(kind.list_size) if pa.types.is_fixed_size_list(kind) else "many")
+        kind = kind.value_type
+    return " x ".join(lengths) or str(kind)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles
+from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles, shape_of
 from hetfl_flwr.data.sources.dialects import common_options, rows_of
 from hetfl_flwr.data.sources.folders import TABLES, check_filled, ending, names_of
 from hetfl_flwr.data.sources.headers import check_headers
+from hetfl_flwr.data.sources.npz import read_npz
 from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.errors import DataError, HetflError, private
 
@@ -76,6 +77,8 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
     import datasets.features
     from datasets.load import load_dataset_builder
 
+    if TABLES[ending(path)] == "npz":
+        return read_npz(path)
     of_columns: Any = datasets.features.Features
     options: dict[str, Any] = common_options([path])
     builder: Any = load_dataset_builder(TABLES[ending(path)], data_files={"train": [escape(str(path))]}, **options)
@@ -113,6 +116,11 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
+                if pa.types.is_nested(kind) and pa.types.is_nested(kinds[name]):
+                    raise DataError(
+                        f"{place} holds lists of {shape_of(kind)} numbers, that of '{private(before)}' of "
+                        f"{shape_of(kinds[name])}: cut or fill all to one length"
+                    ) from None
                 way_out = "write all in one type"
                 if name != reading.label_column:
                     listed = ", or list the files with commas between, which reads each by itself"
@@ -145,7 +153,7 @@ def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def _is_special(feature: Any) -> bool:
     """Say whether a feature says more than the type of its cells, such as that they are classes or images."""
-    return type(feature).__name__ not in ("Value", "dict", "list")
+    return type(feature).__name__ not in ("Value", "List", "LargeList", "dict", "list")
 
 
 def _names(files: Sequence[Path]) -> dict[Path, str]:

@@ -11,7 +11,10 @@ from typing import IO, cast
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.errors import DataError, private
 
-TABLES = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
+TABLES = {
+    **{".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"},
+    ".npz": "npz",
+}
 """Endings of the files that hold rows, and the kind of each."""
 
 SHEETS, SAVE_AS = {".xlsx", ".xls", ".ods"}, "save the sheet as csv (UTF-8) and give that"
@@ -30,8 +33,12 @@ MANY = 5000
 """Files in a folder from which on it takes minutes to look through them for data."""
 
 EXPECTED = (
-    "parquet, csv, json or arrow files (the hub's layout, or what save_to_disk writes), or one folder of images a class"
+    "parquet, csv, json, arrow or npz files (the hub's layout, or what save_to_disk writes), or one folder of images a "
+    "class"
 )
+
+SIGNALS = "Inertial Signals"
+"""Folder of a split that holds a text file a channel, as the UCI archive keeps its human activity recognition."""
 
 
 OWNER_CLASS_IMAGE = 3
@@ -189,8 +196,16 @@ def local_folder(hub_id: str, data_dir: str) -> Path | None:
 
 
 def holds_data(folder: Path) -> bool:
-    """Return whether there is a file of rows or an image anywhere below a folder."""
-    return any(_is_file(path, TABLES.keys() | IMAGES) for path in folder.rglob("*"))
+    """Return whether there is a file of rows or an image anywhere below a folder, or a folder of signals."""
+    return signals_folder(folder) is not None or any(
+        _is_file(path, TABLES.keys() | IMAGES) for path in folder.rglob("*")
+    )
+
+
+def signals_folder(folder: Path) -> Path | None:
+    """Return the folder whose splits hold `SIGNALS`: a folder itself or the only one in it that does; else None."""
+    found = [one for one in (folder, *folder.glob("*/")) if (one / "train" / SIGNALS).is_dir()]
+    return found[0] if len(found) == 1 else None
 
 
 def spreadsheets(folder: Path) -> list[Path]:
@@ -200,7 +215,8 @@ def spreadsheets(folder: Path) -> list[Path]:
 
 def holds_images_alone(folder: Path) -> bool:
     """Return whether there are images below a folder and no file of rows, save one that describes them."""
-    return not any(_is_file(path, TABLES) and path.stem != "metadata" for path in folder.rglob("*"))
+    rows = any(_is_file(path, TABLES) and path.stem != "metadata" for path in folder.rglob("*"))
+    return not rows and signals_folder(folder) is None
 
 
 def check_files(folder: Path) -> None:

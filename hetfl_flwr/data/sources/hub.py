@@ -40,10 +40,13 @@ from hetfl_flwr.data.sources.folders import (
     own_file,
     own_folder,
     possible_owners,
+    signals_folder,
     spreadsheets,
 )
 from hetfl_flwr.data.sources.headers import check_headers
+from hetfl_flwr.data.sources.npz import npz_splits
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
+from hetfl_flwr.data.sources.signals import read_signals
 from hetfl_flwr.errors import DataError, HetflError, private
 
 if TYPE_CHECKING:
@@ -72,10 +75,11 @@ class Source:
         Hub id or folder it came from, for messages: `private` unless it is the catalogue's.
     splits : dict
         "train", and "test" where it has one, in this order; neither is empty, and all columns named here are in both.
-    kind : {"image", "text", "table"}
+    kind : {"image", "series", "text", "table"}
         What an input is.
     inputs : tuple of str
-        The image column, the text column, or all columns of a table save label, domain and id, in their order.
+        The image column, the text column, the column of series, or all columns of a table save label, domain and id, in
+        their order.
     label : str
         The column that is to be learnt.
     reading : Reading
@@ -166,7 +170,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     Raises
     ------
     ConfigError
-        If an image column and a text column are named.
+        If the columns of two kinds of input are named.
     DataError
         If it cannot be found or read, has no training split or an empty split, or lacks the columns.
     """
@@ -325,10 +329,10 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Fou
     if is_folder(dataset):
         return _from_own(dataset, reading)
     if not reading.data_dir:
-        if origin:
+        if entry and origin:
             raise DataError(
                 f"{dataset} is not on the hub: get it from {origin}, put it into a folder <data-dir>/{dataset} as "
-                f"{EXPECTED}, and set data-dir"
+                f"{entry.form or EXPECTED}, and set data-dir"
             )
         if reading.by_file:
             raise DataError(f"partition 'files': {called} is of the hub: give a folder of your own, such as ./wards")
@@ -337,7 +341,7 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Fou
     if folder is None:
         raise DataError(
             f"data-dir '{private(reading.data_dir)}' holds no {called}: expected in "
-            f"'{private(Path(reading.data_dir, dataset))}' {EXPECTED}; "
+            f"'{private(Path(reading.data_dir, dataset))}' {(entry and entry.form) or EXPECTED}; "
             + (f"get it from {origin}" if origin else "or leave data-dir empty to download it")
         )
     return _from_folder(folder, reading)
@@ -389,6 +393,8 @@ def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None
     from datasets.load import load_dataset_builder, load_from_disk
 
     images, called = holds_images_alone(folder), f"'{private(folder)}'"
+    if arrays := _arrays_in(folder, called, reading):
+        return _Found(called, arrays)
     files: dict[str, list[Path]] = {}
     check_files(folder)
     _quiet()
@@ -419,6 +425,16 @@ def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     parts = {split: parts_of(paths, given=given) for split, paths in files.items()}
     return _Found(called, splits, notes=notes_on([path for paths in files.values() for path in paths]), parts=parts)
+
+
+def _arrays_in(folder: Path, called: str, reading: Reading) -> dict[str, "Dataset"]:
+    """Return the splits of a folder of .npz files, or of one as the UCI archive has it; nothing of any other."""
+    if signals := signals_folder(folder):
+        return read_signals(signals)
+    files = npz_splits(folder)
+    if files:
+        check_files(folder)
+    return {split: from_files(paths, called, reading)[0] for split, paths in files.items()}
 
 
 def _images_in(folder: Path, pattern: str) -> Any:

@@ -1,4 +1,4 @@
-"""Data sets that exist in Python alone, written down once: frames, data sets of the datasets library and of torch.
+"""Data sets that exist in Python alone, written down once: frames, arrays, data sets of torch and of datasets.
 
 What is written lies in the cache folder of the datasets library, in a folder that is called by a digest of what it
 holds. A run names that folder, so that its workers, and whoever goes on with it, read the same rows.
@@ -13,7 +13,7 @@ from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ import torch
 
 from hetfl_flwr.common.text import brief
 from hetfl_flwr.data.sources.files import CALLED_FILE, NAMES_FILE
+from hetfl_flwr.data.sources.npz import table_of
 from hetfl_flwr.errors import DataError
 
 MOST_CLASSES = 100_000
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
 
 ACCEPTED = (
-    "a data frame, a datasets.Dataset or DatasetDict, a torch data set of (image, label) or (vector, label) pairs, or "
-    "several of these"
+    "a data frame, a dict of arrays by column, a datasets.Dataset or DatasetDict, a torch data set of (image, label) "
+    "or (vector, label) pairs, or several of these"
 )
+
+_SERIES = "; time series need series_column, a name for their column"
 
 MOST_COUNTED = 2**20
 """Bytes of a file that are digested at a time."""
@@ -46,13 +49,16 @@ def is_object(dataset: object) -> bool:
     return not isinstance(dataset, str | os.PathLike)
 
 
-def stored(dataset: object) -> tuple[Path, bool]:
+def stored(dataset: object, series: str = "") -> tuple[Path, bool]:
     """Write a data set down, unless it has been before.
 
     Parameters
     ----------
     dataset : object
         One of `ACCEPTED`. A list of several, or a dict by the clients' names, holds one a client.
+    series : str
+        What the run config calls a column of time series: then the pairs of a torch data set are series and labels.
+        Empty: they are images and labels.
 
     Returns
     -------
@@ -69,35 +75,37 @@ def stored(dataset: object) -> tuple[Path, bool]:
     from datasets.dataset_dict import DatasetDict
 
     names: list[str] = []
-    if several := isinstance(dataset, list | tuple | Mapping) and not isinstance(dataset, DatasetDict):
+    several = False
+    if isinstance(dataset, list | tuple | Mapping) and not isinstance(dataset, DatasetDict) and not _is_arrays(dataset):
+        several = True
         named = dataset if isinstance(dataset, Mapping) else {}
         names = list(map(str, named)) or [""] * len(dataset)
         places = [f"dataset[{key!r}]" for key in named or range(len(names))]
-        files = _of_clients([*(named.values() or dataset)], places)
+        files = _of_clients([*(named.values() or dataset)], places, series)
     elif isinstance(dataset, DatasetDict):
         wanted = {split: one for split, one in dataset.items() if split in ("train", "test")}
         if "train" not in wanted:
             found = ", ".join(map(repr, dataset)) or "none"
             raise DataError(f"dataset has the splits {found}: expected 'train', and 'test' if there is one")
         places = [f"dataset[{split!r}]" for split in wanted]
-        files = {f"{split}.parquet": _rows(f"dataset[{split!r}]", one) for split, one in wanted.items()}
+        files = {f"{split}.parquet": _rows(f"dataset[{split!r}]", one, series) for split, one in wanted.items()}
     else:
         places = ["dataset"]
-        files = {"train.parquet": _rows("dataset", dataset)}
+        files = {"train.parquet": _rows("dataset", dataset, series)}
     try:
         return _written(files, names, places), several
     except OSError as error:
         raise DataError(f"the data set cannot be written to {_folder()}: {error.strerror}") from None
 
 
-def _of_clients(datasets: Sequence[object], places: Sequence[str]) -> dict[str, "Dataset"]:
+def _of_clients(datasets: Sequence[object], places: Sequence[str], series: str) -> dict[str, "Dataset"]:
     if not datasets:
         raise DataError(f"dataset is empty: give {ACCEPTED}")
     pairs = zip(places, datasets, strict=True)
     classes = _shared_classes([_torch_classes(place, one) for place, one in pairs if _is_torch(one)])
     digits = len(str(len(datasets)))
     return {
-        f"{number:0{digits}}.parquet": _rows(place, one, classes)
+        f"{number:0{digits}}.parquet": _rows(place, one, series, classes)
         for number, (place, one) in enumerate(zip(places, datasets, strict=True))
     }
 
@@ -111,7 +119,7 @@ def _shared_classes(said: Sequence[int | Sequence[str]]) -> int | Sequence[str]:
     return named[0] if named else max((classes for classes in said if isinstance(classes, int)), default=0)
 
 
-def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dataset":
+def _rows(place: str, dataset: object, series: str, classes: int | Sequence[str] = 0) -> "Dataset":
     """Return the rows of one data set, as the datasets library has them."""
     from datasets.arrow_dataset import Dataset
     from datasets.dataset_dict import DatasetDict
@@ -121,7 +129,10 @@ def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dat
         if isinstance(dataset, Dataset):
             rows = dataset.with_format(None)
         elif _is_torch(dataset):
-            rows = _of_torch(place, dataset, classes or _torch_classes(place, dataset))
+            classes = classes or _torch_classes(place, dataset)
+            rows = _series(place, dataset, classes, series) if series else _of_torch(place, dataset, classes)
+        elif _is_arrays(dataset):
+            rows = Dataset(table_of({name: np.asarray(one) for name, one in dataset.items()}, place))
         elif isinstance(dataset, DatasetDict) or not _is_frame(dataset):
             if callable(getattr(dataset, "collect", None)):
                 raise DataError(
@@ -136,6 +147,15 @@ def _rows(place: str, dataset: object, classes: int | Sequence[str] = 0) -> "Dat
     if not len(rows):
         raise DataError(f"{place} has no rows")
     return rows
+
+
+def _is_arrays(dataset: object) -> TypeGuard[Mapping[str, Any]]:
+    """Say whether a data set is a dict of arrays of NumPy or of torch, by the names of columns."""
+    from torch import Tensor
+
+    if not isinstance(dataset, Mapping) or not dataset:
+        return False
+    return all(isinstance(one, np.ndarray | Tensor) for one in dataset.values())
 
 
 def _article(dataset: object) -> str:
@@ -154,7 +174,9 @@ def _table(place: str, frame: Any) -> pa.Table:
     if twice:
         raise DataError(f"{place} has column {twice[0]!r} more than once: give each column a name of its own")
     if type(frame).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
+        named = frame.set_axis(names, axis=1)
+        nested = {name: named[name].map(list) for name in names if np.ndim(named[name].iloc[:1].squeeze()) > 1}
+        return pa.Table.from_pandas(named.assign(**nested), preserve_index=False)
     if hasattr(frame, "__arrow_c_stream__"):
         return pa.table(frame)
     from pyarrow.interchange import from_dataframe
@@ -215,13 +237,9 @@ def _of_torch(place: str, dataset: object, classes: int | Sequence[str]) -> "Dat
     from datasets.arrow_dataset import Dataset
     from datasets.features import Image, Value
 
-    kind: Any = datasets.features.ClassLabel
     of_columns: Any = datasets.features.Features
-    label = kind(num_classes=classes) if isinstance(classes, int) else kind(names=list(classes))
-    inputs, labels = [], []
-    for number, (one, value) in enumerate(_pairs(place, dataset)):
-        if value >= label.num_classes:
-            raise DataError(f"item {number} of {place} has label {value}: expected 0..{label.num_classes - 1}")
+    label, inputs, labels = _class_label(classes), [], []
+    for one, value in _labelled(place, dataset, label):
         inputs.append(one)
         labels.append(value)
     named = [(f"item {number} of {place}", one) for number, one in enumerate(inputs)]
@@ -244,6 +262,41 @@ def _vector(place: str, vector: Any, size: int) -> npt.NDArray[np.float32]:
     return numbers.float().numpy()
 
 
+def _series(place: str, dataset: object, classes: int | Sequence[str], column: str) -> "Dataset":
+    """Return a torch data set of series, tensors (channels, length) or (length,), in a column of a name."""
+    from datasets.arrow_dataset import Dataset
+
+    label, series, labels = _class_label(classes), list[np.ndarray[Any, Any]](), []
+    for number, (one, value) in enumerate(_labelled(place, dataset, label)):
+        series.append(np.asarray(one))
+        labels.append(value)
+        if series[number].shape != series[0].shape:
+            raise DataError(
+                f"item {number} of {place} has shape {series[number].shape}, item 0 has {series[0].shape}: cut or fill "
+                "all series to one length"
+            )
+    if not series:
+        raise DataError(f"{place} has no rows")
+    rows = Dataset(table_of({column: np.stack(series), "label": np.array(labels)}, place))
+    labelled: Dataset = rows.cast_column("label", label)
+    return labelled
+
+
+def _class_label(classes: int | Sequence[str]) -> Any:
+    import datasets.features
+
+    kind: Any = datasets.features.ClassLabel
+    return kind(num_classes=classes) if isinstance(classes, int) else kind(names=list(classes))
+
+
+def _labelled(place: str, dataset: object, label: Any) -> Iterator[tuple[Any, int]]:
+    """Go through the inputs and labels of a torch data set, whose classes are known."""
+    for number, (one, value) in enumerate(_pairs(place, dataset)):
+        if value >= label.num_classes:
+            raise DataError(f"item {number} of {place} has label {value}: expected 0..{label.num_classes - 1}")
+        yield one, value
+
+
 def _png(place: str, image: Any) -> bytes:
     """Return an image as a PNG file: a tensor (H, W), or (C, H, W) of one or three colours, or what Pillow has."""
     from PIL import Image
@@ -256,11 +309,11 @@ def _png(place: str, image: Any) -> bytes:
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3):
         pixels = pixels[0] if pixels.shape[0] == 1 else pixels.transpose(1, 2, 0)
     elif pixels.ndim != 2:
-        raise DataError(f"{place} has shape {pixels.shape}: expected an image (H, W), (1, H, W) or (3, H, W)")
+        raise DataError(f"{place} has shape {pixels.shape}: expected an image (H, W), (1, H, W) or (3, H, W){_SERIES}")
     if pixels.dtype.kind == "f" and pixels.min(initial=0) >= 0 and pixels.max(initial=0) <= 1:
         pixels = np.rint(pixels * 255).astype(np.uint8)
     if pixels.dtype != np.uint8:
-        raise DataError(f"{place} holds {pixels.dtype} beyond 0..1: expected uint8, or fractions from 0 to 1")
+        raise DataError(f"{place} holds {pixels.dtype} beyond 0..1: expected uint8, or fractions from 0 to 1{_SERIES}")
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, "png")
     return file.getvalue()
 

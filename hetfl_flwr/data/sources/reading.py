@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
 from hetfl_flwr.errors import ConfigError, private
+
+SeriesLayout = Literal["auto", "channels-first", "channels-last"]
+"""What the outer lists of a series may be."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +22,9 @@ class Reading:
     ----------
     data_dir : str
         Folder of local copies in the hub's layout; empty: the hub.
-    image_column, text_column, label_column : str
-        The input and what is to be learnt. A data set with neither images nor a text column is a table: all other
-        columns are its inputs.
+    image_column, text_column, series_column, label_column : str
+        The input and what is to be learnt. A data set with neither images nor a text column is a series if one of its
+        columns holds lists. Else it is a table: all other columns are its inputs.
     domain_column : str
         Column whose values are domains; empty: the catalogue's, or one domain.
     classes : str
@@ -37,6 +41,8 @@ class Reading:
         How words become tokens; see `parse_vocabulary`.
     text_length : int
         Tokens of a text, 1 or more: longer ones are cut, shorter ones filled up.
+    series_layout : {"auto", "channels-first", "channels-last"}
+        What the outer lists of a series are: its channels, or its points in time; see `read_series`.
     id_column : str
         Column whose values say who a row belongs to, where ``partition`` asks for it; empty: none.
     by_file : bool
@@ -46,6 +52,7 @@ class Reading:
     data_dir: str = ""
     image_column: str = ""
     text_column: str = ""
+    series_column: str = ""
     label_column: str = ""
     domain_column: str = ""
     classes: str = ""
@@ -55,6 +62,7 @@ class Reading:
     image_size: int = 0
     vocabulary: str = "hashed:20000"
     text_length: int = 32
+    series_layout: SeriesLayout = "auto"
     id_column: str = ""
     by_file: bool = False
 
@@ -89,6 +97,7 @@ class Reading:
             data_dir=folder,
             image_column=_one(self.image_column, "image-column", number, count),
             text_column=_one(self.text_column, "text-column", number, count),
+            series_column=_one(self.series_column, "series-column", number, count),
             label_column=_one(self.label_column, "label-column", number, count),
             domain_column=_one(self.domain_column, "domain-column", number, count),
         )

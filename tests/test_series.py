@@ -1,0 +1,533 @@
+"""Time series: read from lists, arrays and the UCI archive's files, scaled, learnt from, exported and predicted."""
+
+import json
+import os
+from functools import partial
+from typing import ClassVar
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fixtures.columns import write_csv
+from fixtures.loading import load_client
+from fixtures.zoo import assert_is_a_model_of_the_zoo
+from torch.utils.data import TensorDataset
+
+from hetfl_flwr import export, run
+from hetfl_flwr.data import DataSpec, Reading, data_spec, kind_of
+from hetfl_flwr.data.arrays import cache
+from hetfl_flwr.data.arrays.samples import MOST_DEVIATIONS
+from hetfl_flwr.data.decoding import series
+from hetfl_flwr.data.shown import shown
+from hetfl_flwr.data.sources.bundled import read_waveform
+from hetfl_flwr.data.sources.objects import stored
+from hetfl_flwr.data.sources.signals import CHANNELS
+from hetfl_flwr.errors import ConfigError, DataError, ModelError
+from hetfl_flwr.models import build_model, parameter_count
+from hetfl_flwr.runs.trained import load_client as load_trained
+from simulations.engine.stacks import stackable
+from simulations.predict import predict
+from simulations.testing import AlgorithmContract
+
+ROWS, CHANNEL_COUNT, LENGTH = 60, 3, 16
+NAMES = ["conv1d:small", "conv1d:medium", "conv1d:large"]
+HAR = DataSpec((9, 128), 6)
+
+
+@pytest.fixture
+def arrays():
+    """Return inputs, labels and owners: in each channel a wave whose frequency is the class, and noise."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(ROWS) % 3
+    phase = rng.uniform(0, 2 * np.pi, (ROWS, CHANNEL_COUNT, 1))
+    waves = np.sin((labels[:, None, None] + 1) * np.arange(LENGTH) * 2 * np.pi / LENGTH + phase)
+    noisy = (waves * [[1], [10], [0.1]] + [[5], [0], [-3]] + rng.normal(size=waves.shape) * 0.01).astype(np.float32)
+    return {"x": noisy, "y": labels, "owner": np.repeat(["ann", "bob", "cy"], ROWS // 3)}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Return what writes arrays to an .npz file, and returns its path."""
+
+    def save(name="data.npz", **columns):
+        np.savez(tmp_path / name, **columns)
+        return str(tmp_path / name)
+
+    return save
+
+
+def whole(dataset, **keys):
+    """Return all rows of a data set as they are stored."""
+    keys = {"partition": "all", "num_partitions": 1, **keys}
+    return load_client(dataset=str(dataset), seed=0, **keys).train.arrays
+
+
+def lists(column, name="x", **others):
+    return {name: column.tolist(), **{key: one.tolist() for key, one in others.items()}}
+
+
+class TestReading:
+    def test_an_npz_file_has_inputs_labels_and_owners_by_convention(self, arrays, saved):
+        file = saved(**arrays)
+        data = load_client(dataset=file, num_partitions=3, partition_id=1, seed=0, partition="natural:owner")
+        assert (data.spec, data.name) == (DataSpec((CHANNEL_COUNT, LENGTH), 3), "bob")
+        mine = torch.cat([part.rows for part in (data.train, data.validation, data.test)]).sort().values
+        assert mine.tolist() == list(range(20, 40))
+        assert torch.equal(data.train.arrays.inputs, torch.from_numpy(arrays["x"]))
+        assert data.train.arrays.labels.tolist() == arrays["y"].tolist()
+        assert data.train.arrays.notes == ()
+
+    def test_its_keys_are_columns(self, arrays, saved):
+        file = saved(signal=arrays["x"], other=arrays["x"] + 1, mood=arrays["y"][:, None])
+        keys = {"series_column": "signal", "label_column": "mood"}
+        assert torch.equal(whole(file, **keys).inputs, torch.from_numpy(arrays["x"]))
+        assert torch.equal(whole(file, **{**keys, "series_column": "other"}).inputs, torch.from_numpy(arrays["x"] + 1))
+
+    @pytest.mark.parametrize("kind", ["lists", "fixed lists", "array", "json", "jsonl"])
+    def test_a_column_of_lists_is_one_series_a_row(self, kind, arrays, tmp_path):
+        rows = lists(arrays["x"], y=arrays["y"])
+        if kind.startswith("json"):
+            records = [dict(zip(rows, cells, strict=True)) for cells in zip(*rows.values(), strict=True)]
+            text = json.dumps(records) if kind == "json" else "\n".join(map(json.dumps, records))
+            (tmp_path / f"data.{kind}").write_text(text)
+        else:
+            inner = datasets.Value("float32")
+            features = {
+                "lists": datasets.List(datasets.List(inner)),
+                "fixed lists": datasets.List(datasets.List(inner, length=LENGTH), length=CHANNEL_COUNT),
+                "array": datasets.Array2D((CHANNEL_COUNT, LENGTH), "float32"),
+            }
+            declared = datasets.Features(x=features[kind], y=datasets.ClassLabel(3))
+            datasets.Dataset.from_dict(rows, features=declared).to_parquet(tmp_path / "data.parquet")
+            kind = "parquet"
+        found = whole(tmp_path / f"data.{kind}")
+        assert torch.equal(found.inputs, torch.from_numpy(arrays["x"]))
+
+    def test_a_flat_list_is_one_channel(self, arrays, saved):
+        found = whole(saved(x=arrays["x"][:, 0], y=arrays["y"]))
+        assert found.spec.shape == (1, LENGTH)
+        assert torch.equal(found.inputs[:, 0], torch.from_numpy(arrays["x"][:, 0]))
+
+    def test_fewer_lists_are_the_channels_and_a_note_says_so(self, arrays, saved):
+        turned = saved(x=arrays["x"].swapaxes(1, 2), y=arrays["y"])
+        found = whole(turned)
+        assert torch.equal(found.inputs, torch.from_numpy(arrays["x"]))
+        assert f"{LENGTH} lists of {CHANNEL_COUNT} numbers a row: read as {CHANNEL_COUNT} channels" in found.notes[0]
+        asked = whole(turned, series_layout="channels-last")
+        assert torch.equal(asked.inputs, found.inputs)
+        assert asked.notes == ()
+        other = whole(turned, series_layout="channels-first")
+        assert torch.equal(other.inputs, torch.from_numpy(arrays["x"]).swapaxes(1, 2))
+
+    def test_as_many_channels_as_points_are_refused_until_it_is_said(self, arrays, saved, refusal):
+        square = saved(x=arrays["x"][:, :, :3], y=arrays["y"])
+        said = refusal(DataError, whole, square)
+        assert said.endswith("holds 3 x 3 numbers a row: set series-layout to channels-first or channels-last")
+        first, last = (whole(square, series_layout=f"channels-{one}").inputs for one in ("first", "last"))
+        assert torch.equal(first, last.swapaxes(1, 2))
+
+    def test_other_columns_are_left_out_with_a_note(self, arrays, saved):
+        (note,) = whole(saved(**arrays)).notes
+        assert "column \x02'x'\x03" in note
+        assert note.endswith("holds time series, which are learnt from; left out: \x02owner\x03")
+
+    def test_a_large_set_is_read_batch_by_batch_into_one_file(self, arrays, saved, monkeypatch, tmp_path):
+        monkeypatch.setattr(cache, "SMALL", 0)
+        monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path / "cache")
+        monkeypatch.setattr(series, "_BATCH", 7)
+        assert torch.equal(whole(saved(**arrays)).inputs, torch.from_numpy(arrays["x"]))
+        assert len([*(tmp_path / "cache").iterdir()]) == 1
+
+    def test_a_folder_of_npz_files_has_splits_or_owners(self, arrays, tmp_path):
+        for folder, names in (("splits", ("train", "test")), ("owners", ("ann", "bob"))):
+            (tmp_path / folder).mkdir()
+            for number, name in enumerate(names):
+                np.savez(tmp_path / folder / f"{name}.npz", x=arrays["x"][number::2], y=arrays["y"][number::2])
+        data = load_client(dataset=str(tmp_path / "splits"), num_partitions=1, seed=0, test="global")
+        assert torch.equal(data.test.stored()[0], torch.from_numpy(arrays["x"][1::2]))
+        keys = {"dataset": str(tmp_path / "owners"), "num_partitions": 2, "seed": 0, "partition": "files"}
+        names = [load_client(partition_id=client, **keys).name for client in range(2)]
+        assert names == ["ann", "bob"]
+
+    def test_the_kind_is_known_before_a_row_is(self, arrays, saved):
+        file = saved(**arrays)
+        assert kind_of(file) == "series"
+        assert (
+            kind_of("", Reading(series_column="signal"))
+            == kind_of("har")
+            == kind_of("owner/name", Reading(series_column="s"))
+        )
+        assert data_spec("har") == HAR
+        assert data_spec(file).kind == "series"
+
+
+def spoilt(arrays, row, value):
+    x = arrays["x"].copy()
+    x[row, 1, 4] = value
+    return {**arrays, "x": x}
+
+
+OF_ARRAYS = {
+    "ragged": (
+        lambda a: {"x": np.array([[1], [2, 3]], dtype=object), "y": [0, 1]},
+        "array 'x' of '{file}' holds Python objects, which are not read: save numbers or texts",
+    ),
+    "rows": (
+        lambda a: {**a, "y": a["y"][:-1]},
+        "'{file}': array 'x' has 60 rows, 'y' has 59: each array needs as many as the others",
+    ),
+    "missing": (
+        lambda a: spoilt(a, 41, np.nan),
+        "column 'x' of '{file}': 1 of 60 rows have numbers that are missing or infinite (row 42 of split 'train' of "
+        "'{file}'): fill them in, or leave these rows out",
+    ),
+    "infinite": (lambda a: spoilt(a, 0, np.inf), "1 of 60 rows have numbers that are missing or infinite (row 1 of"),
+    "empty": (lambda a: {**a, "x": a["x"][:, :, :0]}, "'{file}': array 'x' has shape (60, 3, 0), which holds nothing"),
+    "deep": (
+        lambda a: {**a, "x": a["x"][..., None]},
+        "holds lists of lists of lists of decimal numbers: expected lists of numbers (one channel), or",
+    ),
+    "two": (lambda a: {**a, "z": a["x"]}, "has 2 columns of lists: set series-column to one of: x, z"),
+    "nothing": (lambda a: {}, "'{file}' holds no array: expected inputs, such as x, and labels, such as y"),
+}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("case", OF_ARRAYS)
+    def test_arrays_that_are_no_series_are_one_line(self, case, arrays, saved, refusal):
+        make, said = OF_ARRAYS[case]
+        file = saved(f"{case}.npz", **make(arrays))
+        assert said.format(file=file) in refusal(DataError, whole, file)
+
+    def test_lengths_that_differ_are_counted_and_the_first_is_named(self, arrays, tmp_path, refusal):
+        rows = lists(arrays["x"], y=arrays["y"])
+        rows["x"][7][1] = rows["x"][7][1][:9]
+        rows["x"][30] = [[1.0, 2.0]]
+        rows["x"][50] = None
+        rows["x"][51][0][0] = None
+        datasets.Dataset.from_dict(rows).to_parquet(tmp_path / "data.parquet")
+        place = f"'{tmp_path / 'data.parquet'}'"
+        assert refusal(DataError, whole, tmp_path / "data.parquet", label_column="y") == (
+            f"column 'x' of {place}: 3 of 60 rows have another shape than the first, 3 x 16 (row 8 of split 'train' of "
+            f"{place}: 3 x 9 to 16): cut or fill them to one length, or leave them out; 1 of 60 rows have numbers that "
+            f"are missing or infinite (row 52 of split 'train' of {place}): fill them in, or leave these rows out"
+        )
+
+    def test_owners_whose_files_differ_in_length_are_named(self, arrays, tmp_path, refusal):
+        (tmp_path / "owners").mkdir()
+        for name, length in (("ann", 16), ("bob", 12)):
+            np.savez(tmp_path / "owners" / f"{name}.npz", x=arrays["x"][:, :, :length], y=arrays["y"])
+        said = refusal(DataError, whole, tmp_path / "owners", partition="files", num_partitions=2)
+        assert "60 of 120 rows have another shape than the first, 3 x 16 (row 1 of file 'bob'" in said
+
+    def test_files_of_two_kinds_are_not_mixed(self, arrays, tmp_path, refusal):
+        folder = write_csv(tmp_path / "both", train="a,label\n1,0\n2,1\n")
+        np.savez(f"{folder}/more.npz", x=arrays["x"], y=arrays["y"])
+        said = refusal(DataError, whole, folder)
+        assert (
+            said
+            == f"'{folder}' holds .npz files and other files of rows: put those of one kind into a folder of their own"
+        )
+
+    def test_what_is_no_npz_file_is_not_unpickled(self, tmp_path, refusal):
+        (tmp_path / "data.npz").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+        said = refusal(DataError, whole, tmp_path / "data.npz")
+        assert said.endswith("is no .npz file, or damaged: write it with numpy.savez")
+
+    @pytest.mark.parametrize("column", ['"[1, 2]"', "3"])
+    def test_a_csv_file_has_no_lists(self, column, tmp_path, refusal):
+        folder = write_csv(tmp_path / "csv", train=f"s,label\n{column},0\n{column},1\n")
+        said = refusal(DataError, whole, folder, series_column="s", label_column="label")
+        assert "expected lists of numbers (one channel), or lists of these (channels x length)" in said
+
+    @pytest.mark.parametrize(
+        ("keys", "said"),
+        [
+            ({"features": "slices:0.5"}, "is no table, and only tables are sliced: set it to all"),
+            ({"normalize": "imagenet"}, "is a series: use mean-image"),
+            ({"series_column": "x", "text_column": "x"}, "text-column and series-column are both set for"),
+        ],
+    )
+    def test_what_is_for_other_data_is_refused(self, keys, said, arrays, saved, refusal):
+        assert said in refusal(ConfigError, whole, saved(**arrays), **keys)
+
+    def test_series_are_not_rotated(self, arrays, saved, refusal):
+        said = refusal(ConfigError, whole, f"rotated-{saved(**arrays)}")
+        assert "is a series, and only images can be rotated" in said
+
+    def test_series_are_not_augmented(self, make_config, make_node, refusal):
+        config = make_config(algorithm="local", dataset="waveform", augment="crop", models="conv1d:small")
+        assert refusal(ConfigError, make_node, config, 0) == "augment = crop is for images, and client 0 has a series"
+
+
+class TestScale:
+    def test_each_channel_has_mean_0_and_deviation_1_over_the_clients_own_training_rows(self, arrays, saved):
+        arrays["x"][:, 2] = 7.25  # a channel that says nothing
+        keys = {"dataset": saved(**arrays), "num_partitions": 3, "seed": 0, "partition": "natural:owner"}
+        data = load_client(partition_id=0, **keys)
+        mine = arrays["x"][data.train.rows]
+        mean, deviation = mine.mean(axis=(0, 2)), mine.std(axis=(0, 2))
+        expected = (arrays["x"][data.test.rows] - mean[:, None]) / np.where(deviation > 0, deviation, np.inf)[:, None]
+        inputs, _ = data.test.batch(torch.arange(len(data.test)))
+        torch.testing.assert_close(inputs, torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+        assert bool((inputs[:, 2] == 0).all())
+        other = load_client(partition_id=1, **keys)
+        assert not torch.equal(other.train.arrays.peak, data.train.arrays.peak)
+
+    def test_none_leaves_them_as_they_are_and_pooled_ones_are_scaled_by_all(self, arrays, saved):
+        keys = {"dataset": saved(**arrays), "num_partitions": 2, "partition_id": 0, "seed": 0}
+        raw = load_client(normalize="none", **keys)
+        rows = torch.arange(len(raw.train))
+        assert torch.equal(raw.train.batch(rows)[0], raw.train.stored()[0])
+        pooled = load_client(pooled=True, **keys)
+        inputs, _ = pooled.train.batch(torch.arange(len(pooled.train)))
+        assert len(pooled.train) > len(raw.train)
+        torch.testing.assert_close(inputs.mean(dim=(0, 2)), torch.zeros(CHANNEL_COUNT), atol=1e-5, rtol=0)
+
+    def test_samples_of_others_are_cut_to_what_can_be(self, arrays, saved):
+        mine = load_client(dataset=saved(**arrays), num_partitions=2, partition_id=0, seed=0).train
+        inputs, labels = mine.stored()
+        inputs[0, 1, 3] = 1e30
+        far = mine.like(inputs, labels).batch(torch.tensor([0]))[0]
+        assert float(far.max()) == pytest.approx(MOST_DEVIATIONS, rel=1e-3)
+
+    def test_samples_that_are_shown_are_scaled_by_themselves(self, arrays):
+        inputs = shown(arrays["x"], DataSpec((CHANNEL_COUNT, LENGTH), 3), "mean-image").batch(torch.arange(ROWS))[0]
+        torch.testing.assert_close(inputs.std(dim=(0, 2), correction=0), torch.ones(CHANNEL_COUNT))
+
+
+class TestModels:
+    @pytest.mark.parametrize("spec", [HAR, DataSpec((1, 21), 3), DataSpec((3, 4), 2)], ids=["har", "waveform", "short"])
+    @pytest.mark.parametrize("name", [*NAMES, "conv1d:large@0.25", "mlp", "tabular:4"])
+    def test_trains_splits_and_survives_a_state(self, name, spec):
+        assert_is_a_model_of_the_zoo(name, spec)
+
+    def test_parameters_by_hand(self):
+        """Of the large one, 128 points become 120, 60, 52 and 26, so 64 x 26 numbers go into its linear layers."""
+        convolutions = 9 * 9 * 32 + 32 + 32 * 9 * 64 + 64
+        linear = 64 * 26 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 6 + 6
+        assert parameter_count(build_model("conv1d:large", HAR, seed=0)) == convolutions + linear
+        counts = [parameter_count(build_model(name, HAR, seed=0)) for name in NAMES]
+        assert counts == sorted(counts)
+        assert counts[2] > 15 * counts[1] > 75 * counts[0]
+
+    def test_a_width_is_projected_to(self):
+        assert {build_model(name, HAR, seed=0, width=64).width for name in NAMES} == {64}
+
+    def test_they_can_be_stacked(self):
+        assert stackable(build_model("conv1d:medium", HAR, seed=0), batched=True, clients=2)
+
+    @pytest.mark.parametrize("spec", [DataSpec((1, 8, 8), 3), DataSpec((6,), 3), DataSpec((6,), 3, vocabulary=9)])
+    def test_other_data_are_refused(self, spec, refusal):
+        said = refusal(ModelError, build_model, "conv1d:small", spec, seed=0)
+        assert "it needs time series (channels, length)" in said
+
+    @pytest.mark.parametrize("name", ["lenet5", "resnet18", "lstm1"])
+    def test_models_for_other_data_refuse_series(self, name, refusal):
+        refusal(ModelError, build_model, name, HAR, seed=0)
+
+
+class TestWaveform:
+    def test_each_wave_lies_between_two_triangles(self):
+        """The mean of class 0 is the half sum of the triangles around 11 and 15; the deviation is that of the noise, 1,
+        and where a triangle ends, 2 points before the other begins to count, no place moves it."""
+        found = read_waveform()
+        assert found.inputs.shape == (5000, 1, 21)
+        time = np.arange(1, 22)
+        triangles = {peak: np.maximum(6 - abs(time - peak), 0) for peak in (7, 11, 15)}
+        for label, pair in enumerate([(11, 15), (11, 7), (15, 7)]):
+            mine = found.inputs[found.labels == label, 0].numpy()
+            expected = sum(triangles[peak] for peak in pair) / 2
+            np.testing.assert_allclose(mine.mean(axis=0), expected, atol=6 * 2 / np.sqrt(len(mine)))
+            np.testing.assert_allclose(mine[:, expected == 0].std(axis=0), 1, atol=0.1)
+
+    def test_training_alone_beats_the_majority_class(self, tmp_path):
+        result = run("local", dataset="waveform", clients=3, rounds=10, models="conv1d", out=tmp_path / "run")
+        last = result.clients[result.clients["round"] == 10]
+        assert (last["accuracy"] > last["majority"] + 0.2).all()
+
+
+class TestContract(AlgorithmContract):
+    """One method on series, with three sizes of models, keeps to what every method does."""
+
+    algorithm = "fedproto"
+    keys: ClassVar = {
+        **{"dataset": "waveform", "partition": "classes:2", "test-fraction": 0.85},
+        **{"models": "conv1d:small,conv1d:medium", "width": 16},
+    }
+
+
+@pytest.mark.parametrize("algorithm", ["fedh2l", "feddf", "heterofl", "fedkd"])
+def test_methods_that_show_samples_average_or_train_small_models_take_series(algorithm, tmp_path):
+    result = run(algorithm, dataset="waveform", clients=4, rounds=1, test_fraction=0.8, feddf={"server-steps": 2})
+    assert result.summary["failures"] == 0
+    assert all(name.startswith("conv1d") for name in result.clients["model"])
+
+
+class TestFromPython:
+    @pytest.mark.parametrize("kind", ["arrays", "tensors", "frame", "nested frame", "torch"])
+    def test_series_of_python_are_read(self, kind, arrays):
+        x, y = arrays["x"], arrays["y"]
+        given = {
+            "arrays": partial(dict, x=x, y=y),
+            "tensors": partial(dict, x=torch.from_numpy(x), y=torch.from_numpy(y)),
+            "frame": partial(pd.DataFrame, {"x": [*map(list, x[:, 0])], "y": y}),
+            "nested frame": partial(pd.DataFrame, {"x": [*x], "y": y}),
+            "torch": partial(TensorDataset, torch.from_numpy(x), torch.from_numpy(y)),
+        }[kind]()
+        folder, several = stored(given, "x" if kind == "torch" else "")
+        assert not several
+        found = whole(folder)
+        expected = x[:, :1] if kind == "frame" else x
+        assert torch.equal(found.inputs, torch.from_numpy(expected))
+        assert found.labels.tolist() == y.tolist()
+
+    def test_a_dict_of_frames_is_still_one_client_each(self, arrays):
+        frame = pd.DataFrame({"x": [*arrays["x"]], "y": arrays["y"]})
+        assert stored({"north": frame, "south": frame})[1]
+
+    def test_a_torch_data_set_that_is_no_image_says_what_names_series(self, arrays, refusal):
+        given = TensorDataset(torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]))
+        said = refusal(DataError, stored, given)
+        assert said.endswith("time series need series_column, a name for their column")
+
+    def test_a_torch_data_set_of_two_lengths_is_refused(self, refusal):
+        class Two(torch.utils.data.Dataset):
+            def __len__(self):
+                return 2
+
+            def __getitem__(self, number):
+                return torch.zeros(2, 5 + number), number
+
+        said = refusal(DataError, stored, Two(), "s")
+        assert said == ("item 1 of dataset has shape (2, 6), item 0 has (2, 5): cut or fill all series to one length")
+
+
+class TestExport:
+    @pytest.fixture
+    def folder(self, arrays, saved, make_config, run_federation):
+        keys = {"dataset": saved(**arrays), "models": "conv1d:small", "width": 0}
+        return run_federation(make_config(algorithm="local", rounds=1, checkpoint_every=1, **keys))
+
+    @pytest.mark.slow
+    def test_the_program_gives_the_models_logits_for_stored_series(self, folder, tmp_path):
+        node = load_trained(folder, 0)
+        rows = torch.arange(len(node.data.test))
+        with torch.no_grad():
+            logits = node.model(node.data.test.batch(rows)[0])
+        extra = {"hetfl.json": ""}
+        program = torch.export.load(export(folder, 0, tmp_path / "model.pt2"), extra_files=extra).module()
+        torch.testing.assert_close(program(node.data.test.stored()[0]), logits, rtol=1e-4, atol=1e-4)
+        told = json.loads(extra["hetfl.json"])["inputs"]
+        assert (told["kind"], told["shape"], told["dtype"]) == ("series", ["batch", CHANNEL_COUNT, LENGTH], "float32")
+
+    @pytest.mark.slow
+    def test_onnx_gives_the_same(self, folder, tmp_path):
+        onnx = pytest.importorskip("onnx")
+        from onnx.reference import ReferenceEvaluator
+
+        node = load_trained(folder, 0)
+        with torch.no_grad():
+            logits = node.model(node.data.test.batch(torch.arange(len(node.data.test)))[0])
+        model = onnx.load(export(folder, 0, tmp_path / "model.onnx"))
+        (given,) = ReferenceEvaluator(model).run(None, {"inputs": node.data.test.stored()[0].numpy()})
+        np.testing.assert_allclose(given, logits.numpy(), rtol=1e-3, atol=1e-4)
+
+    def test_a_file_of_series_is_predicted_whichever_way_its_lists_lie(self, folder, arrays, saved):
+        model = partial(predict, folder, client=0)
+        there = model(saved("there.npz", x=arrays["x"]))
+        turned = model(saved("turned.npz", x=arrays["x"].swapaxes(1, 2), number=np.arange(ROWS) + 100))
+        assert there.classes == turned.classes
+        assert there.scores == turned.scores
+        assert there.names[:2] == ["1", "2"]
+        assert turned.ids[0][1][:2] == ["100", "101"]
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (
+                lambda x: x[:, :, :9],
+                "row 1 of column 'x' of '{file}' holds 3 x 9, and '{run}' takes 3 channels of length 16",
+            ),
+            (
+                lambda x: x[:, :, :3],
+                "row 1 of column 'x' of '{file}' holds 3 x 3, and '{run}' takes 3 channels of length 16",
+            ),
+            (
+                lambda x: np.where(np.arange(ROWS)[:, None, None] == 4, np.nan, x),
+                "1 of 60 rows of column 'x' of '{file}' have numbers that are missing or infinite (row 5): fill them "
+                "in, or leave these rows out",
+            ),
+        ],
+        ids=["short", "square", "missing"],
+    )
+    def test_other_series_are_refused(self, change, said, folder, arrays, saved, refusal):
+        file = saved("other.npz", x=change(arrays["x"]))
+        assert refusal(DataError, predict, folder, file, 0) == said.format(file=file, run=folder)
+
+
+class TestHumanActivity:
+    @pytest.fixture
+    def archive(self, tmp_path):
+        """Return a folder with three persons in the UCI archive's layout, two of them in its training split."""
+        rng = np.random.default_rng(0)
+        place = tmp_path / "uci" / "har" / "UCI HAR Dataset"
+        for split, persons in (("train", [1, 3]), ("test", [2])):
+            (place / split / "Inertial Signals").mkdir(parents=True)
+            for number, channel in enumerate(CHANNELS):
+                values = rng.normal(size=(12 * len(persons), 128)) + 10 * number
+                np.savetxt(place / split / "Inertial Signals" / f"{channel}_{split}.txt", values, fmt="%16.7e")
+            (place / split / f"y_{split}.txt").write_text(
+                "".join(f"{1 + row % 6}\n" for row in range(12 * len(persons)))
+            )
+            (place / split / f"subject_{split}.txt").write_text("".join(f"{one}\n" * 12 for one in persons))
+        (place / "activity_labels.txt").write_text(
+            "1 WALKING\n2 WALKING_UPSTAIRS\n3 WALKING_DOWNSTAIRS\n4 SITTING\n5 STANDING\n6 LAYING\n"
+        )
+        return place
+
+    @pytest.mark.parametrize("way", ["name", "folder", "parent"])
+    def test_the_archives_own_files_are_read(self, way, archive, tmp_path):
+        keys = {
+            "name": {"dataset": "har", "data_dir": str(tmp_path)},
+            "folder": {"dataset": str(archive)},
+            "parent": {"dataset": str(archive.parent)},
+        }[way]
+        clients = [
+            load_client(num_partitions=3, partition_id=client, seed=0, partition="natural:person", **keys)
+            for client in range(3)
+        ]
+        assert [client.name for client in clients] == ["1", "2", "3"]
+        assert {client.spec for client in clients} == {HAR}
+        found = clients[0].train.arrays
+        np.testing.assert_allclose(found.inputs.mean(dim=(0, 2)), 10 * np.arange(9), atol=0.2)
+        assert found.labels.tolist() == [*range(6)] * 6
+        assert found.class_names[0] == "walking"
+        assert (found.train_rows, len(found.labels)) == (24, 36)
+
+    def test_a_file_that_is_not_there_is_named(self, archive, refusal):
+        gone = archive / "train" / "Inertial Signals" / "body_gyro_y_train.txt"
+        gone.unlink()
+        assert refusal(DataError, whole, archive) == f"cannot read '{gone}': No such file or directory"
+
+    def test_files_that_differ_in_rows_are_refused(self, archive, refusal):
+        (archive / "train" / "y_train.txt").write_text("1\n2\n")
+        assert "array 'signal' has 24 rows, 'activity' has 2" in refusal(DataError, whole, archive)
+
+    def test_without_the_data_it_is_said_where_they_are(self, refusal):
+        said = refusal(DataError, whole, "har")
+        assert "https://archive.ics.uci.edu/dataset/240" in said
+        assert "<data-dir>/uci/har as the unpacked folder 'UCI HAR Dataset'" in said
+
+    @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/har")
+    def test_thirty_persons_have_their_own_windows_and_learn(self, tmp_path):
+        keys = {"dataset": "har", "data_dir": os.environ["HETFL_DATA_DIR"], "partition": "natural:person"}
+        data = load_client(num_partitions=30, partition_id=0, seed=0, **keys)
+        assert data.spec == HAR
+        assert len(data.train.arrays.labels) == 10_299
+        result = run("local", rounds=3, models="conv1d:small", out=tmp_path / "run", **keys)
+        last = result.clients[result.clients["round"] == 3]
+        assert len(last) == 30
+        assert last["accuracy"].mean() > last["majority"].mean() + 0.1
