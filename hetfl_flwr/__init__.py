@@ -72,14 +72,14 @@ if TYPE_CHECKING:
     from simulations.testing.fixtures import lab as lab
     from strategies.base import KnowledgeStrategy as KnowledgeStrategy
     from strategies.base import Upload as Upload
-    from strategies.weights import WeightStrategy as WeightStrategy
+    from strategies.weights.base import WeightStrategy as WeightStrategy
 
 _NAMES = {
     "simulations.api": ("run", "load", "sweep", "compare", "gains", "export", "Result"),
     "hetfl_flwr.runs.trained": ("load_client",),
     "hetfl_flwr.runs.callbacks": ("RoundCallback", "RunInfo"),
     "strategies.base": ("KnowledgeStrategy", "Upload"),
-    "strategies.weights": ("WeightStrategy",),
+    "strategies.weights.base": ("WeightStrategy",),
     "clients.base": ("KnowledgeClient", "to_numpy"),
     "hetfl_flwr.wire.spec": (
         *("PayloadSpec", "ArraySpec", "Dim", "Arrays", "EMPTY", "LEARNT_LIMIT"),

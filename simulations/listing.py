@@ -45,7 +45,7 @@ def algorithms() -> Table:
         Column("what crosses the wire", ratio=6),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
         Column("options = default", no_wrap=True),
-        title="algorithms (in full: the docstrings of strategies/NAME.py and clients/NAME.py)",
+        title="algorithms (in full: the docstrings of NAME.py in strategies/ and clients/)",
         show_lines=True,
         expand=True,
     )
@@ -97,9 +97,8 @@ def paragraph(label: str, doc: str) -> list[str]:
 
 def wire(doc: str) -> list[str]:
     """Return what the ``Wire`` paragraph says of a round: what goes down and up, or else its first item."""
-    items = [
-        re.sub(r"`(?:strategies|clients)\.(\w+)\.\w+`", r"\1", item).rstrip(".") for item in paragraph("Wire", doc)
-    ]
+    named = re.compile(r"`(?:strategies|clients)(?:\.\w+)*\.(\w+)\.\w+`")
+    items = [named.sub(r"\1", item).rstrip(".") for item in paragraph("Wire", doc)]
     return [item for item in items if re.match("(down|up): ", item)] or items[:1]
 
 

@@ -1,4 +1,4 @@
-"""Server sides of the algorithms, one file each, or one for each mode.
+"""Server sides of the algorithms, in folders by what leaves a client: one file each, or one for each mode.
 
-``base`` and ``weights`` are what they build on. Engines, files and data sets do not belong here.
+A module ``base`` is what those beside it and below build on. Engines, files and data sets do not belong here.
 """

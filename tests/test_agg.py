@@ -7,14 +7,14 @@ from fixtures.members import member
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from clients.agg import AGGClient
+from clients.public_samples.agg import AGGClient
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
-from strategies.agg import AGG
+from strategies.public_samples.agg import AGG
 
 
 def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clients import chfl
-from clients.chfl import CHFLClient
+from clients.parts.chfl import CHFLClient
 from hetfl_flwr.algorithms import check_options, resolve
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
@@ -28,7 +28,7 @@ from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND, SEEN
 from strategies.base import Upload
-from strategies.chfl import CHFL
+from strategies.parts.chfl import CHFL
 
 MODES = ["kd", "solo", "avg", "avgkd"]
 NORMED = "simulations.testing.lab:normed"

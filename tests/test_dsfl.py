@@ -13,7 +13,7 @@ from fixtures.nodes import linear_node
 from safetensors.numpy import load_file
 from torch.nn import functional
 
-from clients.dsfl import DSFLClient
+from clients.public_samples.dsfl import DSFLClient
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -22,7 +22,7 @@ from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from strategies.base import Upload
-from strategies.dsfl import DSFL
+from strategies.public_samples.dsfl import DSFL
 
 TINY = float(np.finfo(np.float32).tiny)
 """What float32 tells from 0."""

@@ -11,8 +11,8 @@ from fixtures.members import member, roster
 from fixtures.nodes import linear_node
 from flwr.app import ArrayRecord
 
-from clients.fd import FDClient
 from clients.local import LocalClient
+from clients.logits.fd import FDClient
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -24,7 +24,7 @@ from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.privacy import private_upload
 from strategies.base import Upload
-from strategies.fd import FD
+from strategies.logits.fd import FD
 
 # The server: whose averages teach whom.
 

@@ -13,8 +13,8 @@ from fixtures.tiers import exhaustive
 from safetensors.numpy import load_file
 from torch.nn import functional
 
-from clients.fedavg import FedAvgClient
-from clients.fedprox import FedProxClient
+from clients.weights.fedavg import FedAvgClient
+from clients.weights.fedprox import FedProxClient
 from hetfl_flwr.algorithms import build_client, for_heterogeneous_models
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.errors import ConfigError, FederationError

@@ -28,7 +28,7 @@ from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
 from strategies.base import Upload
-from strategies.feddf import FedDF
+from strategies.weights.feddf import FedDF
 
 NORMED, LINEAR = "simulations.testing.lab:normed", "fixtures.models:linear"
 
@@ -298,7 +298,7 @@ def loaded(name: str, arrays: dict[str, Any]) -> SplitModel:
 
 def test_one_upload_is_no_ensemble_and_a_group_without_any_stays_as_it_is(monkeypatch):
     """Nothing is distilled: its own logits would cost a pass over all public samples, and change nothing."""
-    monkeypatch.setattr("strategies.feddf.distil_each", lambda *args: pytest.fail("distils"))
+    monkeypatch.setattr("strategies.weights.feddf.distil_each", lambda *args: pytest.fail("distils"))
     members = [its(0), its(1, DEEP)]
     strategy, state = server(*members)
     found = strategy.aggregate(state, [filled(strategy, members[0], 2)], 1)

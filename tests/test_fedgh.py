@@ -13,7 +13,7 @@ from fixtures.nodes import linear_node
 from safetensors.numpy import load_file
 from torch import nn
 
-from clients.fedgh import FedGHClient
+from clients.prototypes.fedgh import FedGHClient
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
@@ -22,7 +22,7 @@ from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from strategies.base import Upload
-from strategies.fedgh import FedGH
+from strategies.prototypes.fedgh import FedGH
 
 
 def upload(client_id: int, classes: list[int], prototypes: Any) -> Upload:

@@ -16,10 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-import strategies.fedh2l
-from clients.agg import AGGClient
-from clients.fedh2l import FedH2LClient
 from clients.local import LocalClient
+from clients.public_samples.agg import AGGClient
+from clients.public_samples.fedh2l import FedH2LClient
 from hetfl_flwr.algorithms import build_client, check_options
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -30,7 +29,8 @@ from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
 from strategies.base import Upload
-from strategies.fedh2l import FedH2L
+from strategies.public_samples import fedh2l
+from strategies.public_samples.fedh2l import FedH2L
 
 NORMED = "simulations.testing.lab:normed"
 LINEAR = "fixtures.models:linear"
@@ -122,7 +122,7 @@ def test_all_peers_teach_where_none_or_enough_are_asked_for(teachers):
 
 def test_a_client_without_teachers_is_named_with_the_round_but_not_in_the_first(monkeypatch):
     said = []
-    monkeypatch.setattr(strategies.fedh2l, "log", lambda level, text, *values: said.append((level, text % values)))
+    monkeypatch.setattr(fedh2l, "log", lambda level, text, *values: said.append((level, text % values)))
     strategy = FedH2L()
     alone = strategy.aggregate({}, [upload(1, [0], [[1, 0, 0]], 1.0)], 1)
     for server_state, round in ((strategy.initial(roster(2)), 1), (alone, 2)):
@@ -655,7 +655,7 @@ def test_two_workers_change_no_bit(make_config, run_federation, tmp_path):
 
 def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federation, monkeypatch):
     learn, said = FedH2LClient.learn, []
-    monkeypatch.setattr(strategies.fedh2l, "log", lambda level, text, *values: said.append(text % values))
+    monkeypatch.setattr(fedh2l, "log", lambda level, text, *values: said.append(text % values))
 
     def broken(self, download, round):
         if self.node.client_id == 1 and round == 2:

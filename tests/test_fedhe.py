@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as some_arrays
 from safetensors.torch import load_file
 
-from clients.fedhe import FedHeClient
 from clients.local import LocalClient
+from clients.logits.fedhe import FedHeClient
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Samples
@@ -28,7 +28,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
 from strategies.base import Upload
-from strategies.fedhe import FedHe
+from strategies.logits.fedhe import FedHe
 
 STORES = ["all", "latest"]
 

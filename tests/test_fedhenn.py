@@ -18,9 +18,9 @@ from safetensors.numpy import load_file
 from scipy.spatial.distance import pdist, squareform
 from torch import nn
 
-from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
-from clients.fedhenn.aligning import AligningClient
 from clients.local import LocalClient
+from clients.representations.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
+from clients.representations.fedhenn.aligning import AligningClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -36,7 +36,7 @@ from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import model_arrays
 from strategies.base import Upload
-from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
+from strategies.representations.fedhenn import FedHeNN, FedHeNNHomogeneous
 
 KERNELS = ["linear", "rbf"]
 NORMED = "simulations.testing.lab:normed"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from torch import nn
 
-from clients.fedkd import FedKDClient
+from clients.small_models.fedkd import FedKDClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.common.seeding import generator
@@ -40,7 +40,7 @@ from hetfl_flwr.wire.weights import model_arrays, weights
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
-from strategies.fedkd import DOWN, FedKD
+from strategies.small_models.fedkd import DOWN, FedKD
 
 LINEAR, NORMED = "fixtures.models:linear", "simulations.testing.lab:normed"
 

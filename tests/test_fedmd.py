@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord
 from safetensors.torch import load_file
 from torch import nn
 
-from clients.fedmd import FedMDClient
+from clients.public_samples.fedmd import FedMDClient
 from hetfl_flwr.algorithms import build_client, build_strategy
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -28,7 +28,7 @@ from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ROUND
 from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
-from strategies.fedmd import FedMD
+from strategies.public_samples.fedmd import FedMD
 
 # The server: what it asks for and what it makes of the answers.
 

@@ -13,7 +13,7 @@ from fixtures.nodes import linear_node
 from safetensors.numpy import load_file
 from torch import nn
 
-from clients.fedproto import FedProtoClient
+from clients.prototypes.fedproto import FedProtoClient
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -24,7 +24,7 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import ROUND
 from strategies.base import Upload
-from strategies.fedproto import FedProto
+from strategies.prototypes.fedproto import FedProto
 
 
 def upload(client_id: int, classes: list[int], prototypes: Any, counts: list[int]) -> Upload:

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 from torch.nn import functional
 
-from clients.fedprox import FedProxClient
+from clients.weights.fedprox import FedProxClient
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.errors import ConfigError, FederationError
@@ -22,7 +22,7 @@ from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import CONFIG, ROUND
-from strategies.fedprox import FedProx
+from strategies.weights.fedprox import FedProx
 
 NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""

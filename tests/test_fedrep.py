@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional
 
-from clients.fedrep import FedRepClient
+from clients.parts.fedrep import FedRepClient
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import DataSpec
@@ -25,7 +25,7 @@ from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
-from strategies.fedrep import FedRep
+from strategies.parts.fedrep import FedRep
 
 NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm and dropout to 10 classes."""

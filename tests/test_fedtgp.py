@@ -19,7 +19,7 @@ from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.server_training import ServerTraining
 from hetfl_flwr.learning.training import draw_batches
 from strategies.base import Upload
-from strategies.fedtgp import FedTGP
+from strategies.prototypes.fedtgp import FedTGP
 
 LAYERS = ("embedding.weight", "hidden.weight", "hidden.bias", "output.weight", "output.bias")
 

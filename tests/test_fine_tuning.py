@@ -10,7 +10,7 @@ import pytest
 import torch
 from fixtures.nodes import linear_node
 
-from clients.fedavg import FedAvgClient
+from clients.weights.fedavg import FedAvgClient
 from hetfl_flwr.algorithms import build_client, check_options
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.errors import ConfigError

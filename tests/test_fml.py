@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays as some_arrays
 from safetensors.torch import load_file
 from torch import nn
 
-from clients.fml import FMLClient
+from clients.small_models.fml import FMLClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -39,7 +39,7 @@ from hetfl_flwr.wire.spec import ArraySpec
 from hetfl_flwr.wire.weights import state_arrays, whole_state
 from simulations.engine.grid import LocalGrid
 from strategies.base import Upload
-from strategies.fml import FML, _merged
+from strategies.small_models.fml import FML, _merged
 
 LINEAR, NORMED = "fixtures.models:linear", "simulations.testing.lab:normed"
 SHARES = ["model", "body"]

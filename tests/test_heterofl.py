@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from torch import nn
 
-from clients.heterofl import HeteroFLClient, take_statistics
+from clients.parts.heterofl import HeteroFLClient, take_statistics
 from hetfl_flwr.algorithms import build_client, build_strategy, resolve
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -33,7 +33,7 @@ from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
 from simulations.testing import AlgorithmContract
 from strategies.base import Upload
-from strategies.heterofl import HeteroFL
+from strategies.parts.heterofl import HeteroFL
 
 NORMED = "simulations.testing.lab:normed"
 DIGITS = DataSpec((1, 8, 8), 10)

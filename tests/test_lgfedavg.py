@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional
 
-from clients.lgfedavg import MODES, LGFedAvgClient
+from clients.parts.lgfedavg import MODES, LGFedAvgClient
 from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
@@ -29,7 +29,7 @@ from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.wire.messages import ARRAYS, ROUND
-from strategies.lgfedavg import LGFedAvg
+from strategies.parts.lgfedavg import LGFedAvg
 
 NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm and dropout to 10 classes."""

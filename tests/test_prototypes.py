@@ -7,13 +7,13 @@ from fixtures.members import member, roster
 from fixtures.nodes import linear_node
 from torch import nn
 
-from clients.prototypes import PrototypeClient
+from clients.prototypes.base import PrototypeClient
 from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.learning.prototypes import NearestPrototype, class_means, distance_to_prototypes
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.prototypes import by_class, local_prototypes, packed
-from strategies.prototypes import PrototypeStrategy
+from strategies.prototypes.base import PrototypeStrategy
 
 
 class Strategy(PrototypeStrategy):

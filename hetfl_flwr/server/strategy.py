@@ -33,7 +33,7 @@ travels, beside one that stays. "prototypes": the mean embedding of each class. 
 class FederatedStrategy(Protocol):
     """What the server's loop asks of a strategy, beside Flower's own hooks.
 
-    `strategies.base.KnowledgeStrategy` and `strategies.weights.WeightStrategy` fulfil it for all algorithms.
+    `strategies.base.KnowledgeStrategy` and `strategies.weights.base.WeightStrategy` fulfil it for all algorithms.
 
     Attributes
     ----------

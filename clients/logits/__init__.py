@@ -1,0 +1,1 @@
+"""Client sides that send the mean logits of each class; logits of single samples do not belong here."""

@@ -1,0 +1,101 @@
+"""FedRep, client side: a head of its own on a body that all clients share.
+
+Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
+ICML 2021.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from clients.base import KnowledgeClient, Metrics, Moments
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.learning.training import draw_batches, train
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+
+
+class FedRepClient(KnowledgeClient):
+    """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
+
+    Algorithm 1, with epochs of mini-batches in place of its single steps; the body's are those of the run config
+    (``local-epochs``, ``local-batches``). The authors' published code gives the head all local epochs but one, and the
+    body the last: of ten, ``head-epochs = 9`` and ``local-epochs = 1``. Each part has an optimizer of its own, by
+    default reset every round. While the head trains, the body is in evaluation mode: its weights, running statistics
+    and dropout stand still.
+
+    Wire   as in `strategies.parts.fedrep.FedRep`.
+    State  the model; of it only the head, and counters of the body, are not replaced by the next download. With
+           ``moments = "kept"`` also both optimizers' moments.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    head_epochs : int
+        Passes of the head over the client's samples in a round, 1 or more, where ``head_batches`` is 0.
+    head_batches : int
+        Mini-batches of the head in a round, 0 or more. 0: whole epochs.
+    moments : {"reset", "kept"}
+        As in `clients.weights.fedavg.FedAvgClient`, of both optimizers.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        head_epochs: Annotated[int, Field(ge=1)] = 1,
+        head_batches: Annotated[int, Field(ge=0)] = 0,
+        moments: Moments = "reset",
+    ) -> None:
+        super().__init__(node)
+        self.head_epochs, self.head_batches = head_epochs, head_batches
+        self.moments = moments
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the shared body."""
+        return weights(self.node.model.body)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the trained body."""
+        return weights(self.node.model.body)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the shared body."""
+        return weights(self.node.model.body)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the head, then the body."""
+        body, head = self.node.model.body, self.node.model.head
+        load_model_arrays(body, download)
+
+        def head_loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            with torch.no_grad():
+                features = body(inputs)
+            return self.node.data_loss(head(features), labels)
+
+        def body_loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return self.node.data_loss(head(body(inputs)), labels)
+
+        config, samples = self.node.config, self.node.training(self.node.data.train)
+        rng = generator(config.seed, self.node.client_id, round, "head")
+        passes = {"epochs": self.head_epochs, "batches": self.head_batches}
+        batches = draw_batches(rng, len(samples), config.batch_size, **passes)
+        of_head = self.optimizer("head-optimizer", head.parameters(), moments=self.moments)
+        of_body = self.optimizer("body-optimizer", body.parameters(), moments=self.moments)
+        body.eval()
+        _, first_loss = train(samples, batches, of_head, head_loss)
+        body.train()
+        head.requires_grad_(False)
+        seen, mean_loss = train(samples, self.batches(round), of_body, body_loss)
+        head.requires_grad_(True)
+        return model_arrays(body), {SEEN: seen, "train-loss": mean_loss, "head-loss": first_loss}
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the shared body under the own head, on the own test set."""
+        load_model_arrays(self.node.model.body, download)
+        return super().assess(download)

@@ -1,0 +1,104 @@
+"""LG-FedAvg, client side: a body of its own under a head that all clients share.
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov and Morency, "Think Locally, Act Globally: Federated Learning
+with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523).
+"""
+
+from torch import Tensor, nn
+
+from clients.base import KnowledgeClient, Metrics, Moments
+from hetfl_flwr.errors import ModelError
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+
+
+class LGFedAvgClient(KnowledgeClient):
+    """Trains its body and the shared head together, and sends the head.
+
+    Algorithm 1: local and global parameters descend on the same loss, cross-entropy. A client is measured with its own
+    body under the shared head, as it then is.
+
+    Wire   as in `strategies.parts.lgfedavg.LGFedAvg`.
+    State  the model, whose head is replaced by the next download. With ``moments = "kept"`` also the optimizer's
+           moments.
+    Departs from the paper: the losses of its fair and adversarial variants are not here.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    moments : {"reset", "kept"}
+        As in `clients.weights.base.GlobalModelClient`, of the one optimizer of body and head.
+
+    Raises
+    ------
+    ModelError
+        The model's head has a bias and ``head-bias`` says otherwise, or the other way round.
+    """
+
+    def __init__(self, node: Node, *, moments: Moments = "reset") -> None:
+        super().__init__(node)
+        self.moments = moments
+        if self._shared is node.model.head and (node.model.head.bias is not None) != node.config.head_bias:
+            has, lacks = ("no bias", "one") if node.config.head_bias else ("a bias", "none")
+            raise ModelError(
+                f"{node}: its head has {has}, but lgfedavg averages heads with {lacks}, as head-bias says: build it "
+                f"with bias={node.config.head_bias}"
+            )
+
+    @property
+    def _shared(self) -> nn.Module:
+        """The part of the model that travels."""
+        return self.node.model.head
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the shared part."""
+        return weights(self._shared)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the trained part."""
+        return weights(self._shared)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the shared part."""
+        return weights(self._shared)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the whole model for one round."""
+        load_model_arrays(self._shared, download)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return self.node.data_loss(self.node.model(inputs), labels)
+
+        samples, mean_loss = self.train(self.batches(round), loss, self.optimizer(moments=self.moments))
+        return model_arrays(self._shared), {SEEN: samples, "train-loss": mean_loss}
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the shared part with the own one, on the own test set."""
+        load_model_arrays(self._shared, download)
+        return super().assess(download)
+
+
+class LGFedAvgBodyClient(LGFedAvgClient):
+    """Trains its head and the shared body together, and sends the body.
+
+    Wire   as in `strategies.parts.lgfedavg.LGFedAvgBody`.
+    State  the model, whose body is replaced by the next download, save for integer buffers. With ``moments = "kept"``
+           also the optimizer's moments.
+
+    Parameters
+    ----------
+    node, moments
+        As in `LGFedAvgClient`.
+    """
+
+    @property
+    def _shared(self) -> nn.Module:
+        """The part of the model that travels."""
+        return self.node.model.body
+
+
+MODES = {"head": LGFedAvgClient, "body": LGFedAvgBodyClient}
+"""What travels, by the value of ``lgfedavg.mode``."""

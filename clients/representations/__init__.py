@@ -1,0 +1,1 @@
+"""Client sides that send embeddings of samples that all know; predictions do not belong here."""

@@ -1,0 +1,1 @@
+"""Server sides of clients that show public samples, or predict on them; here no network leaves a client."""

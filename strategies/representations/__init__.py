@@ -1,0 +1,1 @@
+"""Server sides whose clients send embeddings of samples that all know; predictions do not belong here."""
