@@ -8,18 +8,19 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from clients.base import KnowledgeClient, Metrics, Moments
+from clients.base import Metrics, Moments
+from clients.parts.base import SharedPartClient
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.training import draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays
 
 
-class FedRepClient(KnowledgeClient):
+class FedRepClient(SharedPartClient):
     """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
 
     Algorithm 1, with epochs of mini-batches in place of its single steps; the body's are those of the run config
@@ -56,17 +57,10 @@ class FedRepClient(KnowledgeClient):
         self.head_epochs, self.head_batches = head_epochs, head_batches
         self.moments = moments
 
-    def download_spec(self) -> PayloadSpec:
-        """Expect the shared body."""
-        return weights(self.node.model.body)
-
-    def upload_spec(self) -> PayloadSpec:
-        """Send the trained body."""
-        return weights(self.node.model.body)
-
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the shared body."""
-        return weights(self.node.model.body)
+    @property
+    def shared(self) -> nn.Module:
+        """The body travels."""
+        return self.node.model.body
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the head, then the body."""
@@ -94,8 +88,3 @@ class FedRepClient(KnowledgeClient):
         seen, mean_loss = train(samples, self.batches(round), of_body, body_loss)
         head.requires_grad_(True)
         return model_arrays(body), {SEEN: seen, "train-loss": mean_loss, "head-loss": first_loss}
-
-    def assess(self, download: Arrays) -> Metrics:
-        """Measure the shared body under the own head, on the own test set."""
-        load_model_arrays(self.node.model.body, download)
-        return super().assess(download)

@@ -6,15 +6,16 @@ with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523)
 
 from torch import Tensor, nn
 
-from clients.base import KnowledgeClient, Metrics, Moments
+from clients.base import Metrics, Moments
+from clients.parts.base import SharedPartClient
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.weights import load_model_arrays, model_arrays
 
 
-class LGFedAvgClient(KnowledgeClient):
+class LGFedAvgClient(SharedPartClient):
     """Trains its body and the shared head together, and sends the head.
 
     Algorithm 1: local and global parameters descend on the same loss, cross-entropy. A client is measured with its own
@@ -41,7 +42,7 @@ class LGFedAvgClient(KnowledgeClient):
     def __init__(self, node: Node, *, moments: Moments = "reset") -> None:
         super().__init__(node)
         self.moments = moments
-        if self._shared is node.model.head and (node.model.head.bias is not None) != node.config.head_bias:
+        if self.shared is node.model.head and (node.model.head.bias is not None) != node.config.head_bias:
             has, lacks = ("no bias", "one") if node.config.head_bias else ("a bias", "none")
             raise ModelError(
                 f"{node}: its head has {has}, but lgfedavg averages heads with {lacks}, as head-bias says: build it "
@@ -49,36 +50,19 @@ class LGFedAvgClient(KnowledgeClient):
             )
 
     @property
-    def _shared(self) -> nn.Module:
-        """The part of the model that travels."""
+    def shared(self) -> nn.Module:
+        """The head travels."""
         return self.node.model.head
-
-    def download_spec(self) -> PayloadSpec:
-        """Expect the shared part."""
-        return weights(self._shared)
-
-    def upload_spec(self) -> PayloadSpec:
-        """Send the trained part."""
-        return weights(self._shared)
-
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the shared part."""
-        return weights(self._shared)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the whole model for one round."""
-        load_model_arrays(self._shared, download)
+        load_model_arrays(self.shared, download)
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return self.node.data_loss(self.node.model(inputs), labels)
 
         samples, mean_loss = self.train(self.batches(round), loss, self.optimizer(moments=self.moments))
-        return model_arrays(self._shared), {SEEN: samples, "train-loss": mean_loss}
-
-    def assess(self, download: Arrays) -> Metrics:
-        """Measure the shared part with the own one, on the own test set."""
-        load_model_arrays(self._shared, download)
-        return super().assess(download)
+        return model_arrays(self.shared), {SEEN: samples, "train-loss": mean_loss}
 
 
 class LGFedAvgBodyClient(LGFedAvgClient):
@@ -95,8 +79,8 @@ class LGFedAvgBodyClient(LGFedAvgClient):
     """
 
     @property
-    def _shared(self) -> nn.Module:
-        """The part of the model that travels."""
+    def shared(self) -> nn.Module:
+        """The body travels."""
         return self.node.model.body
 
 

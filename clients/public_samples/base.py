@@ -5,6 +5,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient
 from hetfl_flwr.common.seeding import generator
@@ -97,6 +99,11 @@ class AnswersClient(KnowledgeClient):
         public = self.node.pool.samples
         return train(public, (rows[batch] for batch in batches), self.optimizer("digest"), loss)[1]
 
+    def revisited(self, optimizer: Optimizer, round: int) -> tuple[int, float]:
+        """Train on the own rows for one round; return as `hetfl_flwr.learning.training.train`."""
+        batches = self.batches(round, samples=len(self.own))
+        return train(self.node.training(self.own), batches, optimizer, self.own_loss)
+
     @torch.no_grad()
     def answered(self, asked: Tensor) -> Tensor:
         """Return logits or softmax scores of the rows asked for, in evaluation mode: (A, C)."""
@@ -104,3 +111,8 @@ class AnswersClient(KnowledgeClient):
         logits = torch.cat([model(public.batch(rows)[0]) for rows in torch.split(asked, EVALUATION_BATCH)])
         model.train()
         return logits if self._answers == "logits" else logits.float().softmax(1)
+
+
+def divergence(logits: Tensor, scores: Tensor) -> Tensor:
+    """Return KL(scores || softmax(logits)), mean over the batch; both are (B, C)."""
+    return functional.kl_div(functional.log_softmax(logits, 1), scores, reduction="batchmean")

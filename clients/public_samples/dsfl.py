@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import Metrics, to_numpy
-from clients.public_samples.base import AnswersClient, Own
-from hetfl_flwr.learning.training import train
+from clients.public_samples.base import AnswersClient, Own, divergence
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays
@@ -66,12 +65,9 @@ class DSFLClient(AnswersClient):
         consensus = torch.from_numpy(download["consensus"]).to(self.node.device)
         optimizer = self.optimizer()
         digest_loss = self.digested(download, consensus, self._distance, round)
-        batches = self.batches(round, samples=len(self.own))
-        samples, mean_loss = train(self.node.training(self.own), batches, optimizer, self.own_loss)
+        samples, mean_loss = self.revisited(optimizer, round)
         answers = self.answered(torch.from_numpy(download["asked"]).long())
         return {"softmax": to_numpy(answers)}, {SEEN: samples, "train-loss": mean_loss, "digest-loss": digest_loss}
 
     def _distance(self, logits: Tensor, consensus: Tensor) -> Tensor:
-        if self.digest == "ce":
-            return functional.cross_entropy(logits, consensus)
-        return functional.kl_div(functional.log_softmax(logits, 1), consensus, reduction="batchmean")
+        return functional.cross_entropy(logits, consensus) if self.digest == "ce" else divergence(logits, consensus)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base import Metrics, to_numpy
-from clients.public_samples.base import AnswersClient, Own
+from clients.public_samples.base import AnswersClient, Own, divergence
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.training import draw_batches, train
 from hetfl_flwr.node.node import Node
@@ -83,8 +83,7 @@ class FedMDClient(AnswersClient):
             self._pretrain(optimizer, round)
             self.numbers["pretrained"] = 1
         digest_loss = self._digest(download, round)
-        batches = self.batches(round, samples=len(self.own))
-        samples, mean_loss = train(self.node.training(self.own), batches, optimizer, self.own_loss)
+        samples, mean_loss = self.revisited(optimizer, round)
         asked = torch.from_numpy(download["asked"]).long()
         answers = self.answered(asked)
         right = answers.argmax(1) == self.node.pool.samples.labels[asked.to(answers.device)]
@@ -112,5 +111,5 @@ class FedMDClient(AnswersClient):
 
     def _distance(self, logits: Tensor, consensus: Tensor) -> Tensor:
         if self.digest == "kl":
-            return functional.kl_div(functional.log_softmax(logits, 1), consensus, reduction="batchmean")
+            return divergence(logits, consensus)
         return functional.l1_loss(logits if self.consensus == "logits" else logits.softmax(1), consensus)

@@ -6,7 +6,7 @@ and Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on
 median, for points such as kernels, whose coordinates cannot be taken one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -104,6 +104,12 @@ class Average:
             return weighted_mean(values, weights, has)
         has = np.ones(values.shape, bool) if has is None else has
         return self.mean_of_some(values, has).astype(values.dtype)
+
+    def weighted_by_name(
+        self, values: Sequence[Mapping[str, NDArray[Any]]], weights: Sequence[float]
+    ) -> dict[str, NDArray[Any]]:
+        """Average named arrays, of which each client has the same, as `weighted`."""
+        return {name: self.weighted(np.stack([one[name] for one in values]), weights) for name in values[0]}
 
     def total(self, values: Sequence[NDArray[Any]], start: Numbers) -> Numbers:
         """Add arrays up: ``start`` plus as many times their `mean` as they are; there may be none.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.models import SplitModel, network_of, parse_width
+from hetfl_flwr.models import SplitModel, parse_width
 from hetfl_flwr.server.global_model import models_by_name
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, Dim, PayloadSpec
@@ -86,18 +86,7 @@ class HeteroFL(KnowledgeStrategy):
     def check(self, roster: Roster) -> None:
         """Refuse models of different networks, other inputs or classes, and who joins with a wider model than all."""
         _ = roster.shape, roster.classes
-        first: dict[str, Member] = {}
-        for member in roster:
-            first.setdefault(network_of(member.model), member)
-        if len(first) > 1:
-            name, said = (
-                next(iter(first)),
-                "; ".join(f"{name} on client {one.client_id}" for name, one in first.items()),
-            )
-            raise FederationError(
-                f"heterofl averages parts of one network, but there are {said}. Set one of several widths, such as "
-                f"models = '{name},{name}@0.5'"
-            )
+        roster.check_same_network("heterofl")
         for late in [one for one in roster if self._parts and one.model not in self._parts]:
             self._take_in(models_by_name(Roster([late]), self.config))
 

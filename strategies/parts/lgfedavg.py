@@ -73,15 +73,14 @@ class LGFedAvgBody(WeightStrategy):
     The other way round: the authors' scripts share the convolutions of their network for CIFAR-10, and keep its linear
     layers. Head and body are trained together; in turn, it is FedRep.
 
-    Wire   the floating-point entries of the body's state dict, both ways: 4 bytes a parameter and running statistic.
-           When the clients are evaluated they are sent the body once more, which is counted as evaluation.
+    Wire   as in `strategies.parts.fedrep.FedRep`.
     Needs  one body, whatever the heads and classes
     State  the body.
 
     Parameters
     ----------
     robust : {"none", "median", "trimmed:SHARE"}
-        As in `strategies.weights.fedavg.FedAvg`, for the weights of bodies.
+        As in `strategies.parts.fedrep.FedRep`.
 
     Raises
     ------

@@ -12,18 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.data import Samples
-from hetfl_flwr.data.shown import shown
-from hetfl_flwr.errors import FederationError
 from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.ensembles import Schedule, distil_each
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.server.global_model import models_by_name
-from hetfl_flwr.server.messaging.guard import Guard, measure
+from hetfl_flwr.server.messaging.guard import Guard, measure_learnt
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.public_samples import PublicSamples
 from hetfl_flwr.wire.factors import bounded
-from hetfl_flwr.wire.spec import EMPTY, TRAINED_SIZE, Arrays, PayloadSpec, learnt
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import loaded, model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload
 
@@ -83,26 +81,18 @@ class FedDF(KnowledgeStrategy):
         self.schedule = Schedule(server_steps, server_batch_size, server_learning_rate, patience)
         self.robust = parse_robust(robust)
         self._models: dict[str, SplitModel] = {}
-        self._public: tuple[tuple[int, ...], Samples] | None = None
 
     def check(self, roster: Roster) -> None:
         """Refuse clients without public samples, of other inputs or classes, and unlike models of one name."""
         roster.check_sharing("feddf", labelled=False)
         _ = roster.classes
-        first: dict[str, Member] = {}
-        for member in roster:
-            known = first.setdefault(member.model, member)
-            if member.weights != known.weights:
-                raise FederationError(
-                    f"feddf averages the weights of equal models, but those of {known} and {member} differ in names, "
-                    "shapes or types; does one run other code?"
-                )
+        roster.check_same_weights_by_name("feddf")
         if new := [member for member in roster if self._models and member.model not in self._models]:
             self._models |= models_by_name(Roster(new), self.config)
 
     def initial(self, roster: Roster) -> Arrays:
         """Draw the initial weights of each group's model."""
-        self._models, self._public = models_by_name(roster, self.config), None
+        self._models, self._public = models_by_name(roster, self.config), PublicSamples(roster, self.config.normalize)
         for member in roster:
             if sum(one.model == member.model for one in roster) == 1:
                 log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)
@@ -135,7 +125,7 @@ class FedDF(KnowledgeStrategy):
             students = {name: loaded(self._models[name], arrays) for name, arrays in means.items()}
             teachers = [loaded(self._models[name], upload.arrays) for name, upload in sent]
             near = partial(self._near, [upload.client_id for _, upload in sent])
-            scope, rows = (self.config.seed, round), self._public_samples()
+            scope, rows = (self.config.seed, round), self._public.all()
             distil_each(students, teachers, rows, self.robust, near, self.schedule, scope, self.config.threads)
             means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
         return {**server_state, **_named(means)}
@@ -145,11 +135,7 @@ class FedDF(KnowledgeStrategy):
 
         Who is alone with its model has arrays that no others are compared with; what these come to is compared here.
         """
-        spec = PayloadSpec((learnt("logits", logits[0].shape, usual=TRAINED_SIZE),))
-        sizes = {
-            client_id: measure({"logits": np.where(np.isfinite(array), array, np.inf)}, spec, {}, 0)
-            for client_id, array in zip(client_ids, logits, strict=True)
-        }
+        sizes = {one: measure_learnt("logits", array) for one, array in zip(client_ids, logits, strict=True)}
         far = Guard(self.config.outlier_factor).set_aside(sizes)
         for member in self.roster:
             if member.client_id in far:
@@ -157,17 +143,7 @@ class FedDF(KnowledgeStrategy):
         return [array for client_id, array in zip(client_ids, logits, strict=True) if client_id not in far]
 
     def _mean(self, group: Sequence[Upload]) -> Arrays:
-        samples = [upload.samples for upload in group]
-        stacks = {name: np.stack([upload.arrays[name] for upload in group]) for name in group[0].arrays}
-        return {name: self.robust.weighted(stack, samples) for name, stack in stacks.items()}
-
-    def _public_samples(self) -> Samples:
-        """Return all public samples, as models take them."""
-        shared = self.roster.public_samples
-        if self._public is None or self._public[0] != tuple(shared):
-            inputs = np.concatenate([block["inputs"] for block in shared.values()])
-            self._public = tuple(shared), shown(inputs, next(iter(self.roster)).spec, self.config.normalize)
-        return self._public[1]
+        return self.robust.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
 
 
 def _named(groups: Mapping[str, Arrays]) -> Arrays:

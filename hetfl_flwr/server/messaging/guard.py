@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.common.files import as_json
 from hetfl_flwr.wire.factors import product
 from hetfl_flwr.wire.messages import EXAMPLES
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, PayloadSpec, learnt
 
 FEWEST = 3
 """With fewer sizes than this, none of them is the odd one."""
@@ -294,6 +294,12 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         else:
             sizes[one.name] = _size(values, usual=0.0 if one.update else one.usual)
     return sizes
+
+
+def measure_learnt(name: str, values: NDArray[Any]) -> dict[str, Size]:
+    """Return the size of an array that somebody has learnt, as `measure`; what is not finite counts as infinite."""
+    spec = PayloadSpec((learnt(name, values.shape, usual=TRAINED_SIZE),))
+    return measure({name: np.where(np.isfinite(values), values, np.inf)}, spec, {}, 0)
 
 
 def _size(values: NDArray[np.float64], work: float = 0, usual: float = 0.0, still: float = UNHEARD_OF) -> Size:

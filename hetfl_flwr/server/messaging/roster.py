@@ -12,6 +12,7 @@ from hetfl_flwr.common.text import LONGEST_NAME
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.models import network_of
 from hetfl_flwr.models.bounds import MOST_NUMBERS
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import MOST_NAMES, called
@@ -447,6 +448,50 @@ class Roster:
         self._check_same_names("column")
         if not bodies:
             self._check_same_names("class")
+
+    def check_same_network(self, algorithm: str) -> None:
+        """Refuse models of different networks, for an algorithm that averages parts of one.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+
+        Raises
+        ------
+        FederationError
+            Names a client of each network.
+        """
+        first = self._first_with(lambda member: network_of(member.model))
+        if len(first) > 1:
+            said = "; ".join(f"{network} on client {member.client_id}" for network, member in first.items())
+            network = next(iter(first))
+            raise FederationError(
+                f"{algorithm} averages parts of one network, but there are {said}. Set one of several widths, such as "
+                f"models = '{network},{network}@0.5'"
+            )
+
+    def check_same_weights_by_name(self, algorithm: str) -> None:
+        """Refuse different weights under one model's name, for an algorithm that averages those of equal models.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+
+        Raises
+        ------
+        FederationError
+            Names two clients that differ.
+        """
+        first: dict[str, Member] = {}
+        for member in self:
+            known = first.setdefault(member.model, member)
+            if member.weights != known.weights:
+                raise FederationError(
+                    f"{algorithm} averages the weights of equal models, but those of {known} and {member} differ in "
+                    "names, shapes or types; does one run other code?"
+                )
 
     def _explain(self, what: str, algorithm: str, *, bodies: bool) -> None:
         """Refuse what makes equal architectures different models: inputs of another shape, or other classes."""
