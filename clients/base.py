@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hetfl_flwr.common.flower import NumPyClient
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.flower import NumPyClient
 from hetfl_flwr.learning.client import Metrics as Metrics
 from hetfl_flwr.learning.quality import measure
 from hetfl_flwr.learning.training import Loss, draw_epochs, make_optimizer, train

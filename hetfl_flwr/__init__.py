@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clients.base import KnowledgeClient as KnowledgeClient
     from clients.base import to_numpy as to_numpy
+    from hetfl_flwr.common.errors import ConfigError as ConfigError
+    from hetfl_flwr.common.errors import FederationError as FederationError
+    from hetfl_flwr.common.errors import HetflError as HetflError
     from hetfl_flwr.common.seeding import generator as generator
     from hetfl_flwr.config import RunConfig as RunConfig
     from hetfl_flwr.data import DataSpec as DataSpec
-    from hetfl_flwr.errors import ConfigError as ConfigError
-    from hetfl_flwr.errors import FederationError as FederationError
-    from hetfl_flwr.errors import HetflError as HetflError
     from hetfl_flwr.learning.client import Metrics as Metrics
     from hetfl_flwr.learning.training import EVALUATION_BATCH as EVALUATION_BATCH
     from hetfl_flwr.learning.training import Terms as Terms
@@ -96,7 +96,7 @@ _NAMES = {
     "hetfl_flwr.data": ("DataSpec",),
     "hetfl_flwr.config": ("RunConfig",),
     "hetfl_flwr.common.seeding": ("generator",),
-    "hetfl_flwr.errors": ("HetflError", "ConfigError", "FederationError"),
+    "hetfl_flwr.common.errors": ("HetflError", "ConfigError", "FederationError"),
     "simulations.testing": ("AlgorithmContract", "Lab"),
     "simulations.testing.fixtures": ("lab",),
 }

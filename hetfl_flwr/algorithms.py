@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from hetfl_flwr.common.errors import ConfigError, HetflError, place, private, unknown
 from hetfl_flwr.common.packages import own_package
 from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_algorithm_options
-from hetfl_flwr.errors import ConfigError, HetflError, place, private, unknown
 
 if TYPE_CHECKING:
     from hetfl_flwr.learning.client import FederatedClient

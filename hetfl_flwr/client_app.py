@@ -14,11 +14,11 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from hetfl_flwr.algorithms import build_client
+from hetfl_flwr.common.errors import ConfigError, HetflError, ends_process, place, plain
+from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import parse_costs
-from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place, plain
-from hetfl_flwr.flower import ErrorCode, log
 from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.node.keeper import Keeper
@@ -26,7 +26,7 @@ from hetfl_flwr.node.meter import Meter
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.node.threads import check_threads
-from hetfl_flwr.resolution import NOT_POOLED
+from hetfl_flwr.runs.resolution import NOT_POOLED
 from hetfl_flwr.server.messaging.roster import LONGEST_NOTE, MOST_NOTES, Member
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record

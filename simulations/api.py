@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
+from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.config import RunConfig, Value, flattened, renamed
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
+from hetfl_flwr.common.errors import (
+    ConfigError,
+    FederationError,
+    HetflError,
+    Interrupted,
+    RunFolderError,
+    TooFewClients,
+)
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.packages import working_directory_last
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import DEFAULT_CLIENTS, RunConfig, Value, parse_settings, read_toml, renamed, usable_path
-from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.runs.schema import check_no_run_file
 from simulations.engine.run import run_locally
@@ -235,7 +242,7 @@ def partition(
     Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
     """
     from hetfl_flwr.algorithms import resolve
-    from hetfl_flwr.resolution import default_clients
+    from hetfl_flwr.runs.resolution import default_clients
     from simulations.reports.partition import load_split, split_table, write_json
     from simulations.reports.plots import plot_split
 
@@ -486,7 +493,7 @@ def report(
     Example: hetfl report runs/fedhe runs/local --out report.html
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
-    from simulations.reports.html import write_report
+    from simulations.reports.html.report import write_report
 
     typer.echo(f"report: {write_report(folders, out)}")
 

@@ -12,8 +12,8 @@ import tomli_w
 from rich.table import Column, Table
 from rich.text import Text
 
+from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.config import RunConfig, load_toml, read_toml, to_toml
-from hetfl_flwr.errors import ConfigError, HetflError
 
 if TYPE_CHECKING:
     from hetfl_flwr.algorithms import Algorithm

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import simulations.skeleton as skeleton
 from hetfl_flwr.algorithms import names
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 
 SKELETON = Path(*skeleton.__path__)
 

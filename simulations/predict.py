@@ -18,6 +18,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from hetfl_flwr.common.errors import ConfigError, DataError, HetflError, ModelError, plain, private
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.samples import Column
@@ -31,7 +32,6 @@ from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, end
 from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
-from hetfl_flwr.errors import ConfigError, DataError, HetflError, ModelError, plain, private
 from hetfl_flwr.models.split_model import cause
 from simulations.export import EXTRA, FORMAT, description, program_of, quiet
 

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from clients.public_samples.agg import AGGClient
+from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.common.seeding import generator, seeded
-from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import to_record

@@ -19,8 +19,8 @@ from hetfl_flwr.algorithms import (
     resolve,
     resolve_models,
 )
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError
 from strategies.logits.fedhe import FedHe
 from strategies.parts.chfl import CHFL
 from strategies.representations.fedhenn import FedHeNN, FedHeNNHomogeneous

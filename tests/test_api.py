@@ -14,7 +14,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.logits.fedhe import FedHeClient
 from hetfl_flwr import compare, load, run
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.learning.training import evaluate
 from simulations.engine.run import run_locally
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from hetfl_flwr import ConfigError, RoundCallback, RunConfig, RunInfo, run
-from hetfl_flwr.errors import TooFewClients
+from hetfl_flwr.common.errors import TooFewClients
 from hetfl_flwr.runs.callbacks import added, notifying, own_callbacks
-from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.server.messaging.exchange import Most
 

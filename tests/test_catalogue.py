@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from hetfl_flwr.algorithms import Algorithm, check_options, find, names, places
+from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
-from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.models import assign, build_model
 from hetfl_flwr.server.messaging.roster import Sharing
 from hetfl_flwr.server.strategy import Sends

@@ -12,7 +12,7 @@ from torch import nn
 
 from clients.base import KnowledgeClient, Metrics
 from clients.local import LocalClient
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetfl_flwr.algorithms import check_options, find, names
+from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.config import (
     NODE_KEYS,
     RunConfig,
@@ -19,7 +20,6 @@ from hetfl_flwr.config import (
     simulated_seconds,
     to_toml,
 )
-from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.server.admission.node_keys import read_node_keys
 from simulations.listing import keys_toml, write_keys
 

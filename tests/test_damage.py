@@ -18,14 +18,14 @@ import pytest
 from fixtures.members import member
 from safetensors.numpy import load, save
 
+from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderError, StateError
 from hetfl_flwr.common.files import check_seal, header, read_header, seal
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.data import load_client_data
 from hetfl_flwr.data.arrays.samples import unlike
-from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError, StateError
 from hetfl_flwr.node import node as node_module
 from hetfl_flwr.node.stores import prune
-from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.resuming import data_of, other_data
 from hetfl_flwr.runs.settings import CHANGEABLE

@@ -11,9 +11,9 @@ from fixtures.hub import CLASSES, colour, grey, table, write
 from fixtures.loading import load_client
 from PIL import Image
 
+from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
 from hetfl_flwr.data.arrays.samples import ClientData
-from hetfl_flwr.errors import ConfigError, DataError
 
 INTEGERS = Value("int64")
 BUNDLED = {"breast-cancer", "digits", "digits-colour", "rotated-digits", "waveform"}

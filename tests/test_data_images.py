@@ -10,9 +10,9 @@ from fixtures.hub import grey, table, write
 from fixtures.loading import load_client
 from PIL import Image
 
+from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import DataSpec, Reading, absolute, data_spec
 from hetfl_flwr.data.sources.bundled import read_digits, resized
-from hetfl_flwr.errors import ConfigError, DataError
 
 ALL = {"partition_id": 0, "num_partitions": 1, "seed": 0, "validation_fraction": 0.0, "test_fraction": 0.0}
 
@@ -210,7 +210,7 @@ class TestOwnFolder:
         assert said == f"image '{root}/dog/b.png' has pixels of mode I;16: only 8-bit grey or colour is read"
 
     def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
-        from hetfl_flwr.resolution import resolved
+        from hetfl_flwr.runs.resolution import resolved
 
         monkeypatch.chdir(tmp_path)
         found = resolved(make_config(dataset="digits, ./mine"), "local")

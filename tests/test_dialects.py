@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 import torch
 
+from hetfl_flwr.common.errors import DataError, plain
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.sources.dialects import dialect_of
-from hetfl_flwr.errors import DataError, plain
 
 ROWS = 40
 FRAME = pd.DataFrame(

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from clients.public_samples.dsfl import DSFLClient
 from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND

@@ -14,7 +14,7 @@ from fixtures.tiers import exhaustive, mostly_exhaustive
 
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import Value
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli import _run
 from simulations.deployment.flower import Flower, flower

@@ -12,8 +12,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from hetfl_flwr import export
+from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.trained import load_client
 from simulations.cli import app

@@ -14,9 +14,9 @@ from flwr.app import ArrayRecord
 from clients.local import LocalClient
 from clients.logits.fd import FDClient
 from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.messaging.roster import Roster

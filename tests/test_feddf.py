@@ -13,16 +13,16 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, load_client_data
 from hetfl_flwr.data.arrays.samples import Arrays as Stored
 from hetfl_flwr.data.shown import shown
-from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.ensembles import Schedule, distil, mean_logits
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.trained import load_client
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.messages import ROUND

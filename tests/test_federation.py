@@ -6,9 +6,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.registration import _member

@@ -15,9 +15,9 @@ from torch import nn
 
 from clients.prototypes.fedgh import FedGHClient
 from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError, PayloadError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError, ModelError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND

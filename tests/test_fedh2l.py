@@ -20,9 +20,9 @@ from clients.local import LocalClient
 from clients.public_samples.agg import AGGClient
 from clients.public_samples.fedh2l import FedH2LClient
 from hetfl_flwr.algorithms import build_client, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.messaging.roster import Roster

@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 
 from clients.local import LocalClient
 from clients.logits.fedhe import FedHeClient
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Samples
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.messaging.roster import Member

@@ -22,14 +22,14 @@ from clients.local import LocalClient
 from clients.representations.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
 from clients.representations.fedhenn.aligning import AligningClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.alignment import median_scaled, rbf_cka
 from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND

@@ -23,13 +23,13 @@ from torch import nn
 from clients.small_models.fedkd import FedKDClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.common.arithmetic import torch_threads
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.exchange import Sent
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import from_record

@@ -15,10 +15,10 @@ from torch import nn
 
 from clients.prototypes.fedproto import FedProtoClient
 from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node

@@ -15,11 +15,11 @@ from torch.nn import functional
 
 from clients.weights.fedprox import FedProxClient
 from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.seeding import generator, seeded
-from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import CONFIG, ROUND
 from strategies.weights.fedprox import FedProx

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.server_training import ServerTraining
 from hetfl_flwr.learning.training import draw_batches
 from strategies.base import Upload

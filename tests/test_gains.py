@@ -14,7 +14,7 @@ from test_report import client, line, make
 from typer.testing import CliRunner
 
 from hetfl_flwr import gains, load
-from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import clients_file
 from hetfl_flwr.runs.tables import client_table, lines
 from simulations.cli import app, main
@@ -22,7 +22,7 @@ from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import answer
 from simulations.reports.gains_shown import gains_table, in_words
-from simulations.reports.html import write_report
+from simulations.reports.html.report import write_report
 from simulations.reports.runs import load_run, run_folders
 from simulations.reports.tables import compare_table
 

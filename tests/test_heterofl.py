@@ -19,14 +19,14 @@ from torch import nn
 
 from clients.parts.heterofl import HeteroFLClient, take_statistics
 from hetfl_flwr.algorithms import build_client, build_strategy, resolve
+from hetfl_flwr.common.errors import FederationError, ModelError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.arrays.samples import Arrays as Stored
-from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import SplitModel, build_bounded, build_model, parse_models, trainable_count
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.trained import load_client
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.messages import ROUND

@@ -13,10 +13,10 @@ import matplotlib as mpl
 import pytest
 from test_report import LINES, SILENT, client, finish, line, make
 
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.common.errors import RunFolderError
 from simulations.cli import main
-from simulations.reports.html import write_report
-from simulations.reports.svg import MOST_POINTS, MOST_SMALL_POINTS
+from simulations.reports.html.report import write_report
+from simulations.reports.html.svg import MOST_POINTS, MOST_SMALL_POINTS
 
 EVIL = "<script>alert(1)</script> & \"quoted\" 'too'"
 BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
@@ -210,7 +210,7 @@ def test_the_global_model_is_a_line_of_its_own(tmp_path: Path) -> None:
 def test_of_very_many_clients_none_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make(tmp_path / "run")
     for most, pictures in ((2, 4), (1, 2)):
-        monkeypatch.setattr("simulations.reports.svg.MOST_SMALL_PICTURES", most)
+        monkeypatch.setattr("simulations.reports.html.svg.MOST_SMALL_PICTURES", most)
         assert len(report([folder], tmp_path).of("svg")) == pictures
 
 
@@ -268,7 +268,7 @@ def test_who_had_which_rows_comes_from_the_data(tmp_path: Path, make_config: Any
 def test_many_classes_and_clients_are_a_picture(
     tmp_path: Path, make_config: Any, run_federation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulations.reports.html.MOST_CELLS", 19)
+    monkeypatch.setattr("simulations.reports.html.report.MOST_CELLS", 19)
     page = report([run_federation(make_config(rounds=1))], tmp_path)
     (picture,) = page.of("img")
     assert str(picture["src"]).startswith("data:image/png;base64,iVBOR")

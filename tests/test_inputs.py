@@ -25,10 +25,10 @@ from PIL import Image
 
 from hetfl_flwr import models, server_app
 from hetfl_flwr.algorithms import find, names
+from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.data.sources import hub
-from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.models import registry
 from simulations import cli
 from simulations.engine.run import run_locally

@@ -14,10 +14,10 @@ from fixtures.members import member, roster
 from typer.testing import CliRunner
 
 from hetfl_flwr.client_app import _notes
+from hetfl_flwr.common.errors import DataError, FederationError, plain
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.decoding.tables import read_table
 from hetfl_flwr.data.sources.hub import Source
-from hetfl_flwr.errors import DataError, FederationError, plain
 from hetfl_flwr.server.messaging.roster import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import Naming

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hetfl_flwr.algorithms import find
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 from simulations.new import write_algorithm
 
 

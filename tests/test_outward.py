@@ -17,10 +17,10 @@ from fixtures.hub import colour, grey, table
 from fixtures.loading import load_client
 
 from hetfl_flwr.algorithms import find
+from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec, Reading, kind_of
 from hetfl_flwr.data.sources import folders
-from hetfl_flwr.errors import HetflError
 from hetfl_flwr.models import build_model
 from hetfl_flwr.node.inputs import unpack_inputs
 from hetfl_flwr.node.state import ClientState, Stamp

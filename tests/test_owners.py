@@ -13,11 +13,11 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from PIL import Image
 
 from hetfl_flwr import client_app
+from hetfl_flwr.common.errors import ConfigError, DataError, FederationError, RunFolderError, plain
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
 from hetfl_flwr.data.owners import joined
-from hetfl_flwr.errors import ConfigError, DataError, FederationError, RunFolderError, plain
-from hetfl_flwr.resolution import resolved
+from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
 from hetfl_flwr.runs.trained import client_number
 from hetfl_flwr.server.messaging.exchange import reason
@@ -26,7 +26,7 @@ from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run
 from simulations.cli import main
-from simulations.reports.html import report_page
+from simulations.reports.html.report import report_page
 from simulations.reports.partition import load_split
 from simulations.reports.plots import run_figure, split_figure
 from simulations.reports.runs import load_run

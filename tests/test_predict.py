@@ -17,8 +17,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from hetfl_flwr import export
+from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.runs.trained import load_client
 from simulations.cli import app
 from simulations.export import EXTRA

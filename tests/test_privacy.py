@@ -23,9 +23,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from hetfl_flwr.algorithms import find, names
+from hetfl_flwr.common.errors import ConfigError, PayloadError
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.wire.codec import HALF_LIMIT, check_halves, decode, from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS
@@ -42,7 +42,7 @@ from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import EMPTY, ArraySpec, PayloadSpec
 from hetfl_flwr.wire.weights import weights
 from simulations.engine.grid import LocalGrid
-from simulations.reports.html import report_page
+from simulations.reports.html.report import report_page
 from simulations.reports.runs import load_run
 from simulations.reports.tables import compare_table, summary_table
 from strategies.logits.fedhe import class_logits, known_class_logits

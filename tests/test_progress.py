@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hetfl_flwr.runs import progress
-from hetfl_flwr.runs.progress import Bar
+from hetfl_flwr.runs.observers import progress
+from hetfl_flwr.runs.observers.progress import Bar
 from simulations.cli import app
 
 

@@ -8,7 +8,7 @@ from fixtures.nodes import linear_node
 from torch import nn
 
 from clients.prototypes.base import PrototypeClient
-from hetfl_flwr.errors import FederationError, PayloadError
+from hetfl_flwr.common.errors import FederationError, PayloadError
 from hetfl_flwr.learning.prototypes import NearestPrototype, class_means, distance_to_prototypes
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.server.messaging.roster import Roster

@@ -17,7 +17,7 @@ from sklearn import metrics as reference
 from sklearn.utils.class_weight import compute_class_weight
 
 from clients.local import LocalClient
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
 from hetfl_flwr.runs.quality import named_classes, notes, still_rising
 from hetfl_flwr.runs.schema import Round, read_clients, read_rounds, read_summary
@@ -25,7 +25,7 @@ from hetfl_flwr.runs.tables import client_table, lines
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS, ROUND
 from simulations.engine.grid import LocalGrid
-from simulations.reports.html import write_report
+from simulations.reports.html.report import write_report
 from simulations.reports.runs import load_run, selected_accuracy
 from simulations.reports.tables import best_of, compare_table, summary_table
 

@@ -1,8 +1,8 @@
 import pytest
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.config.renamed import RENAMED, _warn
-from hetfl_flwr.errors import ConfigError
 from simulations.api import config_keys
 from simulations.cli import _chosen
 

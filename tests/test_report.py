@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from rich.console import Console
 from rich.table import Table
 
-from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord, Round, round_line, summary_file
 from hetfl_flwr.runs.tables import client_table
 from simulations.cli import main

@@ -9,10 +9,17 @@ from flwr.app import Error, Message, MetricRecord
 from safetensors.numpy import load_file
 
 from hetfl_flwr.algorithms import resolve
+from hetfl_flwr.common.errors import (
+    ConfigError,
+    FederationError,
+    HetflError,
+    Interrupted,
+    RunFolderError,
+    TooFewClients,
+)
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, read_toml
-from hetfl_flwr.errors import ConfigError, FederationError, HetflError, Interrupted, RunFolderError, TooFewClients
-from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
 from hetfl_flwr.runs.results import new_folder
 from hetfl_flwr.runs.schema import clients_file, read_clients, read_rounds, read_summary, round_line, summary_file
 from hetfl_flwr.server.messaging.grids import GridView

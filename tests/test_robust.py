@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, Rec
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 
 from hetfl_flwr.algorithms import build_strategy, check_options, find, names
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.server.messaging.exchange import arrays_of
 from hetfl_flwr.wire.codec import from_record, to_record

@@ -12,9 +12,9 @@ from fixtures.tiers import exhaustive
 from flwr.app import Message, MessageType
 
 from clients.logits.fedhe import FedHeClient
+from hetfl_flwr.common.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
-from hetfl_flwr.runs.checkpoint import MESSAGES_FILE, Checkpoint, checkpoints
+from hetfl_flwr.runs.checkpoints.checkpoint import MESSAGES_FILE, Checkpoint, checkpoints
 from hetfl_flwr.server import rounds as server_rounds
 from hetfl_flwr.server.messaging import messenger
 from hetfl_flwr.server.messaging.grids import GridView

@@ -16,6 +16,7 @@ from fixtures.zoo import assert_is_a_model_of_the_zoo
 from torch.utils.data import TensorDataset
 
 from hetfl_flwr import export, run
+from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.data import DataSpec, Reading, data_spec, kind_of
 from hetfl_flwr.data.arrays import cache
 from hetfl_flwr.data.arrays.samples import MOST_DEVIATIONS
@@ -24,7 +25,6 @@ from hetfl_flwr.data.shown import shown
 from hetfl_flwr.data.sources.bundled import read_waveform
 from hetfl_flwr.data.sources.objects import stored
 from hetfl_flwr.data.sources.signals import CHANNELS
-from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import build_model, parameter_count
 from hetfl_flwr.runs.trained import load_client as load_trained
 from simulations.engine.stacks import stackable

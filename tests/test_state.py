@@ -11,9 +11,9 @@ from flwr.app import Context, RecordDict
 from safetensors.torch import save
 from torch import nn
 
+from hetfl_flwr.common.errors import DamagedError, StateError, plain
 from hetfl_flwr.common.files import check_seal, header, read_header, seal
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import DamagedError, StateError, plain
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.training import make_optimizer
 from hetfl_flwr.node import stores as stores_module

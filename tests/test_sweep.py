@@ -15,8 +15,8 @@ from test_report import finish, make
 from typer.testing import CliRunner
 
 from hetfl_flwr import compare, load, run, sweep
-from hetfl_flwr.errors import ConfigError, HetflError
-from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
 from simulations.cli import app
 from simulations.studies.jobs import Job
 from simulations.studies.sweeps import jobs, parse_grid, run_sweep

@@ -6,8 +6,8 @@ from shutil import copyfile, rmtree
 import pytest
 from safetensors.numpy import save
 
+from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import header, seal
-from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.runs.trained import SHOWN, load_client
 

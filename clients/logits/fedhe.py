@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.learning.distillation import decoupled_kd, kl_divergence, standardized
 from hetfl_flwr.learning.training import Terms, evaluate
 from hetfl_flwr.node.node import Node

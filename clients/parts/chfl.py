@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.common.seeding import seeded
-from hetfl_flwr.errors import ModelError
 from hetfl_flwr.learning.distillation import cosine_temperature, decoupled_kd
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clients.base import Metrics, Moments
 from clients.parts.base import SharedPartClient
-from hetfl_flwr.errors import ModelError
+from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clients.base import KnowledgeClient, Metrics
 from clients.prototypes.base import own_prototypes
-from hetfl_flwr.errors import ModelError
+from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.prototypes import local_prototypes

@@ -9,8 +9,8 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.answers import Answers, public_answers, public_consensus

@@ -14,9 +14,9 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.common.errors import ConfigError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data import Joined
-from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
 from hetfl_flwr.models import has_batch_norm

@@ -1,1 +1,1 @@
-"""What every module may use: random numbers, files, texts, notices, packages, versions. Nothing here learns."""
+"""What every module may use: errors, random numbers, files, texts, notices, packages, Flower. Nothing here learns."""

@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from hetfl_flwr.errors import DamagedError
+from hetfl_flwr.common.errors import DamagedError
 
 
 def read_file(path: Path) -> bytes:

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config.keys import MOST, Keys, checked_path
-from hetfl_flwr.errors import ConfigError
 
 MOST_CLIENTS = 100_000
 

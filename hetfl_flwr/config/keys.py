@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config.values import usable_path
-from hetfl_flwr.errors import ConfigError
 
 MOST = 2**31 - 1
 """Largest whole number of a key that has no smaller bound of its own."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+from hetfl_flwr.common.errors import ConfigError, unknown
 from hetfl_flwr.config.keys import PER_NODE
 from hetfl_flwr.config.run_config import RunConfig
 from hetfl_flwr.config.values import Value
-from hetfl_flwr.errors import ConfigError, unknown
 
 NODE_KEYS = {"model": "models"} | {
     str(field.alias): str(field.alias) for field in RunConfig.model_fields.values() if PER_NODE in field.metadata

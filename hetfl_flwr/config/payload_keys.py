@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config.keys import PER_NODE, Keys, kebab
-from hetfl_flwr.errors import ConfigError
 
 
 def _noise(multiplier: float, info: ValidationInfo) -> float:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from hetfl_flwr.common.errors import ConfigError, unknown
 from hetfl_flwr.config.keys import MOST, PER_NODE, Keys, checked_path
-from hetfl_flwr.errors import ConfigError, unknown
 
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 """What ``track`` may name."""

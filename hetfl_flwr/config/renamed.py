@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TypeVar
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.errors import ConfigError
 
 T = TypeVar("T")
 

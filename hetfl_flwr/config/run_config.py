@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from hetfl_flwr.common.errors import ConfigError, private, unknown
 from hetfl_flwr.config.data_keys import BUNDLED, DataKeys
 from hetfl_flwr.config.federation_keys import FederationKeys
 from hetfl_flwr.config.keys import Keys, kebab
@@ -20,7 +21,6 @@ from hetfl_flwr.config.record_keys import RecordKeys
 from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.config.training_keys import TrainingKeys
 from hetfl_flwr.config.values import Value, check_values, parse_algorithm_options
-from hetfl_flwr.errors import ConfigError, private, unknown
 
 
 class AlgorithmKeys(Keys):

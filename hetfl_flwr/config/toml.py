@@ -8,9 +8,9 @@ from typing import Any
 
 import tomli_w
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.config.values import Value, check_values, usable_path
-from hetfl_flwr.errors import ConfigError
 
 DEEPEST = 32
 """Tables within each other in a TOML file, at most."""

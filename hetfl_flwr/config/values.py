@@ -8,8 +8,8 @@ from typing import Any
 
 import tomli_w
 
+from hetfl_flwr.common.errors import ConfigError, private
 from hetfl_flwr.config.renamed import renamed
-from hetfl_flwr.errors import ConfigError, private
 
 Value = bool | int | float | str
 """What Flower allows as the value of a run-config or node-config key."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_flwr.common.errors import ConfigError, private
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.rotation import Rotation
 from hetfl_flwr.data.arrays.samples import Arrays, ClientData, Samples
@@ -28,7 +29,6 @@ from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.pooling import check_alike, pooled, together
 from hetfl_flwr.data.sources.reading import Reading
-from hetfl_flwr.errors import ConfigError, private
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import nn
 
-from hetfl_flwr.flower import Scalar
+from hetfl_flwr.common.flower import Scalar
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 Metrics = dict[str, Scalar]

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from hetfl_flwr.common.errors import ConfigError, ModelError, ends_process, place, unknown
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, ModelError, ends_process, place, unknown
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.narrow import SIGN, narrowed, parse_width
 from hetfl_flwr.models.series import CONV1D_SIZES, KERNEL, conv1d

@@ -5,9 +5,9 @@ from copy import deepcopy
 import torch
 from torch import nn
 
+from hetfl_flwr.common.errors import HetflError, ModelError, private, unknown
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import HetflError, ModelError, private, unknown
 
 
 class SplitModel(nn.Module):

@@ -7,9 +7,9 @@ from math import prod
 import torch
 from torch import nn
 
+from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel
 
 FEDHE_TABLE: tuple[tuple[tuple[int, ...], float], ...] = (

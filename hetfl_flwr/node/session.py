@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import Batches
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.client import FederatedClient, Metrics
 from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors

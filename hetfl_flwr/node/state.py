@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from hetfl_flwr.common.errors import DamagedError, StateError
 from hetfl_flwr.common.files import as_json, check_seal, header, is_sealed, read_header, seal
-from hetfl_flwr.errors import DamagedError, StateError
 
 SCHEMA = 3
 """Version of the blob's layout; raised when older files can no longer be read."""

@@ -10,9 +10,9 @@ from tempfile import TemporaryFile
 
 from flwr.app import ConfigRecord, Context
 
+from hetfl_flwr.common.errors import DamagedError, StateError, private
 from hetfl_flwr.common.files import check_size, digest_in, read_file, replace_file
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import DamagedError, StateError, private
 from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
 
 RECORD = "hetfl-state"

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from logging import WARNING
 
-from hetfl_flwr.flower import log
+from hetfl_flwr.common.flower import log
 
 
 def cores() -> int:

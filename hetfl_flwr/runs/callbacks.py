@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted, ends_process, place, private, unknown
+from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, parse_callbacks
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted, ends_process, place, private, unknown
-from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.runs.schema import Round, Summary
 
 

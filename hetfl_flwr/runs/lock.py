@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.common.errors import RunFolderError
 
 LOCK_FILE = ".lock"
 """File in a run folder that a process holds while it writes there, with its name in it; removed when it ends."""

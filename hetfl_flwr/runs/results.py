@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Self
 
 from hetfl_flwr.algorithms import for_flower
+from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, to_toml
-from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback
-from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, checkpoints, pack, remove
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, Choice, checkpoints, pack, remove
 from hetfl_flwr.runs.ledger import Ledger
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.schema import (

@@ -5,10 +5,10 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from hetfl_flwr.common.errors import Interrupted, RunFolderError
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.errors import Interrupted, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback
-from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, choose
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, Choice, choose
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.runs.settings import lasting

@@ -12,10 +12,10 @@ from hashlib import blake2b
 from pathlib import Path
 
 from hetfl_flwr.algorithms import resolve
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.config import RunConfig, Value, read_toml, to_toml
 from hetfl_flwr.config.renamed import RENAMED
 from hetfl_flwr.data.sources.folders import is_folder
-from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE
 
 CHANGEABLE = (

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from flwr.app import Context, RecordDict
 
+from hetfl_flwr.common.errors import DamagedError, RunFolderError, private
 from hetfl_flwr.common.files import read_header, read_sealed
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.data.sources.folders import TABLES, ending, stem
-from hetfl_flwr.errors import DamagedError, RunFolderError, private
 from hetfl_flwr.node.inputs import unpack_inputs
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import decode, read_stamp
 from hetfl_flwr.node.stores import kept_config, kept_inputs, state_file
-from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
 from hetfl_flwr.runs.schema import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.naming import called, look

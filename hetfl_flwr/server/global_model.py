@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from logging import WARNING
 
+from hetfl_flwr.common.errors import FederationError, ModelError, plain
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import AUTO, RunConfig, one_model
-from hetfl_flwr.errors import FederationError, ModelError, plain
-from hetfl_flwr.flower import log
 from hetfl_flwr.models import ZOO, SplitModel, build_bounded, network_of, parse_models, trainable_count
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.wire.weights import fingerprint

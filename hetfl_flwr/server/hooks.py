@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from hetfl_flwr.common.flower import aggregate_metricrecords, log
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.flower import aggregate_metricrecords, log
 from hetfl_flwr.server.messaging.exchange import Reply, Upload
 from hetfl_flwr.server.messaging.roster import Member, Roster
 from hetfl_flwr.server.strategy import FederatedStrategy

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 
+from hetfl_flwr.common.errors import ConfigError, Interrupted
+from hetfl_flwr.common.flower import ErrorCode
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, Interrupted
-from hetfl_flwr.flower import ErrorCode
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic, averageable
 from hetfl_flwr.server.messaging.failure import Failure

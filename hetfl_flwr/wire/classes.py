@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from math import nan
 
-from hetfl_flwr.flower import Scalar
+from hetfl_flwr.common.flower import Scalar
 
 RECALL, UNTESTED, UNPREDICTED = "recall", "untested", "unpredicted"
 """The recall of each class with test samples; classes that are trained on and have no test sample; classes that have

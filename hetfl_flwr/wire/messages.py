@@ -2,7 +2,7 @@
 
 from flwr.app import Message, MessageType
 
-from hetfl_flwr.flower import ProtoMessage, message_from_proto, message_to_proto
+from hetfl_flwr.common.flower import ProtoMessage, message_from_proto, message_to_proto
 
 ARRAYS, CONFIG, METRICS, ROUND = "arrays", "config", "metrics", "server-round"
 """Names of records and keys in messages: those of Flower's own strategies."""

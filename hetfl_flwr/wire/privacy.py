@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.flower import acts_as_server
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.flower import acts_as_server
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 
 Rows = NDArray[np.float64]

@@ -32,7 +32,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MessageType, MetricRe
 from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.resolution import resolved
+from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEN

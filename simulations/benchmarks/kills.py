@@ -29,7 +29,7 @@ from safetensors.torch import load
 from hetfl_flwr import client_app, server_app  # noqa: F401  # before the first child, which then need not import them
 from hetfl_flwr.common.files import read_header
 from hetfl_flwr.config import Value
-from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import LOCK_FILE
 from hetfl_flwr.runs.schema import CLIENTS_FILE, ROUNDS_FILE, SERVER_STATE_FILE, SUMMARY_FILE
 from simulations.engine.run import run_locally

@@ -14,8 +14,8 @@ from pathlib import Path
 from shlex import quote
 
 from hetfl_flwr.algorithms import for_flower, resolve
+from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderError
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError
 from hetfl_flwr.runs.results import new_folder
 from hetfl_flwr.runs.schema import ROUNDS_FILE
 from simulations.deployment.flower import NAME, ROOT, Flower, flower

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 
 SHORTEST, LONGEST = 0.01, 60.0
 """Seconds between two looks for a message."""
@@ -60,7 +60,7 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     if why:
         print(f"hetfl: {why}: the node runs as Flower's own", file=sys.stderr, flush=True)
         _run_plain(given)
-    from hetfl_flwr.flower import log
+    from hetfl_flwr.common.flower import log
 
     flower_node = _parts()
     parsed = flower_node.node_arguments(given)

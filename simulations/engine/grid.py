@@ -20,12 +20,12 @@ from uuid import UUID
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from hetfl_flwr.common.errors import StateError
+from hetfl_flwr.common.flower import Run, act_as_server, name_message
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, Value, simulated_seconds
 from hetfl_flwr.data.arrays.samples import unlike
-from hetfl_flwr.errors import StateError
-from hetfl_flwr.flower import Run, act_as_server, name_message
 from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.server.messaging.grids import Held
 from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Clients, Hosted

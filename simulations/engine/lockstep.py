@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.learning.stepping import PLAIN, stepper
 from simulations.engine.stacks import Optimizers, Stack, stackable
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hetfl_flwr.common.errors import ConfigError, Interrupted
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RoundCallback
@@ -55,7 +55,7 @@ def run_locally(
     Interrupted
         After Ctrl-C, when the round was done: says how to go on.
     """
-    from hetfl_flwr.resolution import resolved
+    from hetfl_flwr.runs.resolution import resolved
 
     run = secrets.randbits(62) | 1 << 62
     if resume:
@@ -87,8 +87,8 @@ def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
     """Set this process up for a federation, and back: Flower's log and bars shown or not, and torch's threads."""
     import torch
 
-    from hetfl_flwr.flower import FLOWER_LOGGER
-    from hetfl_flwr.runs.progress import visible
+    from hetfl_flwr.common.flower import FLOWER_LOGGER
+    from hetfl_flwr.runs.observers.progress import visible
 
     level, threads, shown = FLOWER_LOGGER.level, torch.get_num_threads(), visible.set(bars)
     FLOWER_LOGGER.setLevel(level if log else "CRITICAL")
@@ -148,8 +148,8 @@ def _check_split(config: RunConfig) -> None:
 
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id."""
-    from hetfl_flwr.resolution import resolved
-    from hetfl_flwr.runs.checkpoint import choose
+    from hetfl_flwr.runs.checkpoints.checkpoint import choose
+    from hetfl_flwr.runs.resolution import resolved
     from hetfl_flwr.runs.settings import check_unchanged, resolved_config_of
 
     if "output-dir" not in chosen:

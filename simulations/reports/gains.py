@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import ACCURACY, Estimate, Measure, compared, holm, over_seeds

@@ -12,11 +12,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from hetfl_flwr.common.errors import ConfigError, plain
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.data.domains import domain_labels, parse_families
-from hetfl_flwr.errors import ConfigError, plain
 from hetfl_flwr.wire.naming import distinct
 
 MOST_CLASSES = 20

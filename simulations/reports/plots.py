@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.text import printable
-from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.runs.tables import byte_size
 from simulations.reports.impact import Impact, Standing

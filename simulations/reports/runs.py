@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import Value, read_toml
-from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.costs import total_costs
 from hetfl_flwr.runs.quality import client_quality, mean_quality, named_classes
 from hetfl_flwr.runs.schema import (

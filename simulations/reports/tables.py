@@ -10,7 +10,7 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.runs.costs import in_words
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import Summary

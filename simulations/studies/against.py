@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.errors import ConfigError
 from simulations.studies.jobs import Job
 from simulations.studies.sweeps import Grid, jobs
 

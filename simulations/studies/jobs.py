@@ -17,11 +17,11 @@ from threading import Lock, Thread
 from rich.console import Console
 from rich.progress import TextColumn
 
+from hetfl_flwr.common.errors import HetflError, Interrupted
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
-from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.node.allocation import keep_freed_memory
-from hetfl_flwr.runs.progress import Bar
+from hetfl_flwr.runs.observers.progress import Bar
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, read_notes, read_summary, rounds_written
 
 MADE_BY = "made-by.json"

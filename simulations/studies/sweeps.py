@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, Value, parse_value
-from hetfl_flwr.errors import ConfigError
 from simulations.engine.run import process_as_it_was
 from simulations.studies.jobs import Job, run_all
 
@@ -153,7 +153,7 @@ def _job(settings: dict[str, Value], swept: Sequence[str], out: Path) -> Job:
     name = ",".join(f"{key}={_written(settings[key])}" for key in swept)
     if len(name) > LONGEST:
         raise ConfigError(f"{name[:40]}... is too long for the name of a folder: sweep over fewer keys at once")
-    from hetfl_flwr.resolution import resolved
+    from hetfl_flwr.runs.resolution import resolved
 
     folder = (out / name).expanduser().resolve()
     config = resolved(RunConfig.from_flat({**settings, "output-dir": str(folder), "resume": False}), "local")

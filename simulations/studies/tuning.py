@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.algorithms import chosen, resolve
+from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
-from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.runs.schema import read_rounds, read_summary
 from hetfl_flwr.runs.tables import NOTHING, byte_size, percent, table_of
 from simulations.studies.jobs import Job

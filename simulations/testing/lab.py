@@ -13,9 +13,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
+from hetfl_flwr.common.flower import SUPERLINK_NODE_ID, TaskIdentity
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.flower import SUPERLINK_NODE_ID, TaskIdentity
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.errors import FederationError
+from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import SplitModel, parse_width
 from hetfl_flwr.server.global_model import models_by_name

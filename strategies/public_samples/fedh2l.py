@@ -10,8 +10,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.flower import log
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.messaging.exchange import Most
 from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.config import AUTO
-from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models import parse_models
 from hetfl_flwr.server.global_model import small_global_model

@@ -9,9 +9,9 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
 from torch.nn import Module
 
 from hetfl_flwr.algorithms import for_heterogeneous_models
+from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import FederationError
-from hetfl_flwr.flower import log
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.global_model import global_model

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.flower import log
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.ensembles import Schedule, distil_each
 from hetfl_flwr.models import SplitModel

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hetfl_flwr.errors import DataError
+from hetfl_flwr.common.errors import DataError
 
 MOST_SHOWN = 20
 """Classes whose counts are shown, at most."""

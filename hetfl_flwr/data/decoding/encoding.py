@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.arrays.samples import Column
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.notations import (
@@ -24,7 +25,6 @@ from hetfl_flwr.data.sources.notations import (
     resembled,
     rival,
 )
-from hetfl_flwr.errors import DataError, private
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.sources.hub import Source

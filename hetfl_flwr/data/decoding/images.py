@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
 from hetfl_flwr.data.decoding.labels import IntArray, read_labels
 from hetfl_flwr.data.sources.files import reason
 from hetfl_flwr.data.sources.hub import Source, features_of
-from hetfl_flwr.errors import DataError, private
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

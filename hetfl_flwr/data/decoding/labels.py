@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.hub import Source, cells, features_of
 from hetfl_flwr.data.sources.reading import parse_classes
-from hetfl_flwr.errors import DataError, private
 
 IntArray = npt.NDArray[np.int64]
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
 from hetfl_flwr.data.decoding.labels import IntArray, read_labels
 from hetfl_flwr.data.sources.columns import in_words
 from hetfl_flwr.data.sources.reading import SeriesLayout
-from hetfl_flwr.errors import DataError, private
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.sources.hub import Source

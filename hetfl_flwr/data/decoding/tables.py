@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from hetfl_flwr.common.errors import ConfigError, DataError, private
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
 from hetfl_flwr.data.decoding.encoding import Encoded, Findings, Wanted, encode
 from hetfl_flwr.data.decoding.labels import IntArray, read_labels
 from hetfl_flwr.data.sources.columns import learnt_columns
-from hetfl_flwr.errors import ConfigError, DataError, private
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.sources.hub import Source

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from hetfl_flwr.common.errors import ConfigError, DataError, private, unknown
 from hetfl_flwr.data.sources.reading import Reading
-from hetfl_flwr.errors import ConfigError, DataError, private, unknown
 
 Kind = Literal["image", "series", "text", "table"]
 

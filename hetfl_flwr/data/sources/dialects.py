@@ -10,9 +10,9 @@ from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 
+from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.sources.folders import TABLES, ending, opened
-from hetfl_flwr.errors import DataError, private
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What may stand between cells."""

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
+from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.common.text import printable
-from hetfl_flwr.errors import DataError, private
 
 TABLES = {
     **{".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"},

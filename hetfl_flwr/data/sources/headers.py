@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.sources.dialects import dialect_of, first_rows
 from hetfl_flwr.data.sources.folders import TABLES, ending, opened
-from hetfl_flwr.errors import DataError, private
 
 _BLOCK = 10 * 2**20
 """Bytes of a json file that are read at a time, as the library does that reads the rows: no row is longer."""

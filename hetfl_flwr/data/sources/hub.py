@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hetfl_flwr.common.errors import DataError, HetflError, private
 from hetfl_flwr.data.sources.columns import Columns, Kind, is_text, roles
 from hetfl_flwr.data.sources.dialects import common_options, notes_on
 from hetfl_flwr.data.sources.files import (
@@ -47,7 +48,6 @@ from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.npz import npz_splits
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
 from hetfl_flwr.data.sources.signals import read_signals
-from hetfl_flwr.errors import DataError, HetflError, private
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,10 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.text import brief
 from hetfl_flwr.data.sources.files import CALLED_FILE, NAMES_FILE
 from hetfl_flwr.data.sources.npz import table_of
-from hetfl_flwr.errors import DataError
 
 MOST_CLASSES = 100_000
 """Classes that a client may have."""

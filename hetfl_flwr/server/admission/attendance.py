@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from hetfl_flwr.flower import log
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.server.admission.node_keys import NodeKeys
 from hetfl_flwr.server.admission.start import Refusal
 from hetfl_flwr.server.messaging.failure import Failure

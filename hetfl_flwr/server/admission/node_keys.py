@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import load_toml
-from hetfl_flwr.errors import ConfigError
 
 HEADER = "# Public keys of a federation's nodes, by client number (partition-id): for the run-config key node-keys.\n"
 

@@ -7,9 +7,9 @@ from logging import WARNING
 from math import inf
 from typing import NamedTuple
 
+from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.flower import log
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import MOST_CLIENTS, Member, Roster

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.common.text import LONGEST_NAME, LONGEST_TEXT, brief, printable
-from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import Sizes
 from hetfl_flwr.server.messaging.roster import Member

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from hetfl_flwr.common.errors import PayloadError
+from hetfl_flwr.common.flower import ErrorCode
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.flower import ErrorCode
 from hetfl_flwr.server.messaging.exchange import (
     LONGEST_REASON,
     METRICS_ALONE,

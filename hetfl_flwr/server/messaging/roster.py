@@ -8,10 +8,10 @@ from typing import Annotated, Literal, TypeVar
 from flwr.app import ConfigRecord, Message
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.common.text import LONGEST_NAME
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import network_of
 from hetfl_flwr.models.bounds import MOST_NUMBERS
 from hetfl_flwr.wire.messages import MEMBER

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 
+from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import replace_file
-from hetfl_flwr.errors import RunFolderError
 
 LONGEST = 64
 """Bytes of a line, at most."""

@@ -7,8 +7,8 @@ mini-batch.
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 
 from hetfl_flwr.client_app import app
+from hetfl_flwr.common.flower import TaskIdentity
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.flower import TaskIdentity
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
 
 

@@ -34,8 +34,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 
+from hetfl_flwr.common.flower import TaskIdentity
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.flower import TaskIdentity
 from simulations.benchmarks.measure import Row, ratios, run, show
 from simulations.engine.grid import LocalGrid
 

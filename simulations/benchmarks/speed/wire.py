@@ -39,8 +39,8 @@ from rich.table import Table
 from scipy.stats import ttest_1samp
 
 from hetfl_flwr.algorithms import names, resolve
+from hetfl_flwr.common.flower import FLOWER_LOGGER, get_all_nested_objects, no_object_id_recompute
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.flower import FLOWER_LOGGER, get_all_nested_objects, no_object_id_recompute
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
 from simulations.benchmarks.measure import Row, run, show

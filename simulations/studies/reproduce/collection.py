@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from shutil import copyfile
 
-from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.common.errors import RunFolderError
 
 RESULTS = "results"
 """Folder beside the file, for pictures and for what each run came to."""

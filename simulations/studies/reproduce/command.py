@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import Value
-from hetfl_flwr.errors import ConfigError
 from simulations.studies.jobs import ELSEWHERE, run_all
 from simulations.studies.reproduce.collection import RESULTS, collect
 from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.flower import log
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, Matrix, mean_kernel_factor, median_scaled
 from hetfl_flwr.models.bounds import check_size

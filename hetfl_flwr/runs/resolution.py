@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from hetfl_flwr.algorithms import resolve
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, RunConfig, Value
 from hetfl_flwr.config.federation_keys import MOST_CLIENTS
 from hetfl_flwr.data import absolute, most_clients
 from hetfl_flwr.data.domains import own_data_sets
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.results import new_folder
 
 NOT_POOLED = "pooled = true: a node has rows of its own alone; those of all are put together in simulations only"

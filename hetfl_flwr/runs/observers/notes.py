@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from logging import WARNING
 
 from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.flower import FLOWER_LOGGER, log
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
-from hetfl_flwr.runs.progress import visible
+from hetfl_flwr.runs.observers.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round
 from hetfl_flwr.server.messaging.roster import Member
 

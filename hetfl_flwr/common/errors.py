@@ -111,7 +111,7 @@ def place(error: BaseException) -> str:
     ...     numpy.ones(3).reshape(2, 2)
     ... except ValueError as error:
     ...     print(plain(place(error)))
-    <doctest hetfl_flwr.errors.place[1]>, line 2
+    <doctest hetfl_flwr.common.errors.place[1]>, line 2
     """
     frames = extract_tb(error.__traceback__)
     own = [frame for frame in frames if not {"torch", "numpy"} & set(Path(frame.filename).parts)] or frames

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal
 from rich.table import Table
 
+from hetfl_flwr.common.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.schema import ClientRecord, name_of, read_notes
 from hetfl_flwr.runs.tables import NOTHING
@@ -29,8 +29,10 @@ from simulations.reports.costs import costs_sheet
 from simulations.reports.doubts import doubts_of
 from simulations.reports.gains import Answer, answer, names_of, points
 from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
-from simulations.reports.page import PAGE, STYLE
-from simulations.reports.quality import HEADINGS, quality, recalls
+from simulations.reports.html.page import PAGE, STYLE
+from simulations.reports.html.quality import HEADINGS, quality, recalls
+from simulations.reports.html.sheets import Cell, Sheet
+from simulations.reports.html.svg import Picture, of_clients, of_gains, over_payload, over_rounds, percent
 from simulations.reports.runs import (
     POOLED,
     Group,
@@ -42,8 +44,6 @@ from simulations.reports.runs import (
     method_of,
     run_folders,
 )
-from simulations.reports.sheets import Cell, Sheet
-from simulations.reports.svg import Picture, of_clients, of_gains, over_payload, over_rounds, percent
 from simulations.reports.tables import (
     best_of,
     clients_in_words,

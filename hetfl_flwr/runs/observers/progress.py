@@ -24,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hetfl_flwr.flower import FLOWER_LOGGER, log
+from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.schema import Round, Summary
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.common.files import check_seal, header, read_header, read_sealed, replace_file, seal
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import SCHEMA
-from hetfl_flwr.runs.metadata import check_messages, read_metadata
+from hetfl_flwr.runs.checkpoints.metadata import check_messages, read_metadata
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, SERVER_STATE_FILE
 from hetfl_flwr.runs.settings import KeptConfig, begun_as, unlike
 from hetfl_flwr.server.messaging.grids import KeepsClients, UnderWay

@@ -301,4 +301,4 @@ PAGE = """\
 </body>
 </html>
 """
-"""HTML: what `simulations.reports.html.report_page` fills in; it includes the style by the name ``style``."""
+"""HTML: what `simulations.reports.html.report.report_page` fills in; it includes the style by the name ``style``."""

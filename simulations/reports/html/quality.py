@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.runs.tables import NOTHING, percent
 from hetfl_flwr.wire.naming import called
-from simulations.reports import svg
-from simulations.reports.sheets import Cell, Sheet
+from simulations.reports.html import svg
+from simulations.reports.html.sheets import Cell, Sheet
 
 HEADINGS = {"balanced": "balanced_accuracy", "F1": "macro_f1", "AUC": "auc", "majority": "majority"}
 """How the table of clients calls the figures of `hetfl_flwr.runs.schema.Quality`."""

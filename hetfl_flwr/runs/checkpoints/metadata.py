@@ -7,7 +7,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
-from hetfl_flwr.errors import DamagedError
+from hetfl_flwr.common.errors import DamagedError
 from hetfl_flwr.runs.schema import ClientKey, Count, Number, first_problem
 
 _Id = Annotated[int, Field(ge=0, lt=2**64)]
