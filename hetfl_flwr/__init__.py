@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
     from hetfl_flwr.runs.trained import load_client as load_client
     from hetfl_flwr.server.messaging.exchange import Most as Most
-    from hetfl_flwr.server.messaging.roster import Member as Member
+    from hetfl_flwr.server.messaging.member import Member as Member
+    from hetfl_flwr.server.messaging.member import Sharing as Sharing
     from hetfl_flwr.server.messaging.roster import Roster as Roster
-    from hetfl_flwr.server.messaging.roster import Sharing as Sharing
     from hetfl_flwr.wire.messages import EXAMPLES as EXAMPLES
     from hetfl_flwr.wire.messages import SEEN as SEEN
     from hetfl_flwr.wire.spec import EMPTY as EMPTY
@@ -88,7 +88,8 @@ _NAMES = {
     "hetfl_flwr.wire.weights": ("weights", "model_arrays", "load_model_arrays"),
     "hetfl_flwr.wire.messages": ("EXAMPLES", "SEEN"),
     "hetfl_flwr.server.messaging.exchange": ("Most",),
-    "hetfl_flwr.server.messaging.roster": ("Member", "Roster", "Sharing"),
+    "hetfl_flwr.server.messaging.member": ("Member", "Sharing"),
+    "hetfl_flwr.server.messaging.roster": ("Roster",),
     "hetfl_flwr.node.node": ("Node",),
     "hetfl_flwr.learning.client": ("Metrics",),
     "hetfl_flwr.learning.training": ("Terms", "train", "evaluate", "EVALUATION_BATCH", "most_drawn"),

@@ -16,7 +16,7 @@ def main() -> None:
     except ConfigError as error:
         sys.stderr.write(f"hetfl: {error}\n")
         sys.exit(2)
-    import_module("simulations.cli").main()
+    import_module("simulations.cli.command").main()
 
 
 if __name__ == "__main__":

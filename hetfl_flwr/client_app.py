@@ -27,7 +27,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.node.threads import check_threads
 from hetfl_flwr.runs.resolution import NOT_POOLED
-from hetfl_flwr.server.messaging.roster import LONGEST_NOTE, MOST_NOTES, Member
+from hetfl_flwr.server.messaging.member import LONGEST_NOTE, MOST_NOTES, Member
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (

@@ -360,10 +360,10 @@ def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
     Returns
     -------
     Path
-        The file. Its program takes inputs as they are stored, `simulations.export` says how.
+        The file. Its program takes inputs as they are stored, `simulations.trained.export` says how.
     """
     from hetfl_flwr.runs.trained import load_client
-    from simulations.export import export_node
+    from simulations.trained.export import export_node
 
     with process_as_it_was(log=False, bars=False):
         return export_node(load_client(folder, client, data=False), Path(path))

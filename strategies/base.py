@@ -8,7 +8,8 @@ from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.hooks import FlowerHooks
 from hetfl_flwr.server.messaging.exchange import Most
 from hetfl_flwr.server.messaging.exchange import Upload as Upload  # algorithms import it from here
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.strategy import Sends
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 

@@ -10,7 +10,7 @@ from flwr.app import MessageType, RecordDict
 from hetfl_flwr import run
 from hetfl_flwr.client_app import app
 from hetfl_flwr.node.allocation import keep_freed_memory
-from simulations.cli import main
+from simulations.cli.command import main
 
 STEPS = """
 from resource import RUSAGE_SELF, getrusage

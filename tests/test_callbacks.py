@@ -267,7 +267,7 @@ def test_an_object_that_is_no_callback_is_refused_and_a_class_is_built(tmp_path,
 
 
 def test_the_command_refuses_a_bad_name_with_status_2(tmp_path, monkeypatch, capsys):
-    from simulations.cli import main
+    from simulations.cli.command import main
 
     monkeypatch.setattr(sys, "argv", ["hetfl", "run", "fedhe", "--out", str(tmp_path / "r"), "--set", "callbacks=x:Y"])
     with pytest.raises(SystemExit) as ended:

@@ -10,10 +10,10 @@ from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.models import assign, build_model
-from hetfl_flwr.server.messaging.roster import Sharing
+from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.server.strategy import Sends
-from simulations import listing as catalogue
-from simulations.cli import RECIPES
+from simulations.cli import catalogue
+from simulations.cli.options import RECIPES
 
 PATHS = sorted(RECIPES.glob("*.toml"))
 

@@ -19,9 +19,9 @@ from clients.logits.fedhe import FedHeClient
 from hetfl_flwr.__main__ import main as installed
 from hetfl_flwr.algorithms import find
 from hetfl_flwr.config import read_toml
-from simulations.cli import app, main
+from simulations.cli.command import app, main
 
-COMMAND = [sys.executable, "-c", "from simulations.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from simulations.cli.command import main; main()"]
 SMALL = ("--clients", "2", "--rounds", "2", "--set", "models=mlp", "--set", "batch-size=20")
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -350,7 +350,7 @@ def test_the_help_comes_without_the_heavy_libraries_and_in_well_under_a_second()
     """CPU time, not wall time: the machine may be busy."""
     script = """
 import resource, sys
-from simulations.cli import main
+from simulations.cli.command import main
 sys.argv = ["hetfl", "--help"]
 try:
     main()

@@ -32,7 +32,8 @@ from hetfl_flwr.runs.settings import CHANGEABLE
 from hetfl_flwr.server.messaging.grids import GridView
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.messaging.uploads import Uploads
-from simulations.cli import _run, main
+from simulations.cli.command import main
+from simulations.cli.running import run_one
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run
 from simulations.reports.tables import privacy
@@ -86,7 +87,7 @@ def server_state(folder: Path) -> bytes:
 def origin(tmp_path_factory) -> Path:
     """A run of four rounds, with the checkpoints of rounds 2 and 4."""
     chosen = {key.replace("_", "-"): value for key, value in KEYS.items()}
-    return _run({**chosen, "output-dir": str(tmp_path_factory.mktemp("origin") / "run")}, resume=False, **AT_HOME)
+    return run_one({**chosen, "output-dir": str(tmp_path_factory.mktemp("origin") / "run")}, resume=False, **AT_HOME)
 
 
 AT_HOME: dict[str, Any] = {"workers": 1, "verbose": True}
@@ -99,7 +100,7 @@ def folder(origin, tmp_path) -> Path:
 
 
 def go_on(folder: Path, **keys: Any) -> Path:
-    return _run({"output-dir": str(folder), "rounds": 5, **keys}, resume=True, **AT_HOME)
+    return run_one({"output-dir": str(folder), "rounds": 5, **keys}, resume=True, **AT_HOME)
 
 
 # --- checkpoints ---------------------------------------------------------------------------------
@@ -274,18 +275,18 @@ def test_a_checkpoint_whose_run_is_gone_is_not_gone_on_with(refusal, folder):
     """Without its rounds, and with another seed: the old checkpoint is refused, not mixed with the new run."""
     (folder / "rounds.jsonl").unlink()
     keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"seed": 1, "output-dir": str(folder)}
-    line = refusal(RunFolderError, _run, keys, resume=False, **AT_HOME)
+    line = refusal(RunFolderError, run_one, keys, resume=False, **AT_HOME)
     assert line.startswith(
         f"{folder}/checkpoint/round-4 is of an earlier run, whose rounds.jsonl is gone: go on with it "
     )
     shutil.rmtree(folder / "checkpoint")
-    _run(keys, resume=False, **AT_HOME)
+    run_one(keys, resume=False, **AT_HOME)
     assert Checkpoint.read(folder).round == 4
 
 
 def test_a_checkpoint_of_a_run_with_another_config_is_refused(refusal, folder, tmp_path):
     keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"seed": 1}
-    other = _run({**keys, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
+    other = run_one({**keys, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
     shutil.rmtree(folder / "checkpoint")
     shutil.copytree(other / "checkpoint", folder / "checkpoint")
     line = refusal(RunFolderError, go_on, folder)
@@ -589,8 +590,8 @@ def older(folder: Path, today: str, then: str) -> None:
 
 def test_a_run_of_a_version_in_which_keys_had_other_names_goes_on_with_the_same_bits(tmp_path, capsys):
     keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"half-data-fraction": 0.5}
-    whole = _run({**keys, "rounds": 5, "output-dir": str(tmp_path / "whole")}, resume=False, **AT_HOME)
-    folder = _run({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
+    whole = run_one({**keys, "rounds": 5, "output-dir": str(tmp_path / "whole")}, resume=False, **AT_HOME)
+    folder = run_one({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
     older(folder, "half-data-fraction", "halved-fraction")
     capsys.readouterr()
     go_on(folder)
@@ -603,7 +604,7 @@ def test_a_digest_of_an_older_version_that_does_not_fit_stops_the_resume_and_tel
     refusal, tmp_path
 ):
     keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"half-data-fraction": 0.5}
-    folder = _run({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
+    folder = run_one({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
     older(folder, "half-data-fraction", "halved-fraction")
     path = folder / "config.toml"
     path.write_text(path.read_text().replace("halved-fraction = 0.5", "halved-fraction = 0.25"))
@@ -659,7 +660,7 @@ def own(tmp_path) -> Callable[..., Path]:
             "label-column": "label",
             "output-dir": str(tmp_path / "run"),
         }
-        return _run({**settings, **keys}, resume=False, **AT_HOME)
+        return run_one({**settings, **keys}, resume=False, **AT_HOME)
 
     return run
 
@@ -748,7 +749,7 @@ def test_data_that_have_moved_are_the_same_ones(own, tmp_path, refusal):
 @pytest.mark.slow
 def test_the_digest_of_a_client_s_data_does_not_depend_on_the_workers(own):
     folder = own()
-    assert _run({"output-dir": str(folder), "rounds": 5}, resume=True, workers=2, verbose=True) == folder
+    assert run_one({"output-dir": str(folder), "rounds": 5}, resume=True, workers=2, verbose=True) == folder
 
 
 def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, tmp_path, make_config, run_federation):
@@ -853,7 +854,7 @@ def test_a_run_whose_config_file_is_gone_is_told_from_a_folder_without_a_run(own
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory) -> Path:
     chosen = {key.replace("_", "-"): value for key, value in KEYS.items()} | NOISY
-    return _run({**chosen, "output-dir": str(tmp_path_factory.mktemp("noisy") / "run")}, resume=False, **AT_HOME)
+    return run_one({**chosen, "output-dir": str(tmp_path_factory.mktemp("noisy") / "run")}, resume=False, **AT_HOME)
 
 
 @pytest.mark.parametrize(
@@ -908,10 +909,10 @@ def test_a_key_that_was_changed_in_the_config_is_said_where_it_may_and_refused_w
     refusal, folder, capsys
 ):
     path = rewritten(folder, "\nrounds = 4", "\nrounds = 6")
-    _run({"output-dir": str(folder)}, resume=True, **AT_HOME)
+    run_one({"output-dir": str(folder)}, resume=True, **AT_HOME)
     said = f"hetfl: {path} was changed since it was written, and holds: rounds = 6, and was 4\n"
     assert capsys.readouterr().err.count(said) == 1
-    _run({"output-dir": str(folder), "rounds": 7}, resume=True, **AT_HOME)
+    run_one({"output-dir": str(folder), "rounds": 7}, resume=True, **AT_HOME)
     assert "was changed" not in capsys.readouterr().err
     rewritten(folder, "\nbatch-size = 50", "\nbatch-size = 51")
     line = refusal(RunFolderError, go_on, folder, rounds=8)
@@ -926,7 +927,9 @@ def test_what_is_wrong_in_the_config_of_a_run_is_said_with_its_file(refusal, fol
 
 def test_what_is_wrong_in_an_option_of_the_algorithm_is_said_with_its_file(refusal, folder):
     path = rewritten(folder, "\nalpha = ", "\nalpha = -")
-    assert refusal(ConfigError, _run, {"output-dir": str(folder)}, resume=True, **AT_HOME).startswith(f"{path}: fedhe.")
+    assert refusal(ConfigError, run_one, {"output-dir": str(folder)}, resume=True, **AT_HOME).startswith(
+        f"{path}: fedhe."
+    )
 
 
 def test_a_resume_that_is_refused_changes_nothing_in_the_folder(refusal, own, tmp_path):
@@ -962,7 +965,7 @@ def test_rounds_that_are_all_lost_need_to_be_accepted_and_are_named(refusal, ori
 
 def test_rounds_of_another_run_are_refused_by_name_and_nothing_is_dropped(refusal, folder, tmp_path):
     keys = {key.replace("_", "-"): value for key, value in KEYS.items()}
-    other = _run({**keys, "seed": 1, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
+    other = run_one({**keys, "seed": 1, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
     shutil.copy(other / "rounds.jsonl", folder / "rounds.jsonl")
     before = contents(folder)
     line = refusal(RunFolderError, go_on, folder)
@@ -972,7 +975,7 @@ def test_rounds_of_another_run_are_refused_by_name_and_nothing_is_dropped(refusa
 
 def test_a_checkpoint_of_another_run_with_the_same_config_is_refused_by_name(refusal, folder, tmp_path):
     keys = {key.replace("_", "-"): value for key, value in KEYS.items()}
-    other = _run({**keys, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
+    other = run_one({**keys, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
     newest = folder / "checkpoint" / "round-4"
     shutil.rmtree(newest)
     shutil.copytree(other / "checkpoint" / "round-4", newest)

@@ -232,7 +232,7 @@ class Ended(NamedTuple):
     log: str
 
 
-COMMAND = [sys.executable, "-c", "from simulations.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from simulations.cli.command import main; main()"]
 
 
 def hetfl(folder: Path, *arguments: object) -> Ended:

@@ -16,7 +16,7 @@ from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import Value
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE, SUMMARY_FILE
-from simulations.cli import _run
+from simulations.cli.running import run_one
 from simulations.deployment.flower import Flower, flower
 
 CLIENTS = 4
@@ -40,7 +40,7 @@ and two lengths around them may need a byte more."""
 
 def local(folder: Path, settings: dict[str, Value], workers: int = 1) -> Path:
     chosen = {"clients": CLIENTS, **settings, "output-dir": str(folder)}
-    return _run(chosen, resume=False, workers=workers, verbose=True)
+    return run_one(chosen, resume=False, workers=workers, verbose=True)
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging import grids, messenger
 from hetfl_flwr.server.messaging.exchange import Expected
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec

@@ -25,7 +25,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Samples
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
 from strategies.base import Upload
 from strategies.logits.fedhe import FedHe

@@ -104,7 +104,7 @@ def test_they_take_what_is_listed_here_and_offer_it_all(own):
 
 
 def test_help_and_reports_need_nothing_of_flower():
-    modules = "simulations.cli, simulations.reports.tables, simulations.reports.html.report"
+    modules = "simulations.cli.command, simulations.reports.tables, simulations.reports.html.report"
     program = f"import sys, {modules}; print('flwr' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.strip() == "False"

@@ -17,7 +17,7 @@ from hetfl_flwr import gains, load
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import clients_file
 from hetfl_flwr.runs.tables import client_table, lines
-from simulations.cli import app, main
+from simulations.cli.command import app, main
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import answer

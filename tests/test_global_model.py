@@ -16,7 +16,8 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.zoo import trunk
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.weights import fingerprint
 

@@ -14,7 +14,7 @@ import pytest
 from test_report import LINES, SILENT, client, finish, line, make
 
 from hetfl_flwr.common.errors import RunFolderError
-from simulations.cli import main
+from simulations.cli.command import main
 from simulations.reports.html.report import write_report
 from simulations.reports.html.svg import MOST_POINTS, MOST_SMALL_POINTS
 

@@ -7,7 +7,7 @@ from test_gains import ALONE, HELPED, ended, study
 from typer.testing import CliRunner
 
 from hetfl_flwr.runs.tables import lines
-from simulations.cli import app
+from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES
 from simulations.reports.impact import Impact, impact_table, standings
 from simulations.reports.plots import draw_impact, plot_impact

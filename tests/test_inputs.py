@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,8 @@ from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.data.sources import hub
 from hetfl_flwr.models import registry
-from simulations import cli
+from simulations.cli import deploying, results, running
+from simulations.cli.command import main
 from simulations.engine.run import run_locally
 from simulations.studies import sweeps
 from simulations.studies.reproduce import command
@@ -120,12 +122,11 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         patch.setenv("HOME", str(here / "home"))
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(server_app, "_federate", lambda *arguments: None)
-        patch.setattr(cli, "_show", lambda folder: None)
-        patch.setattr(
-            cli,
-            "_compare",
-            lambda folders, *others, compare=cli._compare: compare_runs(compare, folders, *others),
-        )
+        compare = partial(compare_runs, results.compare_runs)
+        for module in (running, deploying):
+            patch.setattr(module, "show_run", lambda folder: None)
+        for module in (running, results):
+            patch.setattr(module, "compare_runs", compare)
         patch.setattr(sweeps, "run_all", lambda *arguments: {})
         patch.setattr(command, "run_all", lambda *arguments: {})
         patch.setattr(hub, "_from_hub", no_hub)
@@ -149,7 +150,7 @@ def called(patch: pytest.MonkeyPatch, *arguments: object) -> Done:
     patch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
     out, err, started = io.StringIO(), io.StringIO(), time.process_time()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
     taken = time.process_time() - started
     shutil.rmtree("runs", ignore_errors=True)
     done = Done(ended.value.code or 0, out.getvalue(), err.getvalue())

@@ -27,8 +27,9 @@ from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.rounds import SyncRounds
 from hetfl_flwr.wire.messages import ROUND
-from simulations import cli
 from simulations.benchmarks import kills
+from simulations.cli.command import main
+from simulations.cli.running import run_one
 from simulations.engine.grid import LocalGrid
 
 NORMED = "simulations.testing.lab:normed"
@@ -195,7 +196,7 @@ def test_a_client_killed_while_it_writes_its_state_comes_back_with_the_older_one
 
 def run(folder: Path, *, resume: bool = False, workers: int = 1, **keys: Value) -> None:
     chosen = {} if resume else {**SMALL, "clients": 2, "checkpoint-every": 1, **keys}
-    cli._run({**chosen, "output-dir": str(folder)}, resume=resume, workers=workers, verbose=True)
+    run_one({**chosen, "output-dir": str(folder)}, resume=resume, workers=workers, verbose=True)
 
 
 def outcome(folder: Path) -> list[Any]:
@@ -236,7 +237,7 @@ def test_a_run_killed_before_any_change_of_its_files_ends_as_if_it_had_not_been(
 
         def go_on(number: int = number) -> None:
             die_before_change(number, tmp_path)
-            cli._run({"output-dir": str(folder), "rounds": 25}, resume=True, workers=1, verbose=True)
+            run_one({"output-dir": str(folder), "rounds": 25}, resume=True, workers=1, verbose=True)
 
         ended = status(forked(go_on))
         assert ended in (-signal.SIGKILL, 0), f"refused after {resumed} kills"
@@ -263,14 +264,14 @@ def test_a_run_stopped_as_soon_as_it_is_resumed_and_killed_over_it_can_still_go_
                 setattr(grid, "stop_requested", True) or grid, messages
             )
             die_before_change(number, folder)
-            cli._run({"output-dir": str(folder), "rounds": 4}, resume=True, workers=1, verbose=True)
+            run_one({"output-dir": str(folder), "rounds": 4}, resume=True, workers=1, verbose=True)
 
         ended = status(forked(stop_at_once))
         assert newest(folder) == 2
         if ended == 1:
             break
     assert number > 5
-    cli._run({"output-dir": str(folder), "rounds": 4}, resume=True, workers=1, verbose=True)
+    run_one({"output-dir": str(folder), "rounds": 4}, resume=True, workers=1, verbose=True)
     assert outcome(folder) == whole(algorithm="fedhe", rounds=4)
 
 
@@ -284,11 +285,11 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(algorithm, whole,
     run(folder, **{**keys, "rounds": 1})
     for _ in range(10):
         chosen = {"output-dir": str(folder), "rounds": 25}
-        child = forked(lambda: cli._run(chosen, resume=True, workers=1, verbose=True))  # noqa: B023
+        child = forked(lambda: run_one(chosen, resume=True, workers=1, verbose=True))  # noqa: B023
         time.sleep(moments.uniform(0, 0.5))
         os.kill(child, signal.SIGKILL)
         assert status(child) in (-signal.SIGKILL, 0)
-    cli._run({"output-dir": str(folder), "rounds": 25}, resume=True, workers=1, verbose=True)
+    run_one({"output-dir": str(folder), "rounds": 25}, resume=True, workers=1, verbose=True)
     assert outcome(folder) == whole(**keys)
 
 
@@ -296,7 +297,15 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(algorithm, whole,
 def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_been(whole, tmp_path):
     """Up to two seconds after its first checkpoint. Nobody ends the workers: they see that their master is gone."""
     folder = tmp_path / "run"
-    command = [sys.executable, "-c", "from simulations.cli import main; main()", "run", "fedhe", "--workers", "2"]
+    command = [
+        sys.executable,
+        "-c",
+        "from simulations.cli.command import main; main()",
+        "run",
+        "fedhe",
+        "--workers",
+        "2",
+    ]
     settings = [f"--set={key}={value}" for key, value in {**SMALL, "checkpoint-every": 1}.items()]
     arguments = [*settings, "--clients", "2", "--rounds", "5000", "--out", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "HF_HUB_OFFLINE": "1"}
@@ -308,7 +317,7 @@ def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_bee
         process.kill()
     reached = newest(folder)
     assert reached > 0
-    cli._run({"output-dir": str(folder), "rounds": reached + 2}, resume=True, workers=2, verbose=True)
+    run_one({"output-dir": str(folder), "rounds": reached + 2}, resume=True, workers=2, verbose=True)
     assert outcome(folder) == whole(algorithm="fedhe", rounds=reached + 2)
 
 
@@ -384,11 +393,11 @@ def test_a_run_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_r
         patch.setattr(sys, "argv", command)
         patch.setattr(SyncRounds, "play", full_in_round_2)
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
     line = f"hetfl: run folder {folder} cannot be written: No space left on device"
     assert (ended.value.code, capfd.readouterr().err.splitlines()[-1]) == (2, line)
     (small_disk / "filler").unlink()
-    cli._run({"output-dir": str(folder)}, resume=True, workers=1, verbose=True)
+    run_one({"output-dir": str(folder)}, resume=True, workers=1, verbose=True)
     assert outcome(folder) == whole(algorithm="fedhe", rounds=4)
 
 

@@ -18,10 +18,10 @@ from hetfl_flwr.common.errors import DataError, FederationError, plain
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.decoding.tables import read_table
 from hetfl_flwr.data.sources.hub import Source
-from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import Naming
-from simulations.cli import app
+from simulations.cli.command import app
 
 ROWS = 40
 LABELS = [row % 2 for row in range(ROWS)]

@@ -10,7 +10,7 @@ import pytest
 
 from hetfl_flwr.algorithms import find
 from hetfl_flwr.common.errors import ConfigError
-from simulations.new import write_algorithm
+from simulations.authoring.new import write_algorithm
 
 
 def say(here: Path, command: str) -> subprocess.CompletedProcess[str]:

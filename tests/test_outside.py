@@ -33,7 +33,7 @@ def say(here: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def hetfl(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return say(here, sys.executable, "-c", "from simulations.cli import main; main()", *arguments)
+    return say(here, sys.executable, "-c", "from simulations.cli.command import main; main()", *arguments)
 
 
 def rounds(folder: Path) -> list[dict]:

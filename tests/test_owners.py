@@ -21,11 +21,11 @@ from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
 from hetfl_flwr.runs.trained import client_number
 from hetfl_flwr.server.messaging.exchange import reason
-from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run
-from simulations.cli import main
+from simulations.cli.command import main
 from simulations.reports.html.report import report_page
 from simulations.reports.partition import load_split
 from simulations.reports.plots import run_figure, split_figure

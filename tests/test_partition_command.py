@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import load_client_data
-from simulations.cli import main
+from simulations.cli.command import main
 from simulations.reports.partition import Share, Split, load_split, split_table
 from simulations.reports.plots import split_figure
 

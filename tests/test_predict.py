@@ -20,9 +20,9 @@ from hetfl_flwr import export
 from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.runs.trained import load_client
-from simulations.cli import app
-from simulations.export import EXTRA
-from simulations.predict import predict
+from simulations.cli.command import app
+from simulations.trained.export import EXTRA
+from simulations.trained.predict import predict
 
 DOCS = Path(__file__).parents[1] / "docs" / "runs.md"
 

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.runs.observers import progress
 from hetfl_flwr.runs.observers.progress import Bar
-from simulations.cli import app
+from simulations.cli.command import app
 
 
 @pytest.fixture

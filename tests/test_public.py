@@ -111,7 +111,7 @@ def test_the_fixture_lab_is_there_for_tests_of_other_packages(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("folder", ["simulations/skeleton", "tests/fixtures/outside"])
+@pytest.mark.parametrize("folder", ["simulations/authoring/skeleton", "tests/fixtures/outside"])
 def test_what_others_write_imports_from_it_alone(folder):
     """Of this project: everything that stands in the skeleton and in the example of another package."""
     ours = {"hetfl_flwr", "strategies", "clients", "simulations"}

@@ -4,7 +4,7 @@ from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.config.renamed import RENAMED, _warn
 from simulations.api import config_keys
-from simulations.cli import _chosen
+from simulations.cli.options import chosen_keys
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,6 @@ def test_a_setting_overrides_a_recipe_under_either_name(tmp_path, first):
     second = {"even-tests": "iid-evaluation", "iid-evaluation": "even-tests"}[first]
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(f"{first} = true\n")
-    assert _chosen(recipe, [f"{second}=false"]) == {"iid-evaluation": False}
-    assert _chosen(None, [f"{first}=true", f"{second}=false"]) == {"iid-evaluation": False}
+    assert chosen_keys(recipe, [f"{second}=false"]) == {"iid-evaluation": False}
+    assert chosen_keys(None, [f"{first}=true", f"{second}=false"]) == {"iid-evaluation": False}
     assert config_keys(None, {"even_tests": True}) == {"iid-evaluation": True}

@@ -16,7 +16,7 @@ from rich.table import Table
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord, Round, round_line, summary_file
 from hetfl_flwr.runs.tables import client_table
-from simulations.cli import main
+from simulations.cli.command import main
 from simulations.reports.plots import (
     compare_figure,
     costs_figure,

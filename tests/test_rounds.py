@@ -18,11 +18,11 @@ from hetfl_flwr.runs.checkpoints.checkpoint import MESSAGES_FILE, Checkpoint, ch
 from hetfl_flwr.server import rounds as server_rounds
 from hetfl_flwr.server.messaging import messenger
 from hetfl_flwr.server.messaging.grids import GridView
-from hetfl_flwr.server.messaging.roster import Sharing
+from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.server.rounds import AsyncRounds
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS
-from simulations.cli import _run
+from simulations.cli.running import run_one
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.testing.lab import Reversing
@@ -365,7 +365,7 @@ def test_an_asynchronous_run_that_was_stopped_ends_with_the_bits_of_one_that_was
         run_federation(config, grid)
     assert Checkpoint.read(tmp_path / "run").round == 3
     again = {"algorithm": "fedhe", "output-dir": str(tmp_path / "run")}
-    assert reached(_run(again, resume=True, workers=1, verbose=True)) == reached(whole)
+    assert reached(run_one(again, resume=True, workers=1, verbose=True)) == reached(whole)
 
 
 @pytest.mark.slow

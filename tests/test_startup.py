@@ -16,9 +16,9 @@ def test_a_run_on_bundled_data_imports_no_library_that_it_does_not_need(tmp_path
     """These take longer than everything else together; torch's compiler comes with an ordinary optimizer."""
     script = f"""
 import sys
-from simulations.cli import _run
+from simulations.cli.running import run_one
 settings = {{"algorithm": "fedhe", "clients": 2, "rounds": 1, "output-dir": sys.argv[1]}}
-_run(settings, resume=False, workers=1, verbose=False)
+run_one(settings, resume=False, workers=1, verbose=False)
 print([name for name in {UNNEEDED} if name in sys.modules])
 """
     command = [sys.executable, "-c", script, str(tmp_path / "run")]

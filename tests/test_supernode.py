@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 import pytest
 from flwr.supernode.runtime import run_clientapp as clientapp
 
-from simulations.cli import main
+from simulations.cli.command import main
 from simulations.deployment import executor, flower_node, supernode
 from simulations.deployment.executor import ResidentExecutor, WarmExecutor
 from simulations.deployment.flower_node import ExecutionSpec, TaskType

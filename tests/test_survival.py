@@ -14,7 +14,7 @@ import pytest
 from hetfl_flwr.config import Value
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE, Checkpoint
 from hetfl_flwr.runs.results import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
-from simulations.cli import _run
+from simulations.cli.running import run_one
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 
 pytestmark = pytest.mark.exhaustive
@@ -99,7 +99,7 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_runn
         until(lambda: started.processes["run"].poll() is not None, started)
         assert started.processes["run"].returncode == 0, started.logs()
         assert started.statuses()[0] == "finished:completed", started.logs()
-    whole = _run({**settings, "output-dir": str(tmp_path / "whole")}, resume=False, workers=1, verbose=True)
+    whole = run_one({**settings, "output-dir": str(tmp_path / "whole")}, resume=False, workers=1, verbose=True)
     assert Checkpoint.read(run).round == 3
     assert (run / SERVER_STATE_FILE).read_bytes() == (whole / SERVER_STATE_FILE).read_bytes()
     keys = ("round", "accuracy", "clients", "failures", "bytes_up", "bytes_down")

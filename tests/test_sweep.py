@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from hetfl_flwr import compare, load, run, sweep
 from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
-from simulations.cli import app
+from simulations.cli.command import app
 from simulations.studies.jobs import Job
 from simulations.studies.sweeps import jobs, parse_grid, run_sweep
 
@@ -123,7 +123,15 @@ def test_runs_whose_command_is_killed_end_with_their_round_and_go_on(tmp_path, c
         return all(path.exists() and path.read_bytes().count(b"\n") > 2 for path in paths)
 
     settings = {**SMALL, "rounds": 100_000, "checkpoint-every": 0}
-    command = [sys.executable, "-c", "from simulations.cli import main; main()", "run", "fedhe", "--workers", "2"]
+    command = [
+        sys.executable,
+        "-c",
+        "from simulations.cli.command import main; main()",
+        "run",
+        "fedhe",
+        "--workers",
+        "2",
+    ]
     command += [f"--set={key}={value}" for key, value in settings.items() if key != "algorithm"]
     command += ["--sweep", "seed=0:2", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "HF_HUB_OFFLINE": "1"}

@@ -17,7 +17,7 @@ from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Round, Summary
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Traffic
 from hetfl_flwr.server.messaging.grids import simulated_time
-from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.server.rounds import Played
 from hetfl_flwr.wire.messages import EXAMPLES

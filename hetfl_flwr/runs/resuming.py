@@ -15,7 +15,8 @@ from hetfl_flwr.runs.settings import lasting
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import KeepsClients
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import NEWEST

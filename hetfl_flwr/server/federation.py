@@ -20,8 +20,9 @@ from hetfl_flwr.server.admission.registration import Check, Registration
 from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import GridView, engine_of, is_stopped
+from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.messenger import Messenger
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.server.sharing import SampleSharing
 

@@ -15,7 +15,7 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic, averageable
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import Held, KeepsClients, UnderWay
-from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.messages import packed, unpacked
 

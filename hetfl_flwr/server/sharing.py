@@ -7,8 +7,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from hetfl_flwr.server.messaging.exchange import Exchange, Expected
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import measure_rows
+from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.messenger import Messenger
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, POOL, SHARE, STAGES
 from hetfl_flwr.wire.samples import MOST_SHARED, public_samples

@@ -8,7 +8,8 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.messaging.exchange import Most, Reply
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import PayloadSpec
 
 Sends = Literal[

@@ -68,7 +68,8 @@ def rates(folder: Path) -> list[float]:
 def hetfl_run(*options: str) -> int:
     """Call ``hetfl run`` in a process of its own and return its peak memory in bytes."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from simulations.cli import main; main()", "run", *options], stdout=subprocess.DEVNULL
+        [sys.executable, "-c", "from simulations.cli.command import main; main()", "run", *options],
+        stdout=subprocess.DEVNULL,
     )
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:

@@ -10,7 +10,8 @@ import numpy as np
 
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, PayloadSpec, learnt
 from strategies.base import KnowledgeStrategy, Upload
 

@@ -13,7 +13,8 @@ from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import SplitModel, parse_width
 from hetfl_flwr.server.global_model import models_by_name
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, Dim, PayloadSpec
 from hetfl_flwr.wire.weights import model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload

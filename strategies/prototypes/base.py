@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.prototypes import by_class, local_prototypes
 from hetfl_flwr.wire.spec import PayloadSpec
 from strategies.base import KnowledgeStrategy, Upload

@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import Arrays
 from strategies.base import Upload
 from strategies.prototypes.base import PrototypeStrategy

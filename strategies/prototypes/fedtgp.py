@@ -19,7 +19,8 @@ from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.learning.server_training import ServerTraining, Tensors
 from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import Arrays
 from strategies.base import Upload
 from strategies.prototypes.base import PrototypeStrategy

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.messaging.exchange import Most
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from strategies.base import KnowledgeStrategy, Upload, others_rows
 

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.answers import Answers, public_answers
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import softmax
 
-from hetfl_flwr.server.messaging.roster import Sharing
+from hetfl_flwr.server.messaging.member import Sharing
 from strategies.public_samples.base import AnswersStrategy
 
 

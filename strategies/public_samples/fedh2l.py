@@ -14,7 +14,8 @@ from hetfl_flwr.common.flower import log
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.messaging.exchange import Most
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, fractions, probabilities, row_numbers
 from strategies.base import KnowledgeStrategy, Upload, others_rows
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.server.messaging.roster import Sharing
+from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.wire.answers import Answers
 from strategies.public_samples.base import AnswersStrategy
 

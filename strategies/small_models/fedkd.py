@@ -13,7 +13,8 @@ from hetfl_flwr.config import AUTO
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import parse_models
 from hetfl_flwr.server.global_model import small_global_model
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.factors import bounded, factor, factored, multiplied
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 from hetfl_flwr.wire.weights import model_arrays, weights

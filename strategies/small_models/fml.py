@@ -14,7 +14,8 @@ from hetfl_flwr.config import AUTO
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models import parse_models
 from hetfl_flwr.server.global_model import small_global_model
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import state_arrays, whole_state
 from strategies.base import KnowledgeStrategy, Upload

@@ -18,7 +18,8 @@ from hetfl_flwr.learning.ensembles import Schedule, distil_each
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.server.global_model import models_by_name
 from hetfl_flwr.server.messaging.guard import Guard, measure_learnt
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.public_samples import PublicSamples
 from hetfl_flwr.wire.factors import bounded
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec

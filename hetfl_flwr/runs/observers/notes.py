@@ -9,7 +9,7 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.observers.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round
-from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.member import Member
 
 
 class Notes(RoundCallback):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.config.federation_keys import idle_clients, sampled_clients
-from hetfl_flwr.server.messaging.roster import Member
+from hetfl_flwr.server.messaging.member import Member
 
 
 def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int) -> list[Member]:

@@ -20,8 +20,9 @@ from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start, pati
 from hetfl_flwr.server.messaging.exchange import reason
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import is_stopped
+from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.messenger import BUSY, Messenger
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import REGISTRATION
 
 Check = Callable[[Roster], object]

@@ -12,7 +12,8 @@ from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.roster import MOST_CLIENTS, Member, Roster
+from hetfl_flwr.server.messaging.member import MOST_CLIENTS, Member
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import REGISTRATION
 
 LONGEST_START = 600.0

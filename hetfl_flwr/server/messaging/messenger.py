@@ -26,8 +26,9 @@ from hetfl_flwr.server.messaging.exchange import (
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import pull_interval
 from hetfl_flwr.server.messaging.guard import Guards, measure
+from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.punctuality import Kind, Punctuality
-from hetfl_flwr.server.messaging.roster import Member, Roster
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.messaging.uploads import Uploads
 from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS

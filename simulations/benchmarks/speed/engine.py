@@ -56,7 +56,7 @@ def overhead(clients: int, repeats: int) -> list[Row]:
     from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
     from hetfl_flwr.server.federation import Federation
-    from hetfl_flwr.server.messaging.roster import Member
+    from hetfl_flwr.server.messaging.member import Member
     from hetfl_flwr.wire.messages import CONFIG, ROUND
     from simulations.engine.grid import LocalGrid
 

@@ -33,7 +33,7 @@ def main(quick: Annotated[bool, typer.Option("--quick", help="Fewer turns: under
         (
             _python("import torch"),
             _first_round(),
-            _python("from simulations.cli import main; main()", "--help"),
+            _python("from simulations.cli.command import main; main()", "--help"),
             _python(MESSAGE),
             _python(f"import flwr.supernode.cli.flwr_clientapp; {MESSAGE}"),
         )

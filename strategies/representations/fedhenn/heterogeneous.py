@@ -13,7 +13,8 @@ from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, Matrix, mean_kernel_factor, median_scaled
 from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.messaging.roster import Member, Roster, Sharing
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
 from strategies.base import KnowledgeStrategy, Upload

@@ -8,7 +8,8 @@ from flwr.serverapp import Grid
 from pydantic import Field
 
 from hetfl_flwr.learning.alignment import FEWEST_SAMPLES
-from hetfl_flwr.server.messaging.roster import Roster, Sharing
+from hetfl_flwr.server.messaging.member import Sharing
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import to_record
 from strategies.representations.fedhenn.alignment_set import as_sent, check_enough, draw, sharing_of
 from strategies.weights.base import WeightStrategy

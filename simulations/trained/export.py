@@ -6,7 +6,7 @@ scaling that the client trained with is part of it. What it expects travels with
 - ``.pt2``: ``extra = {"hetfl.json": ""}; program = torch.export.load(path, extra_files=extra).module()``
 - ``.onnx``: ``session.get_modelmeta().custom_metadata_map["hetfl"]`` of an onnxruntime session
 
-`description` says what that is. `simulations.predict` goes by it, and so does whoever has none of this project.
+`description` says what that is. `simulations.trained.predict` goes by it, and so does whoever has none of this project.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What `simulations.skeleton` keeps to: the contract of every algorithm, and what its paper says."""
+"""What `simulations.authoring.skeleton` keeps to: the contract of every algorithm, and what its paper says."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from .strategy import Skeleton
 class TestSkeleton(AlgorithmContract):
     """The contract, and tests of its own. Its federations are in the fixture ``lab``."""
 
-    algorithm = "simulations.skeleton"
+    algorithm = "simulations.authoring.skeleton"
 
     def test_the_server_by_hand(self) -> None:
         """One class, seen 3 times by one client and once by another: (3 * 2 + 1 * 6) / 4 = 3."""

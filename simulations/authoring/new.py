@@ -1,11 +1,11 @@
-"""A working algorithm to begin with: a copy of `simulations.skeleton` under a name of one's own."""
+"""A working algorithm to begin with: a copy of `simulations.authoring.skeleton` under a name of one's own."""
 
 import re
 from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 
-import simulations.skeleton as skeleton
+import simulations.authoring.skeleton as skeleton
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.common.errors import ConfigError
 
@@ -45,7 +45,7 @@ def write_algorithm(name: str, here: Path) -> Path:
         for depth in range(len(outer)):
             here.joinpath(*outer[: depth + 1], "__init__.py").touch()
         for path in SKELETON.glob("*.py"):
-            text = path.read_text().replace("simulations.skeleton", name).replace("Skeleton", title)
+            text = path.read_text().replace("simulations.authoring.skeleton", name).replace("Skeleton", title)
             (folder / path.name.replace("skeleton", last)).write_text(text)
     except FileExistsError as error:
         raise ConfigError(f"{error.filename} exists already: take another name") from None

@@ -1,0 +1,104 @@
+"""In what clients differ that an algorithm needs to be alike, in a line that says the way out."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.wire.naming import called
+
+Kind = Literal["class", "column"]
+"""What has a name that clients must agree on."""
+
+MOST_LACKING = 5
+"""Classes that a message names."""
+
+
+def names_of(member: Member, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return digests and names of a client's classes or columns."""
+    if kind == "class":
+        return member.class_digests, member.class_names
+    return member.input_digests, member.input_names
+
+
+def different_names(kind: Kind, first: Member, other: Member) -> str:
+    """Return in a line what two clients call by different names, and the way out."""
+    (digests, names), (their_digests, their_names) = names_of(first, kind), names_of(other, kind)
+    here, there = (called(member.client_id, member.name) for member in (first, other))
+    if kind == "column" and first.vocabulary:
+        return (
+            f"{here} and {there} have other words for the same tokens, for vocabulary = 'shared:{first.vocabulary}' "
+            f"numbers the words of each data set by itself: set vocabulary = 'hashed:{first.vocabulary}'"
+        )
+    differing = [number for number, pair in enumerate(zip(digests, their_digests, strict=False)) if pair[0] != pair[1]]
+    number = differing[0] if differing and len(digests) == len(their_digests) else None
+    if number is None or len(digests) == 1:
+        said = f"{here} and {there} have different names of {_PLURAL[kind]}"
+    elif number < min(len(names), len(their_names)):
+        said = f"{here}'s {kind} {number} is '{names[number]}', {there}'s is '{their_names[number]}'"
+    else:
+        said = f"{here}'s {kind} {number} has another name than {there}'s (each node's log says its own)"
+    return f"{said}: {_remedy(kind, names, their_names, there)}"
+
+
+def way_to_equal_classes(members: Sequence[Member]) -> str:
+    """Return what to write where clients say which classes they have, and that these are not the same."""
+    if not members or not all(len(member.class_names) == member.classes for member in members):
+        return ""
+    names = dict.fromkeys(name for member in members for name in member.class_names)
+    if all(name.isdecimal() for name in names):  # numbers, in place of names
+        return ""
+    lack = {member: [name for name in names if name not in member.class_names] for member in members}
+    who, missing = next((member, missing) for member, missing in lack.items() if missing)
+    less = ", ".join(repr(name) for name in missing[:MOST_LACKING])
+    more = f" and {len(missing) - MOST_LACKING} more" if len(missing) > MOST_LACKING else ""
+    return f"; {who} has no class {less}{more}: name all classes, those too that not all data have, with classes"
+
+
+def lacking(members: Sequence[Member]) -> str:
+    """Return which columns of a table one client has and another lacks, and the way out; empty where nobody knows."""
+    first, other = members[0], members[-1]
+    ours, theirs = first.input_digests, other.input_digests
+    if min(len(ours), len(theirs)) < 2 or first.vocabulary or other.vocabulary:
+        return ""
+    said = [
+        f"client {one.client_id} alone has {_columns_beyond(one, known)}"
+        for one, known in ((first, {*theirs}), (other, {*ours}))
+        if {*one.input_digests} - known
+    ]
+    return (
+        f"; {', and '.join(said)}: name these in ignore-columns, numeric-columns or categorical-columns on all of them"
+        if said
+        else ""
+    )
+
+
+def _columns_beyond(member: Member, known: set[str]) -> str:
+    """Return what a client's columns are called that are not among some known ones."""
+    numbers = [number for number, digest in enumerate(member.input_digests) if digest not in known]
+    if len(member.input_names) == len(member.input_digests):
+        shown = ", ".join(f"'{member.input_names[number]}'" for number in numbers[:5])
+        return shown + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    return f"columns {listed(numbers)} (its log says their names)"
+
+
+_PLURAL = {"class": "classes", "column": "columns"}
+
+
+def _remedy(kind: Kind, names: Sequence[str], others: Sequence[str], there: str) -> str:
+    if kind == "column":
+        return "give all tables the same columns, with the same categories, in the same order; see ignore-columns"
+    if not names or not others:
+        return "give all the same names in the same order, or set classes = 'NAME,NAME,...' on each"
+    spelt = {name.strip().casefold(): name for name in others}
+    if len(spelt) == len(others) and spelt.keys() == {name.strip().casefold() for name in names}:
+        same = [(name, spelt[name.strip().casefold()]) for name in names]
+        text = ",".join(name if name == theirs else f"{name}:{theirs}" for name, theirs in same)
+        how = "order" if set(names) == set(others) else "capitals or blanks"
+        return f"they differ in {how} alone: give all the same names, or set classes = '{text}' on {there}"
+    union = ",".join(dict.fromkeys([*names[:20], *others[:20]]))
+    return f"give all the same names, or set classes = '{union}' on all, of which each may lack some"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers in a line: the first five, and how many more."""
+    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")

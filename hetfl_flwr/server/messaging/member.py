@@ -1,0 +1,218 @@
+"""A client as the server knows it, and what an algorithm may need of its public samples."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated
+
+from flwr.app import ConfigRecord, Message
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.common.text import LONGEST_NAME
+from hetfl_flwr.common.versions import PACKAGES
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.models.bounds import MOST_NUMBERS
+from hetfl_flwr.wire.messages import MEMBER
+from hetfl_flwr.wire.naming import MOST_NAMES, called
+
+MOST_CLIENTS = 1_000_000
+"""More clients than a federation has."""
+
+MOST_ROWS = 2**40
+"""More samples than a client has."""
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("expected printable characters")
+    return text
+
+
+def _bounded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if prod(shape) > MOST_NUMBERS:
+        raise ValueError(f"expected at most {MOST_NUMBERS} numbers")
+    return shape
+
+
+Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+"""One line of a stranger."""
+
+Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
+"""What a stranger calls itself; empty: nothing."""
+
+Names = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES)]
+"""Names of a stranger's classes or columns, or their digests."""
+
+MOST_NOTES, LONGEST_NOTE = 200, 600
+"""Lines that a client says of its data, and characters of one, at most."""
+
+Note = Annotated[str, Field(max_length=LONGEST_NOTE), AfterValidator(_printable)]
+"""A line that a stranger says of its data."""
+
+Rows = Annotated[int, Field(strict=True, ge=0, le=MOST_ROWS)]
+"""A number of samples."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client as it has registered. What it says is checked by `from_reply`, which says the ranges.
+
+    Parameters
+    ----------
+    node : int
+        Flower's node id, random in each run.
+    client_id, clients : int
+        Which client it is, and of how many.
+    model : str
+        Name of its model. What it is made of stays at home, save for `parameters` and `weights`.
+    parameters, width, classes : int
+        Trainable numbers, embedding width D and classes C.
+    shape : tuple of int
+        Shape of one input.
+    vocabulary : int
+        Different tokens of its texts; 0 where its data are none.
+    weights, body : str
+        Fingerprint of the names, shapes and dtypes of the model's weights, and of its body's alone: equal for clients
+        whose weights, or whose bodies', can be averaged.
+    dtype : str
+        What its inputs are stored as, such as ``"uint8"``: the form in which public samples travel.
+    train, public, validation, test : int
+        Numbers of samples; the public ones are among those it trains on.
+    round : int
+        The round that its saved state is of. 0: it has none; -1: its algorithm keeps nothing.
+    holds : tuple of int
+        Ids of the clients whose public samples it has been brought.
+    dataset : str
+        What it calls its data: as the run config does, a name of the catalogue, or ``own``.
+    name : str
+        What it calls itself: whose data it has, or what its operator says. Empty: nothing. Others may have the same.
+    class_digests, input_digests : tuple of str
+        Digests of the names of its classes and, of a table, of its inputs, in order; or one digest of all of them
+        where they are many. See `hetfl_flwr.wire.naming`. Of texts whose words are numbered by the data, one of the
+        words.
+    class_names, input_names : tuple of str
+        The names themselves; empty where they stay on the node.
+    owners : int
+        How many owners its rows have, where ``partition`` goes by owners; else 0.
+    notes : tuple of str
+        What was done with its data that nobody has asked for, a line each; empty where names stay on the node.
+    hetfl, flwr, torch : str
+        Versions of these packages where it runs.
+    """
+
+    node: int
+    client_id: Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)]
+    clients: Annotated[int, Field(strict=True, ge=1, le=MOST_CLIENTS)]
+    model: Annotated[Text, Field(min_length=1)]
+    parameters: Annotated[int, Field(strict=True, ge=0, le=2**40)]
+    width: Annotated[int, Field(strict=True, ge=1, le=2**20)]
+    classes: Annotated[int, Field(strict=True, ge=1, le=100_000)]
+    shape: Annotated[
+        tuple[Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBERS)], ...],
+        Field(min_length=1, max_length=8),
+        AfterValidator(_bounded),
+    ]
+    vocabulary: Annotated[int, Field(strict=True, ge=0, le=2**31)]
+    weights: Text
+    body: Text
+    dtype: Annotated[str, Field(pattern="^(u?int(8|16|32|64)|float(16|32|64)|bool)$")]
+    train: Rows
+    public: Rows
+    validation: Rows
+    test: Rows
+    round: Annotated[int, Field(strict=True, ge=-1, le=2**53)]
+    holds: Annotated[
+        tuple[Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)], ...], Field(max_length=MOST_CLIENTS)
+    ]
+    dataset: Text
+    name: Name
+    class_digests: Names
+    class_names: Names
+    input_digests: Names
+    input_names: Names
+    owners: Rows
+    notes: Annotated[tuple[Note, ...], Field(max_length=MOST_NOTES)]
+    hetfl: Text
+    flwr: Text
+    torch: Text
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of `hetfl_flwr.common.versions.PACKAGES` where it runs."""
+        return {package: getattr(self, package) for package in PACKAGES}
+
+    @property
+    def rows(self) -> int:
+        """How many samples it has."""
+        return self.train + self.validation + self.test
+
+    @property
+    def spec(self) -> DataSpec:
+        """What its model fits."""
+        return DataSpec(self.shape, self.classes, self.vocabulary)
+
+    def to_record(self) -> ConfigRecord:
+        """Write the registration."""
+        return ConfigRecord(
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in vars(self).items()
+                if name != "node"
+            }
+        )
+
+    @classmethod
+    def from_reply(cls, reply: Message) -> "Member":
+        """Read the registration.
+
+        Raises
+        ------
+        FederationError
+            A field is missing, has another type, is out of range or contradicts another.
+        """
+        node = reply.metadata.src_node_id
+        try:
+            member = _MEMBERS.validate_python({**reply.content.config_records[MEMBER], "node": node})
+        except KeyError:
+            raise FederationError(f"node {node}: {_STRANGE}") from None
+        except ValidationError as error:
+            raise FederationError(f"node {node}: {_wrong(error)}") from None
+        if member.client_id >= member.clients:
+            raise FederationError(f"node {node}: client_id = {member.client_id} of {member.clients} clients")
+        if member.public > member.train:
+            raise FederationError(f"node {node}: public = {member.public} of train = {member.train} samples")
+        return member
+
+    def __str__(self) -> str:
+        """Return how messages call it."""
+        return called(self.client_id, self.name, self.model)
+
+
+_MEMBERS = TypeAdapter(Member)
+
+_STRANGE = "not a registration reply; does it run another version of this app?"
+
+
+def _wrong(error: ValidationError) -> str:
+    """Return what is wrong with a registration, without what it says itself."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    field = str(first["loc"][0])
+    if first["type"] == "missing":
+        return _STRANGE
+    return f"{field} is no valid {field} of a client: {first['msg'].removeprefix('Value error, ').lower()}"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What an algorithm needs of the clients' public samples; exchanged once, before the first round.
+
+    Parameters
+    ----------
+    labelled : bool
+        Whether their labels travel too.
+    to_clients : bool
+        Whether each client is sent the rows of all others; False: they stay with the server.
+    """
+
+    labelled: bool = True
+    to_clients: bool = True

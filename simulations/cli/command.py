@@ -1,0 +1,73 @@
+"""The ``hetfl`` command put together. Nothing heavy is imported before a command needs it."""
+
+import sys
+from collections.abc import Callable
+from inspect import getdoc
+
+import click
+import typer
+
+from hetfl_flwr.common.errors import HetflError, TooFewClients
+from hetfl_flwr.common.packages import working_directory_last
+from hetfl_flwr.common.text import printable
+from hetfl_flwr.node.allocation import keep_freed_memory
+from simulations.cli.data import partition
+from simulations.cli.deploying import keys, rehearse, supernode
+from simulations.cli.listing import list_, new
+from simulations.cli.models import export, predict
+from simulations.cli.reproducing import reproduce
+from simulations.cli.results import compare, report
+from simulations.cli.running import run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated learning across heterogeneous models.",
+)
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(run, export, predict, partition, keys, rehearse, supernode),
+    *(new, list_, reproduce, compare, report),
+)
+"""In the order of the help."""
+
+PASSING_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""How a command takes flags that are another program's."""
+
+
+def _unwrapped(text: str) -> str:
+    """Return a docstring whose paragraphs are a line each, which any terminal folds to its own width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+for _command in COMMANDS:
+    app.command(
+        _command.__name__.rstrip("_"),
+        help=_unwrapped(getdoc(_command) or ""),
+        context_settings=PASSING_ON if _command is supernode else None,
+    )(_command)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one line on standard error and exit status 2."""
+    working_directory_last()
+    keep_freed_memory()
+    try:
+        ended = app(standalone_mode=False)
+        status = 2 if ended == 2 else 1 if ended else 0  # typer would end with 130 on Ctrl-C
+    except HetflError as error:
+        typer.echo(f"hetfl: {error}", err=True)
+        status = 1 if isinstance(error, TooFewClients) else 2
+    except click.ClickException as error:
+        if message := error.format_message():  # none where `hetfl` alone has shown the help
+            typer.echo(f"hetfl: {printable(message)}", err=True)
+        status = error.exit_code
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"hetfl: {printable(f'{error.filename}: {error.strerror}')}", err=True)
+        status = 2
+    except (KeyboardInterrupt, click.Abort):
+        status = 1
+    sys.exit(status)

@@ -1,0 +1,56 @@
+"""``hetfl partition``: which client has which samples."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.text import printable
+from hetfl_flwr.config import RunConfig
+from simulations.cli.options import (
+    ClientsOption,
+    DatasetOption,
+    FolderOption,
+    RecipeOption,
+    SeedOption,
+    SettingsOption,
+    chosen_keys,
+    target,
+)
+from simulations.cli.shown import print_tables
+
+
+def partition(
+    dataset: DatasetOption = None,
+    data_dir: FolderOption = None,
+    clients: ClientsOption = None,
+    seed: SeedOption = None,
+    recipe: RecipeOption = None,
+    settings: SettingsOption = None,
+    out: Annotated[Path | None, typer.Option(parser=target, metavar="FILE.png", help="Picture to write.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(parser=target, metavar="FILE.json", help="The same counts as JSON.")
+    ] = None,
+) -> None:
+    """Show how samples are split over clients, before any training.
+
+    Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
+    """
+    from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.runs.resolution import default_clients
+    from simulations.reports.partition import load_split, split_table, write_json
+    from simulations.reports.plots import plot_split
+
+    folder = None if data_dir is None else str(data_dir)
+    chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
+    config = RunConfig.from_flat(chosen)
+    split = load_split(resolve(config.with_values({"clients": config.clients or default_clients(config)})))
+    for line in split.notes:
+        warn(printable(line))
+    print_tables(split_table(split))
+    if json is not None:
+        write_json(split, json)
+    if out is not None:
+        plot_split(split, out)
+        typer.echo(f"picture: {out}")

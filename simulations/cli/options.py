@@ -1,0 +1,63 @@
+"""What several commands take from a command line: files, folders and config keys."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.config import DEFAULT_CLIENTS, Value, parse_settings, read_toml, usable_path
+from hetfl_flwr.runs.schema import check_no_run_file
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+MOST_WORKERS = 256
+"""Processes at a time, at most: each takes hundreds of megabytes."""
+
+
+def path(text: str) -> Path:
+    """Read an argument that names a file or a folder, as `usable_path` does; a pipe is refused: opening it may wait."""
+    named = usable_path(str(text))
+    if named.is_fifo() and not named.is_relative_to("/dev"):  # /dev/stdout may be one, which somebody reads
+        raise ConfigError(f"{named}: is a pipe, expected a file or a folder")
+    return named
+
+
+def target(text: str) -> Path:
+    """Read an argument that names a file to write; what belongs to a run is refused."""
+    return check_no_run_file(path(text))
+
+
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(help="Name from `hetfl list datasets`, a hub id, your folder (./photos) or your file (./wine.csv)."),
+]
+FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder with local copies in the hub's layout.")]
+ClientsOption = Annotated[
+    int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners or folders).")
+]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of all random numbers.")]
+RecipeOption = Annotated[
+    Path | None, typer.Option(parser=path, help="TOML file of config keys, or a name from `hetfl list recipes`.")
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any config key; repeatable, the last value of a key wins."),
+]
+RunsArgument = Annotated[
+    list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders, or folders of such.")
+]
+
+
+def chosen_keys(recipe: Path | None, settings: list[str] | None, **named: Value | None) -> dict[str, Value]:
+    """Return the config keys that a command line names: its options win over its recipe, and ``--set`` over both."""
+    return {
+        **(read_toml(_recipe(recipe)) if recipe is not None else {}),
+        **{key.replace("_", "-"): value for key, value in named.items() if value is not None},
+        **parse_settings(settings or []),
+    }
+
+
+def _recipe(path: Path) -> Path:
+    named = RECIPES / f"{path}.toml"
+    return named if not path.exists() and named.exists() else path

@@ -1,0 +1,118 @@
+"""``hetfl compare`` and ``hetfl report``: looking at runs that have ended, or have been stopped."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.notices import warn
+from simulations.cli.options import RunsArgument, target
+from simulations.cli.shown import print_tables
+
+
+def compare(
+    folders: RunsArgument,
+    out: Annotated[Path, typer.Option(parser=target, metavar="FILE.png", help="Picture to write.")] = Path(
+        "compare.png"
+    ),
+    target: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Accuracy at which bytes are counted (default: 95 % of the lowest best)."),
+    ] = None,
+    measure: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What gains are of: accuracy, balanced-accuracy, macro-f1 or auc.",
+        ),
+    ] = "accuracy",
+    csv: Annotated[
+        Path | None,
+        typer.Option(parser=target, metavar="FILE.csv", help="Gains of each method and client, as rows."),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(parser=target, metavar="FILE.json", help="The same, with the sentences, as JSON.")
+    ] = None,
+) -> None:
+    """Compare runs in a table and in a picture of accuracy over rounds and over bytes.
+
+    With runs of local among them, say which clients each method helps, by how much and how sure that is.
+
+    Below the tables stands what makes the figures of any run doubtful, such as small test sets.
+
+    Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
+    """
+    compare_runs(folders, out, target, measure, csv, json)
+
+
+def report(
+    folders: RunsArgument,
+    out: Annotated[Path, typer.Option(parser=target, metavar="FILE.html", help="File to write.")] = Path("report.html"),
+) -> None:
+    """Write a report of one or several runs as a self-contained HTML file.
+
+    Example: hetfl report runs/fedhe runs/local --out report.html
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
+    from simulations.reports.html.report import write_report
+
+    typer.echo(f"report: {write_report(folders, out)}")
+
+
+def compare_runs(
+    folders: list[Path],
+    out: Path,
+    target: float | None,
+    measure: str = "accuracy",
+    csv: Path | None = None,
+    json: Path | None = None,
+) -> None:
+    """Print and draw how runs compare, and write whom their methods help.
+
+    Raises
+    ------
+    ConfigError
+        A file of gains is asked for, and there are no runs to take them from.
+    RunFolderError
+        The picture cannot be written.
+    """
+    from simulations.reports.doubts import doubts_of
+    from simulations.reports.estimates import measure_named
+    from simulations.reports.gains import NO_ANSWER, answer
+    from simulations.reports.gains_shown import gains_table, in_words, write_csv, write_json
+    from simulations.reports.impact import impact_table, standings
+    from simulations.reports.plots import plot_compare, plot_impact
+    from simulations.reports.runs import load_run, run_folders
+    from simulations.reports.tables import compare_table
+
+    damage = list[str]()
+    runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
+    compared = measure_named(measure)
+    found = answer(runs, compared)
+    if found is None and (csv or json):
+        raise ConfigError(f"{'--csv' if csv else '--json'}: {NO_ANSWER}")
+    print_tables(compare_table(runs, target, compared))
+    standing = standings(runs, compared)
+    if found is not None:
+        typer.echo()
+        print_tables(impact_table(standing, compared))
+        typer.echo()
+        print_tables(gains_table(found))
+        typer.echo("\n" + "\n".join(in_words(found)) + "\n")
+    if doubtful := doubts_of(runs):
+        typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
+    try:
+        plot_compare(runs, out)
+        if standing:
+            plot_impact(standing, gains_picture := out.with_stem(f"{out.stem}-gains"))
+    except OSError as error:
+        raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
+    for line in damage:
+        warn(line)
+    typer.echo(f"picture: {out}" + (f", {gains_picture}" if standing else ""))
+    for file, write in ((csv, write_csv), (json, write_json)):
+        if found is not None and file is not None:
+            write(found, file)
+            typer.echo(f"gains: {file}")

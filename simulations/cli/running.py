@@ -1,0 +1,129 @@
+"""``hetfl run``: one run on this machine, or the many that ``--sweep`` and ``--against`` ask for."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetfl_flwr.common.errors import ConfigError, Interrupted
+from hetfl_flwr.config import Value, renamed
+from hetfl_flwr.runs.schema import check_no_run_file
+from simulations.cli.options import (
+    MOST_WORKERS,
+    ClientsOption,
+    DatasetOption,
+    FolderOption,
+    RecipeOption,
+    SeedOption,
+    SettingsOption,
+    chosen_keys,
+    path,
+)
+from simulations.cli.results import compare_runs
+from simulations.cli.shown import make_console, show_run
+from simulations.engine.run import run_locally
+
+
+def run(
+    algorithm: Annotated[
+        str, typer.Argument(help="Name from `hetfl list algorithms`, or package.module for one of your own.")
+    ],
+    dataset: DatasetOption = None,
+    data_dir: FolderOption = None,
+    clients: ClientsOption = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
+    seed: SeedOption = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; results do not depend on their number.")
+    ] = 1,
+    recipe: RecipeOption = None,
+    settings: SettingsOption = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,VALUE...",
+            help="Run every combination of these values, each in a folder of --out, --workers at a time: "
+            '"fedhe.alpha=0,0.5 seed=0:5". a:b means a to b - 1; quote a value that contains a comma.',
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local",
+            help="Run the same also with each client training alone (local), or on the data of all (pooled), or both "
+            "(local,pooled), in folders of --out, --workers at a time, and say whom the algorithm helps.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(parser=path, help="Run folder (default: a new one under runs/).")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
+    ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="With --resume: continue although the newest checkpoint or a client's state is damaged, from the "
+            "previous checkpoint or, if that is damaged too, without what is lost.",
+        ),
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log and the clients' tracebacks.")] = False,
+) -> None:
+    """Run a federation on this machine.
+
+    Example: hetfl run fedhe --dataset digits --clients 10 --rounds 50 --set partition=dirichlet:0.3 --set
+    fedhe.alpha=0.5
+    """
+    chosen = chosen_keys(
+        recipe,
+        settings,
+        algorithm=algorithm,
+        dataset=dataset,
+        data_dir=None if data_dir is None else str(data_dir),
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        output_dir=None if out is None else str(out),
+        accept_loss=accept_loss or None,
+    )
+    if sweep is not None or against is not None:
+        run_many(chosen, None if sweep is None else " ".join(sweep), against, workers)
+    else:
+        show_run(run_one(chosen, resume=resume, workers=workers, verbose=verbose))
+
+
+def run_one(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool) -> Path:
+    """Run a federation and return its folder; one that is interrupted says so, and ends the command."""
+    try:
+        return run_locally(chosen, resume=resume, workers=workers, verbose=verbose)
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(1) from None
+
+
+def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, workers: int) -> None:
+    """Run what a grid and a comparison ask for, and compare what has ended; one that fails fails the command.
+
+    Raises
+    ------
+    ConfigError
+        No folder is named for them.
+    """
+    from simulations.studies.against import jobs_against, parse_against
+    from simulations.studies.sweeps import jobs, parse_grid, run_jobs
+
+    if "output-dir" not in chosen:
+        option = "--sweep" if against is None else "--against"
+        raise ConfigError(f"{option} needs --out: the folder of its run folders, in which it also goes on")
+    out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
+    grid = {} if sweep is None else renamed(parse_grid(sweep))
+    wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, parse_against(against), grid, out)
+    try:
+        folders, failed = run_jobs(wanted, workers, make_console())
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(1) from None
+    ended = [folder for folder in folders if folder not in failed]
+    if ended:
+        compare_runs(ended, out / "compare.png", None)
+    if failed:
+        raise typer.Exit(1)
