@@ -1,0 +1,354 @@
+import os
+import re
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetfl_flwr.algorithms import check_options, find, names
+from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.config import (
+    NODE_KEYS,
+    RunConfig,
+    for_node,
+    load_toml,
+    parse_setting,
+    read_toml,
+    simulated_seconds,
+    to_toml,
+)
+from hetfl_flwr.server.admission.node_keys import read_node_keys
+from simulations.cli.catalogue import keys_toml, write_keys
+
+PATH = Path(__file__).parents[2] / "pyproject.toml"
+PYPROJECT = tomllib.loads(PATH.read_text())["tool"]["flwr"]["app"]["config"]
+GENERAL = {key: value for key, value in PYPROJECT.items() if not isinstance(value, dict)}
+
+
+def typed(values):
+    """1, 1.0 and True are equal in Python, and are not the same setting."""
+    return {key: (type(value), value) for key, value in values.items()}
+
+
+def test_every_key_stands_in_pyproject_with_its_default():
+    assert typed(RunConfig().to_flat()) == typed(GENERAL)
+
+
+def test_the_command_that_writes_the_keys_would_change_nothing(tmp_path):
+    copy = tmp_path / "pyproject.toml"
+    copy.write_text(PATH.read_text())
+    write_keys(copy)
+    assert copy.read_text() == PATH.read_text()
+
+
+def test_the_keys_are_written_in_place_of_those_that_are_there_and_nothing_else_is_touched(tmp_path, refusal):
+    before, table, after = (
+        '[project]  # ours\nname = "x"\n\n',
+        "[tool.flwr.app.config]\nrounds = 7\n",
+        "# no key\n[a]\n",
+    )
+    path = tmp_path / "pyproject.toml"
+    for rest in ("", "\n[tool.flwr.app.config.gone]\nalpha = 1\n\n"):
+        path.write_text(f"{before}{table}{rest}{after}")
+        write_keys(path)
+        assert path.read_text() == f"{before}{keys_toml()}\n{after}"
+    assert tomllib.loads(keys_toml()) == {"tool": {"flwr": {"app": {"config": PYPROJECT}}}}
+    path.write_text(before)
+    assert refusal(ConfigError, write_keys, path) == f"{path}: has no table [tool.flwr.app.config]"
+
+
+def test_every_key_says_what_it_means():
+    assert [name for name, field in RunConfig.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_algorithm_s_own_keys_stand_in_pyproject_with_the_defaults_of_its_constructors(name):
+    assert typed(PYPROJECT.get(name, {})) == typed(find(name).defaults)
+
+
+def test_pyproject_has_no_table_of_an_algorithm_that_is_not_here():
+    assert {key for key, value in PYPROJECT.items() if isinstance(value, dict)} <= set(names())
+
+
+def test_the_default_config_is_valid():
+    own = {f"{name}.{key}": value for name in names() for key, value in find(name).defaults.items()}
+    check_options(RunConfig.from_flat(GENERAL | own))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("algorithm", ""),
+        ("classes", "cat,cat"),
+        ("rounds", 0),
+        ("rounds", 2.0),
+        ("rounds", True),
+        ("rounds", "3"),
+        ("clients", -1),
+        ("fraction", 0.0),
+        ("fraction", 1.01),
+        ("fraction", True),
+        ("fraction", float("nan")),
+        ("min-clients", 0),
+        ("round-timeout", 0.0),
+        ("evaluate-every", 0),
+        ("seed", -1),
+        ("seed", 2**32),
+        ("local-epochs", 0),
+        ("local-batches", -1),
+        ("batch-size", 0),
+        ("optimizer", "adagrad"),
+        ("learning-rate", 0.0),
+        ("learning-rate", "fast"),
+        ("momentum", 1.0),
+        ("weight-decay", -0.1),
+        ("validation-fraction", 1.0),
+        ("test-fraction", -0.1),
+        ("test-set", "server"),
+        ("normalize", "z-score"),
+        ("partition", "dirichlet:0"),
+        ("models", "lenet6"),
+        ("device", "gpu"),
+        ("device", "cuda:x"),
+        ("threads", 0),
+        ("resume", 1),
+        ("resume", "yes"),
+        ("checkpoint-every", -1),
+        ("data-dir", 3),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_range_is_refused_by_name(refusal, key, value):
+    """A model is called 'model', wherever it was named."""
+    said = refusal(HetflError, RunConfig.from_flat, {key: value})
+    assert key.removesuffix("s") in said
+    assert repr(value) in said or str(value) in said
+
+
+@pytest.mark.parametrize("key", ["learning-rate", "momentum", "weight-decay", "round-timeout"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_a_number_that_is_not_finite_is_refused(refusal, key, value):
+    assert key in refusal(ConfigError, RunConfig.from_flat, {key: value})
+
+
+def test_a_whole_number_will_do_for_a_fraction_and_becomes_one():
+    config = RunConfig.from_flat({"fraction": 1, "round-timeout": 60})
+    assert typed({"fraction": config.fraction, "timeout": config.round_timeout}) == typed(
+        {"fraction": 1.0, "timeout": 60.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("lerning-rate", "learning-rate"), ("learning_rate", "learning-rate"), ("round", "rounds"), ("options", None)],
+)
+def test_an_unknown_key_names_the_nearest(refusal, key, nearest):
+    said = refusal(ConfigError, RunConfig.from_flat, {key: 1})
+    assert f"'{key}'" in said
+    assert nearest is None or f"did you mean '{nearest}'?" in said
+
+
+def test_equal_numbers_of_other_types_are_not_taken_from_a_cache(refusal):
+    """Python holds 1 == 1.0 == True, and so would a cache keyed by values alone."""
+    assert RunConfig.from_flat({"rounds": 1}).rounds == 1
+    refusal(ConfigError, RunConfig.from_flat, {"rounds": True})
+    refusal(ConfigError, RunConfig.from_flat, {"rounds": 1.0})
+    assert RunConfig.from_flat({"resume": True}).resume is True
+    refusal(ConfigError, RunConfig.from_flat, {"resume": 1})
+
+
+def test_a_config_cannot_be_changed_and_its_copies_are_checked(refusal):
+    config = RunConfig(rounds=9)
+    with pytest.raises(ValueError, match="frozen"):
+        config.rounds = 3
+    assert config.with_values({"rounds": 3}).rounds == 3
+    assert config.rounds == 9
+    assert "rounds" in refusal(ConfigError, config.with_values, {"rounds": 0})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("fedhe.alpha", "much", ["fedhe.alpha", "'much'"]),
+        ("fedhe.alpha", -1.0, ["fedhe.alpha", "-1.0"]),
+        ("fedhe.alpha", True, ["fedhe.alpha", "True"]),
+        ("fedhe.store", "some", ["fedhe.store", "'some'"]),
+        ("fedhe.alhpa", 1.0, ["fedhe.alhpa", "did you mean 'fedhe.alpha'?"]),
+        ("fedavg.alpha", 1.0, ["fedavg.alpha"]),
+        ("fedeh.alpha", 1.0, ["fedeh", "did you mean 'fedhe'?"]),
+    ],
+)
+def test_an_algorithm_s_own_keys_are_checked_by_name_type_and_range(refusal, key, value, said):
+    line = refusal(ConfigError, check_options, RunConfig.from_flat({key: value}))
+    assert [part for part in said if part not in line] == []
+
+
+def test_options_are_those_of_the_very_name():
+    config = RunConfig.from_flat({"fedhe.alpha": 0.5, "fedhe.logit-loss": "kl", "fedhe2.alpha": 9.0})
+    assert config.options_of("fedhe") == {"alpha": 0.5, "logit_loss": "kl"}
+    assert config.options_of("my_pkg.fedhe") == {}
+
+
+def test_a_node_s_own_settings_override_the_run_config_there():
+    config = RunConfig.from_flat({"models": "lenet5", "fedhe.alpha": 0.5})
+    node = {"partition-id": 1, "num-partitions": 4, "model": "mlp", "state-dir": "/state", "rounds": 99}
+    own = for_node(config, node)
+    assert own == config.with_values({"models": "mlp", "state-dir": "/state"})
+    assert own.rounds == config.rounds
+    assert for_node(config, {"partition-id": 1}) is config
+
+
+def test_every_node_key_sets_a_key_that_exists():
+    config = RunConfig(clipping_norm=1.0, public_clipping_norm=1.0)
+    others = {"threads": 2, "device": "cuda", "partition": "iid", "noise-source": "system"}
+    others |= {"mixed-precision": "bfloat16", "classes": "cat,dog", "state-keep": 5, "series-layout": "channels-last"}
+    for node_key, key in NODE_KEYS.items():
+        value = 3.0 if key.endswith(("-norm", "-multiplier")) else others.get(key, "mlp")
+        assert for_node(config, {node_key: value}).to_flat()[key] == value
+
+
+def test_a_wrong_setting_of_a_node_is_one_line(refusal):
+    assert "device" in refusal(ConfigError, for_node, RunConfig(), {"device": "tpu"})
+
+
+@pytest.mark.parametrize("key", ["models", "modle", "data_dir", "statedir"])
+def test_a_misspelt_setting_of_a_node_names_the_nearest(refusal, key):
+    near = {"models": "model", "modle": "model", "data_dir": "data-dir", "statedir": "state-dir"}[key]
+    said = refusal(ConfigError, for_node, RunConfig(), {"partition-id": 0, key: "x"})
+    assert said.startswith(f"unknown node-config key '{key}': did you mean '{near}'?")
+
+
+VALUES = {
+    "fraction": st.floats(0, 1, exclude_min=True),
+    "rounds": st.integers(1, 2**31 - 1),
+    "resume": st.booleans(),
+    "data-dir": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0~"), max_size=30),
+    "fedhe.alpha": st.floats(0, 1e9),
+    "my_pkg.sub.algo.beta": st.integers(-9, 9) | st.booleans(),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=VALUES))
+def test_a_config_survives_its_toml_file(tmp_path_factory, values):
+    config = RunConfig.from_flat(values)
+    path = tmp_path_factory.mktemp("toml") / "config.toml"
+    path.write_text(to_toml(config.to_flat()))
+    assert typed(RunConfig.from_flat(read_toml(path)).to_flat()) == typed(config.to_flat())
+
+
+@pytest.mark.parametrize("read", [load_toml, read_node_keys])
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda path: path.symlink_to("/dev/zero"), "is a pipe or a device"),
+        (os.mkfifo, "is a pipe or a device"),
+        (Path.mkdir, "is a folder"),
+    ],
+    ids=["device", "pipe", "folder"],
+)
+def test_what_is_no_file_is_refused_at_once(refusal, tmp_path, read, make, what):
+    """Nothing is waited for that no other program writes, and nothing without an end is read."""
+    path = tmp_path / "keys.toml"
+    make(path)
+    begin = time.monotonic()
+    assert refusal(ConfigError, read, path) == f"{path}: {what}, expected a TOML file"
+    assert time.monotonic() - begin < 5
+
+
+def test_a_toml_file_may_begin_with_the_mark_of_its_encoding(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("rounds = 7\n", encoding="utf-8-sig")
+    assert read_toml(path) == {"rounds": 7}
+
+
+def test_a_toml_file_that_cannot_be_read_is_named(refusal, tmp_path):
+    assert "No such file" in refusal(ConfigError, read_toml, tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_text("rounds = = 3\n\n")
+    assert f"{tmp_path / 'broken.toml'}: not TOML" in refusal(ConfigError, read_toml, tmp_path / "broken.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    refusal(ConfigError, read_toml, tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("rounds = [1, 2]", "rounds"), ("rounds = 2020-01-01", "rounds"), ("[fedhe]\nalpha = [1]", "fedhe.alpha")],
+)
+def test_a_toml_value_that_is_no_setting_is_refused_by_name(refusal, tmp_path, text, key):
+    (tmp_path / "odd.toml").write_text(text)
+    assert f"odd.toml: {key} is" in refusal(ConfigError, read_toml, tmp_path / "odd.toml")
+
+
+def test_tables_may_be_nested_or_quoted(tmp_path):
+    (tmp_path / "own.toml").write_text('[my_pkg.algo]\nbeta = 1\n["my_pkg.other"]\ngamma = 2\n')
+    assert read_toml(tmp_path / "own.toml") == {"my_pkg.algo.beta": 1, "my_pkg.other.gamma": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("rounds=3", "rounds", 3),
+        ("fraction=1.0", "fraction", 1.0),
+        ("resume=true", "resume", True),
+        ("dataset=mnist", "dataset", "mnist"),
+        ("dataset='mnist'", "dataset", "mnist"),
+        ("partition=dirichlet:0.3", "partition", "dirichlet:0.3"),
+        ("models=a.b:make,mlp", "models", "a.b:make,mlp"),
+        (" data-dir = /a=b ", "data-dir", "/a=b"),
+        ("data-dir=", "data-dir", ""),
+        ("data-dir=[1]", "data-dir", "[1]"),
+        ("dataset=2020-01-01", "dataset", "2020-01-01"),
+    ],
+)
+def test_a_setting_of_the_command_line_is_read_as_toml_or_as_a_word(text, key, value):
+    assert typed(dict([parse_setting(text)])) == typed({key: value})
+
+
+@pytest.mark.parametrize("text", ["rounds", "=3", ""])
+def test_a_setting_without_key_or_sign_is_refused(refusal, text):
+    assert f"'{text}'" in refusal(ConfigError, parse_setting, text)
+
+
+@pytest.mark.slow
+@given(st.text(max_size=40))
+def test_no_text_makes_the_reader_of_settings_stumble(text):
+    assert isinstance(parse_setting(f"key={text}")[1], bool | int | float | str)
+
+
+@pytest.mark.parametrize("text", ["a", "1,", "0", "1,-2", "nan", "inf", ","])
+def test_simulated_seconds_are_numbers_above_0(refusal, text):
+    said = refusal(ConfigError, RunConfig.from_flat, {"client-seconds": text})
+    assert said == f"client-seconds = {text!r}: expected numbers above 0, at most 1e9, separated by commas"
+
+
+def test_without_simulated_seconds_every_client_takes_one():
+    assert simulated_seconds("") == [1.0]
+    assert simulated_seconds("1, 2.5,20") == [1.0, 2.5, 20.0]
+
+
+def test_a_new_run_has_nothing_to_lose(refusal):
+    line = refusal(ConfigError, RunConfig.from_flat, {"accept-loss": True})
+    assert "accept-loss = True: " in line
+    assert "it goes with resume = true" in line
+    assert RunConfig.from_flat({"accept-loss": True, "resume": True}).accept_loss
+
+
+def test_every_key_that_names_a_file_or_folder_refuses_what_can_name_none(refusal):
+    flat = RunConfig().to_flat()
+    fields = {str(field.alias): field for field in RunConfig.model_fields.values() if field.alias in flat}
+    named = [
+        key
+        for key, field in fields.items()
+        if re.search(r"\b([Ff]ile|[Ff]older)\b", field.description or "") and isinstance(flat[key], str)
+    ]
+    assert {"dataset", "data-dir", "node-keys", "output-dir", "pretrained", "state-dir"} == set(named)
+    for key in named:
+        for text in ("~nosuchuser/x", "/" + "x" * 300):
+            assert refusal(ConfigError, RunConfig.from_flat, {key: text}).startswith(f"{key} = ")
+
+
+def test_who_changes_the_options_of_a_config_changes_no_other_s():
+    values = {"fedhe.alpha": 0.25}
+    RunConfig.from_flat(values).options["fedhe.alpha"] = 99.0
+    assert RunConfig.from_flat(values).options == values

@@ -1,0 +1,502 @@
+"""Tables as people have them: ids, dates, numbers written as texts, rows without labels."""
+
+import datetime
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import ClassLabel, Features, Value
+from fixtures.data.columns import source_of, write_csv
+from fixtures.data.loading import load_client
+from fixtures.federations.members import member, roster
+from typer.testing import CliRunner
+
+from hetfl_flwr.client_app import _notes
+from hetfl_flwr.common.errors import DataError, FederationError, plain
+from hetfl_flwr.data import Reading, Split, load_client_data
+from hetfl_flwr.data.decoding.tables import read_table
+from hetfl_flwr.data.sources.hub import Source
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.wire.messages import MEMBER
+from hetfl_flwr.wire.naming import Naming
+from simulations.cli.command import app
+
+ROWS = 40
+LABELS = [row % 2 for row in range(ROWS)]
+SIZES = [row / 7 for row in range(ROWS)]
+
+
+def read(test=None, features=None, **columns):
+    """Return a table that also has a column of numbers; keywords with a list are columns, others keys."""
+    keys = {key: columns.pop(key) for key in list(columns) if isinstance(columns[key], str)}
+    rows = len(next(iter(columns.values())))
+    splits = [{"size": SIZES[:rows], **columns, "label": LABELS[:rows]}]
+    if test:
+        splits.append({"size": SIZES[: len(LABELS[:2])], **test, "label": LABELS[:2]})
+    return read_table(source_of(*splits, features=features, **keys))
+
+
+def said(table):
+    return [plain(note) for note in table.notes]
+
+
+def column(table, number=1):
+    return table.inputs[:, number].tolist()
+
+
+class TestNumbers:
+    def test_a_few_words_among_numbers_are_missing_numbers(self):
+        """2 of 46 filled cells are below 5 %; rows 0 and 7 are empty, and do not count."""
+        cells = [None, *map(str, range(6)), "", *(str(row / 2) for row in range(38)), "unknown", "n.a."]
+        table = read_table(source_of({"age": cells, "label": [row % 2 for row in range(len(cells))]}))
+        expected = pd.to_numeric(pd.Series(cells), errors="coerce").astype(np.float32)
+        assert np.array_equal(table.inputs[:, 0], expected, equal_nan=True)
+        assert said(table) == [
+            "column 'age' of 'here': 2 of 46 values are no numbers (row 47 and 1 more): taken as missing"
+        ]
+
+    @pytest.mark.parametrize(("few", "many"), [("0.125", "{},5"), ("0,125", "1,{:0>3}.5")])
+    def test_nothing_stands_before_thousands(self, few, many):
+        """0.125 among decimal commas is not 125."""
+        table = read(dose=[few, *(many.format(row) for row in range(1, ROWS))])
+        assert np.isnan(column(table)[0])
+        assert "1 of 40 values is no number (row 1)" in said(table)[1]
+
+    @pytest.mark.parametrize(
+        ("cells", "looks", "way_out"),
+        [
+            ([f"{row} y" for row in range(ROWS)], "numbers with a unit", "write numbers without their unit"),
+            ([f"{row},5kg" for row in range(ROWS)], "numbers with a unit", "write numbers without their unit"),
+            (
+                [f"2024-03-{row + 1}" if row < 20 else f"{row - 10}.03.2024" for row in range(ROWS)],
+                "dates in two notations",
+                "write dates as year-month-day, such as 2024-03-31",
+            ),
+        ],
+    )
+    def test_what_could_be_numbers_is_a_category_aloud(self, cells, looks, way_out, refusal):
+        assert said(read(age=cells))[0].endswith(
+            f"it is ignored; categorical-columns keeps it; {way_out} if it holds {looks}"
+        )
+        cells = [*cells[: ROWS - 4], *cells[:4]]  # no ids
+        line = f"'age' of 'here': what looks like {looks} is taken as a category; {way_out} if that is meant"
+        assert said(read(age=cells)) == [f"column {line}"]
+        assert said(read(age=cells, categorical_columns="age")) == []
+        many = [cell.replace("2024", str(year)).replace("y", "months") for year in range(2000, 2100) for cell in cells]
+        many = [f"{row}{cell}" if "unit" in looks else cell for row, cell in enumerate(many)] * 2
+        source = source_of({"age": many, "label": [row % 2 for row in range(len(many))]})
+        line = refusal(DataError, read_table, source)
+        assert f"more than 64, which look like {looks}: {way_out}, or name it in ignore-columns" in line
+
+    @pytest.mark.parametrize("cells", [["3 days ago", "2 weeks"], ["1a", "2b", "3c"], ["12", "x"], ["2 - 3", "4 - 5"]])
+    def test_other_words_are_categories(self, cells):
+        found = said(read(age=(cells * ROWS)[:ROWS]))
+        assert [line for line in found if COPY not in line] == []  # as labels go to and fro, too
+
+    def test_three_decimals_after_a_zero_are_decimals(self):
+        assert column(read(dose=[f"0,{row:0>3}" for row in range(ROWS)])) == pytest.approx(
+            [r / 1000 for r in range(ROWS)]
+        )
+
+    @pytest.mark.parametrize(("words", "kind"), [(2, "number"), (3, "category")])
+    def test_more_than_a_twentieth_are_words(self, words, kind):
+        cells = [*(str(row % 5) for row in range(ROWS - words)), *["much"] * words]
+        assert read(age=cells).columns[1].kind == kind
+
+    def test_two_different_numbers_among_words_are_words(self):
+        assert read(age=["1", "2"] * 19 + ["1", "x"]).columns[1].kind == "category"
+
+    @pytest.mark.parametrize("words", [1, 3, 19])
+    def test_words_among_numbers_that_make_a_category_are_counted(self, words):
+        cells = [*(str(row % 2) for row in range(ROWS - words)), *["n.d."] * words]
+        table = read(age=cells)
+        assert table.columns[1].kind == "category"
+        [line] = said(table)[:1]
+        more = f" and {words - 1} more" if words > 1 else ""
+        assert line == (
+            f"column 'age' of 'here': {words} of 40 values (row {42 - words - 1}{more}) are no numbers: taken as a "
+            "category; numeric-columns takes these as missing, and numbers else"
+        )
+
+    def test_words_with_a_few_numbers_are_words(self):
+        assert said(read(age=["1"] * 19 + ["much"] * 21)) == []
+
+    def test_numeric_columns_takes_all_others_as_missing(self):
+        table = read(age=[*map(str, range(10)), *["much"] * 30], numeric_columns="age")
+        assert column(table)[:10] == list(range(10))
+        assert "30 of 40 values are no numbers (row 11 and 29 more)" in said(table)[0]
+
+    @pytest.mark.parametrize(
+        ("cell", "way_out"),
+        [("much", "name it in categorical-columns, or"), ("5 mg", "write numbers without their unit, or name it in")],
+    )
+    def test_a_declared_column_without_a_number_is_a_problem(self, refusal, cell, way_out):
+        line = refusal(DataError, read, age=[cell, None] * 20, numeric_columns="age")
+        assert line.startswith(
+            "column 'age' of 'here' is named in numeric-columns, and none of its 20 values is a number: " + way_out
+        )
+
+    def test_columns_of_which_the_same_is_said_share_a_line(self):
+        same = {f"c{number}": [0] * ROWS for number in range(7)}
+        assert said(read(**same, kind=["a"] * ROWS)) == [
+            "columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more of 'here': fewer than two different numbers in the "
+            "training rows: it is ignored (0 throughout)",
+            "column 'kind' of 'here': one value only in the training rows: it is ignored; categorical-columns keeps it",
+        ]
+
+    @pytest.mark.parametrize(
+        ("cells", "how"),
+        [
+            (["1.234,5", "2,5", "30", "1.000.000,25"], {"thousands": ".", "decimal": ","}),
+            (["1,234.5", "2.5", "30", "1,000,000.25"], {"thousands": ",", "decimal": "."}),
+        ],
+        ids=["comma", "point"],
+    )
+    def test_separators_are_understood_as_pandas_does(self, cells, how, tmp_path):
+        (tmp_path / "table.csv").write_text("cost;other\n" + "".join(f"{cell};0\n" for cell in cells))
+        expected = pd.read_csv(tmp_path / "table.csv", sep=";", **how).cost
+        table = read(cost=cells)
+        assert column(table) == expected.astype(np.float32).tolist()
+        assert "column 'cost' of 'here': numbers, read as" in said(table)[0]
+
+    def test_blanks_and_quotes_between_thousands(self):
+        assert column(read(cost=["1 234,5", "2,5", "1'000", "+3,5"])) == [1234.5, 2.5, 1000, 3.5]
+
+    def test_what_may_mean_two_numbers_is_refused(self, refusal):
+        line = refusal(DataError, read, cost=["1,234", "2,500", "3,100"])
+        assert "column 'cost' of 'here' holds numbers whose comma may be a decimal point or stand between" in line
+        assert column(read(cost=["1,234", "2,500", "3,100"], categorical_columns="cost"))[0] == 1
+
+
+class TestDates:
+    @pytest.mark.parametrize(
+        ("cells", "format", "called"),
+        [
+            (["2024-03-31", "1969-12-31", "2000-02-29 12:00"], "ISO8601", "year-month-day"),
+            (["31/3/2024", "01/02/2024", "05/06/1999"], "%d/%m/%Y", "day/month/year"),
+            (["3/31/2024", "01/02/2024", "05/06/1999"], "%m/%d/%Y", "month/day/year"),
+            (["1.3.2024", "01.02.2024", "05.06.1999"], "%d.%m.%Y", "day.month.year"),
+        ],
+    )
+    def test_they_are_days_since_1970_as_pandas_counts(self, cells, format, called):
+        days = (pd.to_datetime(pd.Series(cells), format=format) - pd.Timestamp(0)) / pd.Timedelta(days=1)
+        table = read(seen=cells)
+        assert column(table) == days.astype(np.float32).tolist()
+        assert said(table) == [f"column 'seen' of 'here': dates, {called}, read as days since 1970"]
+        assert table.input_names == ("size", "seen (days since 1970)")
+
+    @pytest.mark.parametrize("kind", ["date32", "timestamp[s]", "timestamp[ns]"])
+    def test_so_are_types_of_dates(self, kind):
+        features = Features({"size": Value("float64"), "seen": Value(kind), "label": Value("int64")})
+        cells = [datetime.datetime(1970, 1, 2), None, datetime.datetime(2024, 3, 31)]
+        assert np.array_equal(column(read(seen=cells, features=features)), [1, np.nan, 19813], equal_nan=True)
+
+    def test_a_few_others_are_missing_dates(self):
+        cells = [f"2024-01-{row % 28 + 1:02d}" for row in range(ROWS - 1)] + ["2024-02-30"]
+        table = read(seen=cells)
+        assert np.isnan(column(table)[-1])
+        assert said(table)[1] == "column 'seen' of 'here': 1 of 40 values is no date (row 40): taken as missing"
+
+    @pytest.mark.parametrize("cells", [["1/2/2024", "3/4/2024"], ["31/1/2024", "1/31/2024"]], ids=["either", "both"])
+    def test_what_may_mean_two_dates_is_refused(self, cells, refusal):
+        line = refusal(DataError, read, seen=cells)
+        assert "column 'seen' of 'here' holds dates that " in line
+        assert "write dates as year-month-day" in line
+
+
+class TestIds:
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            list(range(100, 100 + ROWS)),
+            [f"{row:05d}" for row in range(ROWS)],
+            [f"P{row}" for row in range(ROWS)],
+            [f"Doe, Jane {row}" for row in range(ROWS - 2)] + ["Roe", "Roe"],
+        ],
+        ids=["count up", "as texts", "words", "names"],
+    )
+    def test_they_are_ignored_aloud(self, cells):
+        table = read(patient=cells)
+        assert table.input_names == ("size",)
+        [line] = said(table)
+        assert line.startswith("column 'patient' of 'here': ")
+        assert "as ids are: it is ignored" in line
+        assert "categorical-columns keeps it" in line
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            [row + 0.5 for row in range(ROWS)],
+            [float(row) for row in range(ROWS)],
+            list(range(19)),
+            [row * 7919 % 10007 for row in range(ROWS)],
+            [*range(ROWS - 1), 0],
+            [*(f"P{row}" for row in range(30)), *(f"P{row}" for row in range(10))],
+        ],
+        ids=["fractions", "floats", "few rows", "few measured", "one twice", "words twice"],
+    )
+    def test_others_are_kept(self, cells):
+        table = read(patient=cells)
+        assert "patient" in table.input_names[1]
+        assert said(table) == []
+
+    def test_many_whole_numbers_in_any_order_are_ids_if_all_differ(self):
+        numbers = [row * 7919 % 10007 for row in range(100)]
+        source = source_of({"size": [row / 7 for row in range(100)], "patient": numbers, "label": [0, 1] * 50})
+        assert read_table(source).input_names == ("size",)
+
+    def test_keys_and_declared_types_go_before(self):
+        numbers = list(range(ROWS))
+        assert read(patient=numbers, numeric_columns="patient").input_names == ("size", "patient")
+        assert read(patient=numbers, categorical_columns="patient").groups == (1, ROWS)
+        features = Features({"size": Value("float64"), "patient": ClassLabel(ROWS), "label": Value("int64")})
+        assert read(patient=numbers, features=features).groups == (1, ROWS)
+
+    def test_texts_to_be_learnt_from_are_refused_not_ignored(self, refusal):
+        notes = [f"the patient came again on day {row}" for row in range(80)]
+        source = source_of({"note": notes, "label": LABELS * 2})
+        assert "in text-column to learn from its words alone" in refusal(DataError, read_table, source)
+
+    def test_a_table_of_ids_alone_is_refused(self, refusal):
+        source = source_of({"patient": list(range(ROWS)), "label": LABELS})
+        assert "has no column to learn from: column 'patient'" in refusal(DataError, read_table, source)
+
+    def test_a_column_in_two_keys_is_refused(self, refusal):
+        keys = {"numeric_columns": "patient", "categorical_columns": "patient"}
+        line = refusal(DataError, read, patient=list(range(ROWS)), **keys)
+        assert "column 'patient' of 'here' is in categorical-columns and in numeric-columns" in line
+
+
+COPY = "its values alone tell the classes of all training rows: if it is the label once more, or known only after it"
+
+
+@pytest.mark.parametrize(
+    ("cells", "noted"),
+    [
+        ([f"class {label}" for label in LABELS], True),
+        ([label + 0.5 for label in LABELS], True),
+        ([f"{label}{row % 3 == 0}" for row, label in enumerate(LABELS)], True),  # four values of two classes
+        ([f"class {label}" for label in [1 - LABELS[0], *LABELS[1:]]], False),
+        ([row / 7 for row in range(ROWS)], False),  # all different, as measurements are
+        ([f"ward {row % 8}" for row in range(ROWS)], False),  # eight values of two classes
+    ],
+)
+def test_a_column_that_is_the_label_once_more_is_noted(cells, noted):
+    assert any(COPY in line for line in said(read(copy=cells))) == noted
+
+
+def test_too_few_rows_tell_no_copy():
+    assert said(read(copy=[f"class {label}" for label in LABELS[:18]])) == []
+
+
+def test_a_column_of_one_word_is_ignored_and_one_of_one_number_stays_an_input_of_zero():
+    """Elsewhere the number may vary; then all nodes have the same inputs."""
+    table = read(ward=["W"] * ROWS, floor=[3] * ROWS, flag=[True] * ROWS)
+    assert table.input_names == ("size", "floor")
+    assert table.columns[1].constant
+    assert [line.split(":")[0] for line in said(table)] == [
+        "columns 'ward', 'flag' of 'here'",
+        "column 'floor' of 'here'",
+    ]
+    assert read(ward=["W"] * ROWS, categorical_columns="ward").input_names == ("size", "ward=W")
+
+
+def test_a_table_of_the_catalogue_is_read_as_it_is():
+    """Its model has as many inputs as the catalogue says, wherever a column is the same in all rows."""
+    columns = {"patient": list(range(ROWS)), "ward": ["W"] * ROWS, "day": ["2024-01-01", "2024-01-02"] * 20}
+    source = source_of({**columns, "label": LABELS})
+    listed = Source(source.place, source.splits, "table", source.inputs, "label", source.reading, values=(0, 1))
+    table = read_table(listed)
+    assert (table.input_names, table.notes) == (("patient", "ward=W", "day=2024-01-02"), ())
+
+
+def test_all_that_is_wrong_is_one_message(refusal):
+    columns = {
+        "note": [f"many words that differ {row}" for row in range(80)],
+        "seen": ["1/2/2024", "3/4/2024"] * 40,
+        "cost": ["1,234", "2,500"] * 40,
+        "high": [np.inf, *range(79)],
+        "deep": [[1]] * 80,
+        "label": [row / 3 for row in range(80)],
+    }
+    line = refusal(DataError, read_table, source_of(columns))
+    assert line.startswith(
+        "'here' has 6 problems: (1) column 'label' holds decimal numbers, 80 different numbers in 80 rows"
+    )
+    for what in (
+        "'note' has 80 different",
+        "'seen' holds dates",
+        "'cost' holds numbers",
+        "infinite high",
+        "'deep' holds",
+    ):
+        assert what in line
+    assert all(way in line for way in ("text-column", "ignore-columns", "year-month-day", "decimal point"))
+    ways = line.split("ways out: ")[1]
+    assert ways.startswith("(2) name it in ignore-columns")
+    assert "(4) write numbers without separators" in ways
+    with pytest.raises(DataError) as caught:
+        read_table(source_of(columns))
+    assert not any(f"{name}'" in caught.value.outward for name in ("note", "seen", "cost", "deep"))
+
+
+class TestLabels:
+    LINES = "size,label\n" + "".join(f"{row / 7},{'' if row in (3, 5) else 'ab'[row % 2]}\n" for row in range(20))
+
+    def test_rows_without_one_are_left_out(self, tmp_path):
+        folder = write_csv(tmp_path / "own", train=self.LINES)
+        keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0, "normalize": "none"}
+        arrays = load_client(dataset=folder, **keys).train.arrays
+        kept = [row for row in range(20) if row not in (3, 5)]
+        assert arrays.inputs[:, 0].tolist() == pytest.approx([row / 7 for row in kept])
+        assert arrays.labels.tolist() == [row % 2 for row in kept]
+        assert said(arrays) == [
+            f"2 of 20 rows of split 'train' of '{folder}' have no label (row 5 and 1 more): left out"
+        ]
+
+    def test_rows_after_them_keep_their_numbers(self, tmp_path, refusal):
+        folder = write_csv(tmp_path / "own", train=self.LINES + "1,c\n")
+        keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0, "classes": "a,b"}
+        line = refusal(DataError, load_client, dataset=folder, **keys)
+        assert f"row 22 of split 'train' of '{folder}' has label c" in line
+
+    def test_none_at_all_is_refused(self, tmp_path, refusal):
+        folder = write_csv(tmp_path / "own", train="size,label\n1,\n2,\n")
+        keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0}
+        assert "no row of split 'train'" in refusal(DataError, load_client, dataset=folder, **keys)
+
+
+def test_a_word_far_down_a_long_csv_file_is_read(tmp_path):
+    """The library reads 10,000 rows at a time, and takes the type of each column from the first ones."""
+    lines = "".join(f"{row % 90},{row / 7},{row % 3}\n" for row in range(12_000)) + "much,1.5,0\n"
+    folder = write_csv(tmp_path / "long", train="age,size,label\n" + lines)
+    keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0, "normalize": "none"}
+    arrays = load_client(dataset=folder, **keys).train.arrays
+    assert arrays.inputs[:3, 0].tolist() == [0, 1, 2]
+    assert arrays.inputs[-1, 0].isnan()
+    assert arrays.class_names == ("0", "1", "2")
+
+
+HOSPITAL = "patient,age,seen,ward,label\n" + "".join(
+    f"P{row},{'?!' if row == 5 else row % 60},2024-{row % 12 + 1:02d}-0{row % 9 + 1},{'ab'[row % 3 % 2]},{row % 2}\n"
+    for row in range(120)
+)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_each_line_is_said_once_a_run_and_kept_in_its_folder(tmp_path, workers):
+    folder = write_csv(tmp_path / "data", train=HOSPITAL)
+    out = tmp_path / "out"
+    arguments = ["--dataset", folder, "--clients", "3", "--rounds", "1", "--workers", str(workers), "--out", str(out)]
+    keys = [part for key in ("label-column=label", "models=mlp") for part in ("--set", key)]
+    done = CliRunner().invoke(app, ["run", "fedavg", *arguments, *keys])
+    assert done.exit_code == 0, done.output
+    lines = (out / "notes.txt").read_text().splitlines()
+    assert [line.split("'")[1] for line in lines] == ["patient", "age", "seen"]
+    assert [done.stderr.count(f"hetfl: {line}\n") for line in lines] == [1, 1, 1]
+
+
+def test_a_sweep_says_each_line_once(tmp_path, capfd):
+    folder = write_csv(tmp_path / "data", train=HOSPITAL)
+    keys = [part for key in ("label-column=label", "models=mlp") for part in ("--set", key)]
+    arguments = [
+        "--dataset",
+        folder,
+        "--clients",
+        "2",
+        "--rounds",
+        "1",
+        "--sweep",
+        "seed=0:2",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done = CliRunner().invoke(app, ["run", "local", *arguments, *keys])
+    assert done.exit_code == 0, done.output
+    assert (done.stderr + capfd.readouterr().err).count("as ids are: it is ignored") == 1
+
+
+def test_the_split_says_them_too(tmp_path):
+    folder = write_csv(tmp_path / "data", train=HOSPITAL)
+    arguments = ["partition", "--dataset", folder, "--clients", "3", "--set", "label-column=label"]
+    done = CliRunner().invoke(app, [*arguments, "--json", str(tmp_path / "split.json")])
+    assert done.stderr.count("as ids are: it is ignored") == 1
+    assert len(json.loads((tmp_path / "split.json").read_text())["notes"]) == 3
+
+
+def test_on_a_node_they_stay_in_its_own_log(tmp_path, make_config, make_node, caplog):
+    folder = write_csv(tmp_path / "data", train=HOSPITAL)
+    node = make_node(make_config(algorithm="fedavg", dataset=folder, label_column="label", models="mlp"))
+    assert _notes(node, share=False) == ()
+    assert "patient" in caplog.text
+    assert len(_notes(node, share=True)) == 3
+
+
+class TestUnlikeNodes:
+    def members(self, *names, share):
+        namings = [Naming.of(own, share=share) for own in names]
+        return [
+            member(number, shape=(len(own),), input_digests=naming.digests, input_names=naming.shown)
+            for number, (own, naming) in enumerate(zip(names, namings, strict=True))
+        ]
+
+    def refused(self, members, refusal):
+        some = roster(0)
+        for one in members:
+            some.add(one)
+        return refusal(FederationError, lambda: some.shape)
+
+    def test_columns_that_one_lacks_are_named_where_names_are_shown(self, refusal):
+        members = self.members(("age", "patient", "bmi"), ("age", "bmi"), share=True)
+        assert "client 0 alone has 'patient': name these in ignore-columns, numeric" in self.refused(members, refusal)
+
+    def test_else_by_their_numbers(self, refusal):
+        members = self.members(("age", "patient", "bmi"), ("age", "size"), share=False)
+        line = self.refused(members, refusal)
+        assert "client 0 alone has columns 1, 2 (its log says their names), and client 1 alone has columns 1 " in line
+        assert not any(name in line for name in ("patient", "bmi", "size"))
+
+
+def test_what_a_client_says_of_its_data_is_bounded():
+    record = member(0).to_record()
+    assert record["notes"] == []
+    for bad in (["x" * 601], ["\x1b[31m"], ["x"] * 201):
+        reply = type("Reply", (), {})()
+        reply.metadata = type("Metadata", (), {"src_node_id": 1})
+        reply.content = type("Content", (), {"config_records": {MEMBER: {**record, "notes": bad}}})
+        with pytest.raises(FederationError, match="notes is no valid notes of a client"):
+            Member.from_reply(reply)
+
+
+def test_data_are_shown_as_counts_and_no_rows(tmp_path):
+    folder = write_csv(tmp_path / "data", train=HOSPITAL)
+    keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0}
+    data = load_client(dataset=folder, **keys)
+    counts = [int(torch.sum(data.train.labels == label)) for label in (0, 1)]
+    assert repr(data).splitlines()[:2] == [
+        "ClientData: table 3 inputs, 2 classes",
+        f"  train: {len(data.train)} samples (0: {counts[0]}, 1: {counts[1]}), {data.public_rows} of them public",
+    ]
+    assert (
+        str(data.train)
+        == f"Samples(table 3 inputs, 2 classes: {len(data.train)} samples (0: {counts[0]}, 1: {counts[1]}))"
+    )
+    assert "tensor" not in repr(data) + repr(data.train) + repr(data.train.arrays)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b,label\n1,2,x,\n3,4,y,\n", "row 2 of '{}' has 4 fields, its header 3: take the separator at the end"),
+        ("a;b;label\n1;2;x;\n3;4;y;\n", "row 2 of '{}' has 4 fields, its header 3: take the separator at the end"),
+        ("sep=;\na;b;label\n1;2;x\n", "the first line of '{}' is for a spreadsheet: take 'sep=' away"),
+    ],
+)
+def test_a_file_whose_fields_would_be_shifted_is_refused(tmp_path, refusal, text, said):
+    """The library takes the first field of longer rows for a row's name, and reads every column one further."""
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    split = Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="label"))
+    assert refusal(DataError, load_client_data, split, 0).startswith(said.format(path))

@@ -1,0 +1,350 @@
+"""Which classes there are: declared, refused where a column holds none, and called by their names."""
+
+import json
+import os
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from datasets.features import Features
+from fixtures.data.columns import source_of, write_csv, write_parquet
+from fixtures.data.hub import grey
+from fixtures.data.loading import load_client
+
+from hetfl_flwr.common.errors import ConfigError, DataError
+from hetfl_flwr.data import Reading, data_spec, parse_classes
+from hetfl_flwr.data.decoding.labels import read_labels
+from hetfl_flwr.data.decoding.tables import read_table
+from hetfl_flwr.data.domains import family_arrays, parse_families
+
+
+def arrays(dataset, **reading):
+    return family_arrays(parse_families(str(dataset), Reading(**reading))[0], 0, True)[0]
+
+
+def photos(folder, *names):
+    """Write two images of each class, all of one grey a class."""
+    for value, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for copy in range(2):
+            grey(value).save(folder / name / f"{copy}.png")
+    return folder
+
+
+ROWS = "a,label\n" + "".join(f"{row},{row % 2 + 1}\n" for row in range(8))
+WORDS = ROWS.replace(",1\n", ",no\n").replace(",2\n", ",yes\n")
+
+
+def names_of_rows(data):
+    return [data.class_names[label] for label in data.labels]
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [
+        ("", ("benign", "unsure")),
+        ("unsure,malignant,benign", ("unsure", "malignant", "benign")),
+        ("good:benign,?:unsure", ("good", "?")),
+    ],
+)
+def test_an_image_folder_has_the_classes_that_are_declared(tmp_path, classes, names):
+    folder = photos(tmp_path / "photos", "benign", "unsure")
+    data = arrays(folder, classes=classes)
+    assert (data.class_names, data.spec.classes) == (names, len(names))
+    called = {"good": "benign", "?": "unsure"}
+    assert [called.get(name, name) for name in names_of_rows(data)] == [
+        ("benign", "unsure")[value] for value in data.inputs[:, 0, 0, 0]
+    ]
+    assert data_spec(str(folder), Reading(classes=classes)).classes == len(names)
+
+
+@pytest.mark.parametrize(
+    ("lines", "keys", "names", "first"),
+    [
+        (ROWS, {}, ("1", "2"), "1"),
+        (ROWS, {"classes": "0,2,1"}, ("0", "2", "1"), "1"),
+        (ROWS, {"classes": "bad:2,good:1"}, ("bad", "good"), "good"),
+        (WORDS, {"classes": "yes,maybe,no"}, ("yes", "maybe", "no"), "no"),
+        (WORDS, {"classes": "yes,no", "text_column": "label"}, ("yes", "no"), "no"),
+    ],
+)
+def test_tables_and_texts_have_the_classes_that_are_declared(tmp_path, lines, keys, names, first):
+    data = arrays(write_csv(tmp_path / "own", train=lines), label_column="label", **keys)
+    assert data.class_names == names
+    assert names_of_rows(data)[0] == first
+
+
+@pytest.mark.parametrize(
+    ("dataset", "classes", "names", "counts"),
+    [
+        ("digits", "", tuple("0123456789"), None),
+        ("breast-cancer", "benign,odd,malignant", ("benign", "odd", "malignant"), [357, 0, 212]),
+    ],
+)
+def test_bundled_data_have_names_and_declared_classes(dataset, classes, names, counts):
+    data = arrays(dataset, classes=classes)
+    assert data.class_names == names
+    assert data_spec(dataset, Reading(classes=classes)).classes == len(names) == data.spec.classes
+    if counts:
+        assert data.labels.bincount(minlength=len(names)).tolist() == counts
+
+
+@pytest.mark.parametrize("name", ["mnist", "mnist-m", "synthetic-digits", "usps"])
+def test_digits_have_one_name_in_all_data_sets_of_the_catalogue(tmp_path, name):
+    """One copy calls them by words: its class 0 is 'zero', and still the digit 0."""
+    words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    features = Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=words)})
+    rows = {"image": [grey(value) for value in range(10)], "label": list(range(10))}
+    (tmp_path / name).mkdir()
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / name / "train.parquet")
+    assert arrays(name, data_dir=str(tmp_path / name)).class_names == tuple("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("lines", "classes", "said"),
+    [
+        (
+            WORDS,
+            "no,maybe",
+            "row 3 of split 'train' of {place} has label yes: labels must be no, maybe, as classes says",
+        ),
+        (ROWS, "1,3", "row 3 of split 'train' of {place} has label 2: labels must be 1, 3, as classes says"),
+        (ROWS, "no,yes", "column 'label' of {place} holds integers: write classes as integers, or as NAME:INTEGER"),
+    ],
+)
+def test_a_label_that_is_not_declared_is_one_line(tmp_path, refusal, lines, classes, said):
+    folder = write_csv(tmp_path / "own", train=lines)
+    assert refusal(DataError, arrays, folder, label_column="label", classes=classes) == said.format(place=f"'{folder}'")
+
+
+def test_a_folder_or_a_bundled_class_that_is_not_declared_is_one_line(tmp_path, refusal):
+    folder = photos(tmp_path / "photos", "Malignant", "benign")
+    said = refusal(DataError, arrays, folder, classes="benign,malignant")
+    assert said.endswith("has label Malignant: labels must be benign, malignant, as classes says")
+    said = refusal(DataError, arrays, "breast-cancer", classes="benign,odd")
+    assert said == "breast-cancer has labels malignant: labels must be benign, odd, as classes says"
+
+
+@pytest.mark.parametrize("text", ["a", "a,", "a,a", "a:x,b:x", "a:,b"])
+def test_classes_are_two_different_names_or_more(text, refusal):
+    line = f"classes {text!r}: expected two or more different names, NAME or NAME:LABEL, with commas"
+    assert refusal(ConfigError, parse_classes, text) == line
+
+
+REGRESSION = "this looks like regression, and only single-label classification is learnt here"
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([row // 2 for row in range(442)], f"has 221 different numbers in 442 rows: {REGRESSION}"),
+        ([float(row % 45) for row in range(449)], f"has 45 different numbers in 449 rows: {REGRESSION}"),
+        ([f"p{row}" for row in range(40)], "has 40 different texts in 40 rows: this looks like a name of each row"),
+        ([row + 0.5 for row in range(40)], "40 different numbers in 40 rows (this looks like regression; only "),
+    ],
+)
+def test_a_column_that_is_no_class_is_refused_with_the_way_out(labels, said, refusal):
+    line = refusal(DataError, read_labels, source_of({"a": labels, "label": labels}))
+    assert said in line
+    assert "label-column" in line
+
+
+@pytest.mark.parametrize(
+    ("labels", "keys", "classes"),
+    [
+        ([row % 44 for row in range(449)], {}, 44),
+        ([row % 20 for row in range(40)], {}, 20),
+        ([f"p{row % 40}" for row in range(80)], {}, 40),
+        (list(range(30)), {"classes": ",".join(map(str, range(30)))}, 30),
+    ],
+)
+def test_many_classes_are_classes_where_each_has_rows_or_is_declared(labels, keys, classes):
+    assert read_labels(source_of({"a": labels, "label": labels}, **keys))[0] == classes
+
+
+COLUMNS = {"a": [1, 2, 3], "b": [4, 5, 6], "label": [0, 1, 0]}
+LACKING = {"a": [9], "label": [1]}
+
+
+def write_json(folder: Path, *, form: str, **splits: dict[str, list]) -> None:
+    """Write splits as one row a line, or as a list of rows; None is a key that a row lacks."""
+    folder.mkdir(parents=True)
+    for name, columns in splits.items():
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        there = [{key: value for key, value in row.items() if value is not None} for row in rows]
+        lines = "\n".join(map(json.dumps, there))
+        (folder / f"{name}.{form}").write_text(lines if form == "jsonl" else json.dumps(there, indent=1))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "json"])
+def test_files_with_unlike_columns_are_refused(tmp_path, refusal, kind):
+    """The reader would fill the test split's b with missing values."""
+    folder = tmp_path / "own"
+    if kind == "csv":
+        write_csv(folder, train="a,b,label\n1,4,0\n2,5,1\n3,6,0\n", test="label,a\n1,9\n")
+    elif kind == "parquet":
+        write_parquet(folder, train=COLUMNS, test=LACKING)
+    else:
+        write_json(folder, form=kind, train=COLUMNS, test=LACKING)
+    said = refusal(DataError, arrays, folder, label_column="label")
+    assert said == (
+        f"'{folder}/test.{kind}' has no column 'b', which '{folder}/train.{kind}' has: "
+        "add it, or name it in ignore-columns"
+    )
+    assert arrays(folder, label_column="label", ignore_columns="b").inputs.tolist() == [[1], [2], [3], [9]]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_a_key_that_a_row_of_json_lacks_is_missing_as_an_empty_cell_of_csv_is(tmp_path, form):
+    """A number and a category; rows 3 to 5 are the test split."""
+    csv = "a,b,c,label\n2,5,y,1\n1,,x,0\n3,6,,0\n"
+    columns = {"a": [2, 1, 3], "b": [5, None, 6], "c": ["y", "x", None], "label": [1, 0, 0]}
+    write_csv(tmp_path / "csv", train=csv, test=csv)
+    write_json(tmp_path / "json", form=form, train=columns, test=columns)
+    one, other = (arrays(tmp_path / kind, label_column="label") for kind in ("csv", "json"))
+    assert one.input_names == other.input_names == ("a", "b", "c=x", "c=y", "c=None")
+    assert one.inputs.isnan().sum(0).tolist() == [0, 2, 0, 0, 0]
+    assert torch.equal(one.inputs.nan_to_num(-1), other.inputs.nan_to_num(-1))
+    write_json(tmp_path / "label", form=form, train=columns | {"label": [0, None, 1]})
+    assert arrays(tmp_path / "label", label_column="label").labels.tolist() == [0, 1]  # row 1 is left out
+
+
+def test_columns_in_another_order_are_the_same_columns(tmp_path):
+    folder = write_csv(tmp_path / "own", train="a,b,label\n1,4,0\n2,5,1\n", test="label,b,a\n1,8,9\n")
+    assert arrays(folder, label_column="label").inputs.tolist() == [[1, 4], [2, 5], [9, 8]]
+
+
+@pytest.mark.parametrize("header", ["label,a,label", "a,label,a", "label,a, label"])
+def test_a_column_that_stands_twice_is_refused(tmp_path, refusal, header):
+    """The reader would call the second 'label.1', and it would be an input."""
+    folder = write_csv(tmp_path / "own", train=f"{header}\n0,1,0\n1,2,1\n")
+    twice = header.rpartition(",")[2].strip()
+    assert refusal(DataError, arrays, folder, label_column="label") == (
+        f"'{folder}/train.csv' has column '{twice}' more than once: give each column a name of its own"
+    )
+
+
+def test_features_are_not_copied_for_each_column(monkeypatch):
+    """Each copy costs the square of the columns; how often it is done does not depend on them."""
+    copies = []
+    init = Features.__init__
+    monkeypatch.setattr(Features, "__init__", lambda self, *args, **keys: copies.append(0) or init(self, *args, **keys))
+
+    def count(columns):
+        source = source_of({f"c{number}": [1, 2] for number in range(columns)} | {"label": [0, 1]})
+        copies.clear()
+        read_table(source)
+        return len(copies)
+
+    assert count(3) == count(30) > 0
+
+
+def test_a_wide_folder_is_opened_with_as_few_copies_as_a_narrow_one(tmp_path, monkeypatch):
+    copies = []
+    init = Features.__init__
+    monkeypatch.setattr(Features, "__init__", lambda self, *args, **keys: copies.append(0) or init(self, *args, **keys))
+
+    def count(columns):
+        names = [f"c{number}" for number in range(columns)]
+        lines = [",".join([*names, "label"]), *(",".join(["1"] * columns + [str(row)]) for row in (0, 1))]
+        folder = write_csv(tmp_path / str(columns), train="\n".join(lines) + "\n")
+        copies.clear()
+        assert arrays(folder, label_column="label").inputs.shape == (2, columns)
+        return len(copies)
+
+    assert count(3) == count(60)
+
+
+def test_owners_that_are_merged_are_said(tmp_path, caplog):
+    """Four owners a to d: client 0 of three is a and d; it counts two."""
+    lines = "x,who,label\n" + "".join(f"{row}.5,{'abcd'[row % 4]},{row % 3 % 2}\n" for row in range(40))
+    folder = write_csv(tmp_path / "own", train=lines)
+    keys = {"dataset": folder, "label_column": "label", "partition": "natural:who", "seed": 0}
+    merged = [load_client(**keys, partition_id=k, num_partitions=3).owners for k in range(3)]
+    assert merged == [2, 1, 1]
+    assert "partition 'natural:who' merges 4 owners into 3 clients" in caplog.text
+    caplog.clear()
+    assert [load_client(**keys, partition_id=k, num_partitions=4).owners for k in range(4)] == [1] * 4
+    assert not caplog.text
+    assert load_client(**(keys | {"partition": "iid"}), partition_id=0, num_partitions=2).owners == 0
+
+
+def test_a_declared_class_keeps_its_number_whatever_a_node_lacks(tmp_path):
+    """Two nodes of which each lacks another class agree on the numbers of those that both have."""
+    classes = "0,1,2,3"
+    left, right = (arrays(photos(tmp_path / lack, *(set("0123") - {lack})), classes=classes) for lack in "12")
+    for data, has in ((left, "023"), (right, "013")):
+        assert sorted({data.class_names[label] for label in data.labels}) == sorted(has)
+        assert data.class_names == tuple("0123")
+        assert torch.equal(data.labels.unique(), torch.tensor([int(name) for name in has]))
+
+
+@pytest.mark.parametrize("odd", ["Yes", "YES", "y es"])
+def test_labels_that_differ_in_capitals_alone_are_refused_unless_classes_names_them(tmp_path, refusal, odd):
+    folder = write_csv(tmp_path / "own", train=WORDS.replace(",yes\n", f",{odd}\n", 2))
+    if odd == "y es":
+        assert arrays(folder, label_column="label").class_names == ("no", "y es", "yes")
+        return
+    line = refusal(DataError, arrays, folder, label_column="label")
+    assert f"holds '{odd}' and 'yes': write both alike, or name all classes in classes" in line
+    assert arrays(folder, label_column="label", classes=f"no,yes,{odd}").class_names == ("no", "yes", odd)
+
+
+def test_a_label_with_a_character_that_nobody_sees_is_no_class_of_its_own(tmp_path, refusal):
+    folder = write_csv(tmp_path / "own", train=WORDS.replace(",yes\n", ",yes\x00\n", 1))
+    line = refusal(DataError, arrays, folder, label_column="label")
+    assert "holds 'yes\\x00', with a control character: write the label without it" in line
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
+@pytest.mark.parametrize("depth", [101, 100_000])
+def test_rows_that_are_nested_too_deeply_are_refused_before_they_are_read(tmp_path, refusal, name, depth):
+    """The library that reads them would end the process."""
+    deep = '{"a": 1, "label": 0}\n{"a": ' + "[" * depth + "]" * depth + ', "label": 1}\n'
+    (tmp_path / name).write_text(deep)
+    assert refusal(DataError, arrays, tmp_path) == f"line 2 of '{tmp_path / name}' is nested more than 100 deep"
+
+
+def test_brackets_in_texts_are_no_depth(tmp_path):
+    rows = [{"a": row, "note": "[" * 300 + "b" * (row % 2), "label": row % 2} for row in range(8)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert arrays(tmp_path, label_column="label", ignore_columns="note").spec.classes == 2
+
+
+@pytest.mark.parametrize("content", ["3", "[null, {}]", "[[1], [2]]"])
+def test_a_json_file_without_rows_is_refused(tmp_path, refusal, content):
+    (tmp_path / "train.json").write_text(content)
+    assert str(tmp_path / "train.json") in refusal(DataError, arrays, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "stray", [os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path)]
+)
+def test_an_image_that_is_no_file_is_refused(tmp_path, refusal, stray):
+    folder = photos(tmp_path / "photos", "benign", "malignant")
+    stray(folder / "benign" / "7.png")
+    assert refusal(DataError, arrays, folder).startswith(f"'{folder}/benign/7.png' is no file, or a link to none")
+
+
+def test_what_cannot_be_read_is_told_once(tmp_path, refusal, capfd):
+    (tmp_path / "train.csv").write_text('a,label\n"1,0\n2,1\n')
+    assert "cannot read the data set" in refusal(DataError, arrays, tmp_path)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "stray", [os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path)]
+)
+def test_a_table_that_is_no_file_is_refused_beside_others(tmp_path, refusal, stray):
+    (tmp_path / "a.csv").write_text("a,label\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
+    stray(tmp_path / "b.csv")
+    line = refusal(DataError, arrays, tmp_path, label_column="label")
+    assert line.startswith(f"'{tmp_path}/b.csv' is no file, or a link to none")
+
+
+def test_an_image_whose_name_is_not_utf_8_is_named(tmp_path, refusal):
+    folder = photos(tmp_path / "photos", "benign", "malignant")
+    os.rename(folder / "benign" / "0.png", os.fsencode(folder / "benign") + b"/\xff.png")
+    line = refusal(DataError, arrays, folder)
+    assert line == f"'{folder}/benign/\\udcff.png' has a name that is not UTF-8: rename it"

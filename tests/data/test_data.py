@@ -1,0 +1,243 @@
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fixtures.data.loading import load_client
+from sklearn.datasets import load_digits
+from torchvision.transforms._presets import ImageClassification
+from torchvision.transforms.functional import normalize
+
+import hetfl_flwr
+from hetfl_flwr.common.errors import ConfigError, DataError
+from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
+from hetfl_flwr.data.domains import parse_families
+
+DIGITS = {"dataset": "digits", "partition_id": 0, "num_partitions": 10, "seed": 0}
+
+
+def load(**changes):
+    return load_client(**(DIGITS | changes))
+
+
+def refused(error, **changes):
+    with pytest.raises(error) as caught:
+        load(**changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def rows(samples):
+    return set(samples.rows.tolist())
+
+
+def test_the_rows_of_all_clients_are_disjoint_and_are_all_there_is():
+    sets = [
+        rows(part)
+        for k in range(10)
+        for data in [load(partition_id=k, partition="dirichlet:0.5")]
+        for part in (data.train, data.validation, data.test)
+    ]
+    assert sum(map(len, sets)) == len(set().union(*sets)) == 1797
+
+
+def test_a_global_test_set_is_the_same_for_all_and_nobody_trains_on_it():
+    first, second = (load(partition_id=k, test="global", num_partitions=2) for k in (0, 1))
+    assert rows(first.test) == rows(second.test) == set(range(1437, 1797))
+    assert rows(first.train) | rows(first.validation) | rows(second.train) | rows(second.validation) == set(range(1437))
+    assert len(first.validation) == 72  # a tenth of 719
+
+
+def test_the_digits_test_split_is_stratified_and_deaf_to_the_seed():
+    first, other = load(test="global"), load(test="global", seed=9)
+    assert first.test.class_counts(10).tolist() == [36, 36, 35, 37, 36, 37, 36, 36, 35, 36]
+    assert torch.equal(first.test.labels, other.test.labels)
+
+
+@pytest.mark.parametrize(
+    ("clients", "validation", "test", "sizes"),
+    [
+        (599, 0.1, 0.2, (1, 1, 1)),
+        (599, 0.0, 0.2, (2, 0, 1)),
+        (3, 0.25, 0.5, (149, 150, 300)),
+    ],
+)
+def test_a_client_of_three_or_more_gets_one_of_each_that_is_asked_for(clients, validation, test, sizes):
+    """599 clients have 3 rows each; three have 599, of which 0.25 and 0.5 are 149.75 and 299.5."""
+    data = load(num_partitions=clients, validation_fraction=validation, test_fraction=test)
+    assert (len(data.train), len(data.validation), len(data.test)) == sizes
+
+
+def test_two_samples_are_both_trained_on():
+    data = load(num_partitions=898, partition_id=897)
+    assert (len(data.train), len(data.validation), len(data.test)) == (2, 0, 0)
+
+
+def test_inputs_are_scaled_to_one_and_labels_go_with_them():
+    bunch = load_digits()
+    by_pixels = {image.tobytes(): label for image, label in zip(bunch.images, bunch.target, strict=True)}
+    data = load(normalize="none")
+    inputs, labels = data.train.batch(torch.tensor([5, 3, 5]))
+    assert inputs.dtype == torch.float32
+    assert inputs.shape == (3, 1, 8, 8)
+    assert [by_pixels[(image * 16).double().numpy().tobytes()] for image in inputs] == labels.tolist()
+    assert torch.equal(labels, data.train.labels[[5, 3, 5]])
+    assert labels.dtype == torch.int64
+
+
+def test_the_mean_image_of_the_training_split_is_taken_off():
+    plain, centred = load(normalize="none"), load()
+    split = load(normalize="none", num_partitions=1, test="global", validation_fraction=0.0).train
+    everyone, _ = split.batch(torch.arange(len(split)))
+    assert len(split) == 1437
+    difference = plain.train.batch(torch.arange(4))[0] - centred.train.batch(torch.arange(4))[0]
+    assert torch.allclose(difference, everyone.double().mean(dim=0).float().expand(4, -1, -1, -1), atol=1e-6)
+    assert difference.abs().max() > 0.5
+
+
+def test_the_mean_training_image_is_of_no_image_that_is_tested_on():
+    """With three clients, the mean of their training images, and one array for all of them."""
+    plain = [load(normalize="none", num_partitions=3, partition_id=k) for k in range(3)]
+    trained = [k for client in plain for k in client.train.rows.tolist()]
+    assert len(trained) == len(set(trained)) < 1300
+    expected = plain[0].train.arrays.inputs[trained].double().mean(dim=0)[0] / 16
+    several = [load(normalize="mean-training-image", num_partitions=3, partition_id=k) for k in range(3)]
+    assert torch.allclose(several[0].test.arrays.centre[0].double(), expected, atol=1e-6)
+    assert several[0].train.arrays is several[2].test.arrays
+    assert not torch.allclose(several[0].train.arrays.centre, load(num_partitions=3).train.arrays.centre, atol=1e-4)
+
+
+@pytest.mark.parametrize("dataset", ["digits", "digits-colour"])
+def test_images_are_scaled_as_torchvision_does_for_its_pretrained_networks(dataset):
+    """Torchvision's own preset is the oracle; grey takes the mean of the three colours' numbers."""
+    preset = ImageClassification(crop_size=8)
+    mean, deviation = torch.tensor(preset.mean), torch.tensor(preset.std)
+    if dataset == "digits":
+        mean, deviation = mean.mean(0, keepdim=True), deviation.mean(0, keepdim=True)
+    plain, scaled = (
+        load(dataset=dataset, normalize=how).test.batch(torch.arange(4))[0] for how in ("none", "imagenet")
+    )
+    assert torch.allclose(scaled, normalize(plain, mean.tolist(), deviation.tolist()), atol=1e-6)
+
+
+def test_tables_are_not_scaled_as_images(refusal):
+    said = refusal(ConfigError, load, dataset="breast-cancer", normalize="imagenet")
+    assert said == "normalize = 'imagenet' is for images, and 'breast-cancer' is a table: use mean-image"
+
+
+def test_clients_share_one_array_whatever_they_ask_for():
+    first, second = load(), load(partition_id=1, seed=3, normalize="none", partition="shards:2")
+    assert first.train.arrays.inputs.data_ptr() == second.test.arrays.inputs.data_ptr()
+    assert first.train.arrays.inputs.dtype == torch.uint8
+    assert first.train.to("meta").arrays is load(partition_id=1).test.to("meta").arrays
+
+
+def test_class_counts_have_one_place_a_class():
+    data = load(partition="classes:2")
+    counts = data.train.class_counts(12)
+    assert counts.shape == (12,)
+    assert counts.sum() == len(data.train)
+    assert counts.count_nonzero() == 2
+
+
+@pytest.mark.exhaustive
+def test_another_process_makes_the_same_split():
+    program = (
+        "import hashlib; from hetfl_flwr.data import Split, load_client_data;"
+        "data = load_client_data(Split(dataset='digits', clients=7, seed=11, partition='dirichlet:0.5'), 3);"
+        "print(hashlib.sha256(data.train.rows.numpy().tobytes()).hexdigest())"
+    )
+    root = str(Path(hetfl_flwr.__file__).parents[1])
+    there = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": root, "PYTHONHASHSEED": "5"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    here = load(partition_id=3, num_partitions=7, seed=11, partition="dirichlet:0.5").train.rows
+    assert there == hashlib.sha256(here.numpy().tobytes()).hexdigest()
+
+
+@pytest.mark.slow
+def test_importing_the_package_loads_no_heavy_library():
+    program = "import sys, hetfl_flwr.data; print({'datasets', 'flwr_datasets', 'sklearn'} & set(sys.modules))"
+    root = str(Path(hetfl_flwr.__file__).parents[1])
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True
+    )
+    assert run.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"dataset": "digit"},
+            "unknown dataset 'digit': did you mean 'digits'? Known: adult, breast-cancer, breast-cancer-wisconsin, "
+            "cifar10, cifar100, digits, digits-colour, fashion-mnist, har, hcc, ilpd, mnist, mnist-m, office-home, "
+            "pacs, rotated-digits, rotated-mnist, sentiment140, synthetic-digits, usps, waveform, "
+            "or a hub id such as owner/name, or a folder such as ./digit",
+        ),
+        ({"partition_id": 10}, "partition-id 10 with 10 partitions: it must be in 0..num-partitions-1"),
+        ({"partition_id": -1}, "partition-id -1 with 10 partitions: it must be in 0..num-partitions-1"),
+        ({"test_fraction": 1.0}, "test-fraction is 1: it must be at least 0 and below 1"),
+        ({"validation_fraction": -0.1}, "validation-fraction is -0.1: it must be at least 0 and below 1"),
+        (
+            {"validation_fraction": 0.5, "test_fraction": 0.5},
+            "validation-fraction 0.5 and test-fraction 0.5 leave nothing to train on: their sum must be below 1",
+        ),
+        (
+            {"num_partitions": 599, "validation_fraction": 0.34, "test_fraction": 0.65, "partition_id": 4},
+            "partition 4 of 599 ('iid') has 3 samples and none left to train on: "
+            "lower validation-fraction 0.34 or test-fraction 0.65, use fewer clients, or a more even partition",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(changes, line):
+    assert refused(ConfigError, **changes) == line
+
+
+def test_the_test_fraction_does_not_count_where_the_test_set_is_global():
+    assert len(load(test="global", validation_fraction=0.5, test_fraction=0.5).train) == 72  # half of 144
+
+
+def test_the_catalogue_tells_the_truth_about_digits():
+    arrays = load().train.arrays
+    row = next(row for row in catalogue_rows() if row.name == "digits")
+    assert data_spec("digits") == arrays.spec == DataSpec(tuple(arrays.inputs.shape[1:]), 10)
+    assert (row.samples, row.source, row.where) == (len(arrays.labels), "scikit-learn", "bundled")
+
+
+def test_the_catalogue_is_not_listed_from_a_folder_that_is_missing(tmp_path):
+    with pytest.raises(DataError, match="is not a folder"):
+        catalogue_rows(str(tmp_path / "none"))
+
+
+@pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder of data sets")
+def test_the_catalogue_tells_the_truth_about_local_copies():
+    """Save of the size of PACS, which a local copy may have reduced."""
+    folder = os.environ["HETFL_DATA_DIR"]
+    local = {row.name for row in catalogue_rows(folder) if row.where == "local"} - {"rotated-mnist"}
+    for name in local:
+        spec, domains = data_spec(name, Reading(folder)), parse_families(name, Reading(folder))[0].domains
+        assert (spec.classes, domains) == (CATALOGUE[name].spec.classes, CATALOGUE[name].domains), name
+        assert spec == CATALOGUE[name].spec or name == "pacs"
+
+
+@pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder of data sets")
+def test_mnist_is_read_whole_from_a_local_copy():
+    folder = os.environ["HETFL_DATA_DIR"]
+    data = load(dataset="mnist", data_dir=folder, test="global", num_partitions=100, partition="classes:2")
+    arrays = data.train.arrays
+    assert arrays.inputs.shape == (70_000, 1, 28, 28)
+    assert len(data.test) == 10_000
+    assert np.bincount(arrays.labels[:60_000]).tolist() == [
+        *(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+    ]
+    assert arrays.centre.mean().item() == pytest.approx(0.1307, abs=1e-4)  # MNIST's well-known mean pixel
+    assert {row.name: row.where for row in catalogue_rows(folder)}["mnist"] == "local"

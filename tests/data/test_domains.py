@@ -1,0 +1,541 @@
+"""Domains: rotated families, lists of data sets, the public samples of a client, and several samples as one."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fixtures.data.loading import load_client
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hetfl_flwr
+from hetfl_flwr.common.errors import ConfigError, DataError
+from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, catalogue_rows, data_spec
+from hetfl_flwr.data.arrays.rotation import ANGLES, rotate, rotated
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
+
+DIGITS = Family("digits", Reading())
+ROTATED = {"dataset": "rotated-digits", "partition_id": 0, "num_partitions": 4, "seed": 0}
+
+
+def load(**changes):
+    return load_client(**(ROTATED | changes))
+
+
+def clients(count, **changes):
+    return [load(partition_id=k, num_partitions=count, **changes) for k in range(count)]
+
+
+def rows(*parts):
+    return {row for part in parts for row in part.rows.tolist()}
+
+
+def stored(samples):
+    """Every stored image with its label: what two samples of one domain are compared by."""
+    inputs, labels = samples.stored()
+    return sorted((image.numpy().tobytes(), label) for image, label in zip(inputs, labels.tolist(), strict=True))
+
+
+def toy(count=8, *, peak=255.0, shape=(1, 2, 2), train_rows=None):
+    """Image i is grey i throughout, of class i % 2."""
+    values = torch.arange(count, dtype=torch.uint8)
+    inputs = values.reshape(count, *(1 for _ in shape)).repeat(1, *shape)
+    return Arrays(DataSpec(shape, 2), inputs, values.long() % 2, train_rows or count, peak, torch.zeros(shape))
+
+
+class TestRotation:
+    def test_a_quarter_turn_is_clockwise(self):
+        """Of the rows 1 2 3 / 4 5 6 / 7 8 9 the first column, read upwards, becomes the first row: 7 4 1."""
+        image = torch.arange(1, 10, dtype=torch.uint8).reshape(1, 1, 3, 3)
+        assert rotate(image, 90).tolist() == [[[[7, 4, 1], [8, 5, 2], [9, 6, 3]]]]
+        assert rotate(image, 90).dtype == torch.uint8
+
+    def test_between_pixels_it_is_bilinear_and_outside_it_is_zero(self):
+        """A white square of side 3, rotated by 45 degrees.
+
+        Its corner, 1 right and 1 up of the centre, is fetched from sqrt 2 away along an axis: 0.4142 of the way from
+        a white pixel to one outside, which makes 0.5858 x 255 = 149.4.
+        """
+        image = torch.full((1, 1, 3, 3), 255, dtype=torch.uint8)
+        assert rotate(image, 45).tolist() == [[[[149, 255, 149], [255, 255, 255], [149, 255, 149]]]]
+
+    def test_the_first_domain_is_not_turned_and_the_others_are_turned_by_their_angles(self):
+        base = toy(40)
+        family = rotated(base, seed=0, with_test=True)
+        assert ANGLES == (0, 20, 40, 60)
+        for degrees, arrays in zip(ANGLES, family, strict=True):
+            assert torch.equal(arrays.inputs, rotate(family[0].inputs, degrees))
+            assert torch.equal(arrays.labels, family[0].labels)
+        assert stored(Samples(family[0], torch.arange(40))) == stored(Samples(base, torch.arange(40)))
+
+    def test_counter_clockwise_is_the_mirror_image_of_clockwise(self):
+        """Rotating a mirrored image and mirroring it back rotates it the other way, up to the rounding of a byte."""
+        base = toy(40, shape=(1, 5, 5))
+        base.inputs[:, 0, 1, 1:] += 90  # no image is its own mirror image
+        mirrored = replace(base, inputs=base.inputs.flip(-1))
+        other_way = rotated(base, seed=0, with_test=True, rotation="counter-clockwise")
+        for found, expected in zip(other_way, rotated(mirrored, seed=0, with_test=True), strict=True):
+            assert (found.inputs.int() - expected.inputs.flip(-1).int()).abs().max() <= 1
+        assert (other_way[1].inputs.int() - rotated(base, seed=0, with_test=True)[1].inputs.int()).abs().max() > 20
+
+    def test_100_images_a_class_are_drawn_of_the_training_split_by_the_seed(self):
+        """Of 230 rows the first 210 are for training: 105 of each class."""
+        base = toy(230, train_rows=210)
+        family, again, other = (rotated(base, seed, with_test=False)[0] for seed in (1, 1, 2))
+        assert torch.bincount(family.labels).tolist() == [100, 100]
+        assert len(set(family.inputs[:, 0, 0, 0].tolist())) == 200
+        assert family.inputs.max() < 210
+        assert torch.equal(family.inputs, again.inputs)
+        assert set(family.inputs[:, 0, 0, 0].tolist()) != set(other.inputs[:, 0, 0, 0].tolist())
+
+    def test_a_class_that_has_fewer_gives_all(self):
+        assert torch.bincount(rotated(toy(7), 0, with_test=False)[3].labels).tolist() == [4, 3]
+
+    def test_the_whole_test_split_comes_last_where_it_is_wanted(self):
+        family = rotated(toy(230, train_rows=210), 0, with_test=True)[0]
+        assert family.train_rows == 200
+        assert family.inputs[200:, 0, 0, 0].tolist() == list(range(210, 230))
+
+
+class TestRotatedFamily:
+    def test_client_k_is_of_domain_k_modulo_four_and_its_images_are_turned_so(self):
+        data = clients(6, normalize="none")
+        assert [client.domain for client in data] == [0, 1, 2, 3, 0, 1]
+        base = family_arrays(DIGITS, 0, True)[0]
+        for client in data:
+            held = Samples(client.train.arrays, torch.arange(1000))
+            straight = Samples(data[0].train.arrays, torch.arange(1000))
+            assert torch.equal(held.stored()[0], rotate(straight.stored()[0], 20 * client.domain))
+        known = stored(Samples(base, torch.arange(base.train_rows)))
+        assert set(stored(data[0].train)) <= set(known)
+
+    def test_rotation_says_which_way_the_images_of_all_samples_are_rotated(self):
+        """Training, test and the other domains' images; `torchvision` rotates counter-clockwise by an angle above 0."""
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.functional import rotate as counter_clockwise
+
+        straight, *_ = clients(4, normalize="none")
+        for rotation, sign in (("clockwise", -1), ("counter-clockwise", 1)):
+            one = clients(4, normalize="none", rotation=rotation)[1]
+            for held, degrees in ((one.train, 20), (one.test, 20), (one.others[1], 40), (one.others[2], 60)):
+                images = straight.train.arrays.inputs[held.rows]
+                expected = counter_clockwise(images, sign * degrees, interpolation=InterpolationMode.BILINEAR)
+                assert torch.equal(held.stored()[0], expected)
+
+    def test_the_clients_of_a_domain_share_its_1000_rows_out_among_themselves(self):
+        data = clients(6, partition="dirichlet:0.5")
+        parts = [rows(client.train, client.validation, client.test) for client in data]
+        assert all(part for part in parts)
+        assert parts[0].isdisjoint(parts[4])
+        assert parts[0] | parts[4] == parts[1] | parts[5] == parts[2] == parts[3] == set(range(1000))
+
+    def test_seven_clients_are_two_in_each_domain_but_the_last(self):
+        """The ceiling of (7 - d) / 4 is 2, 2, 2, 1; 1,000 rows, 0.2 of them for the test."""
+        assert [len(client.test) for client in clients(7)] == [100, 100, 100, 200, 100, 100, 100]
+
+    def test_a_domain_draws_its_own_split_so_that_a_test_image_here_is_a_training_image_there(self):
+        first, *others = clients(4)
+        for other in others:
+            assert rows(first.test) & rows(other.train)
+            assert rows(first.test) != rows(other.test)
+
+    @pytest.mark.parametrize("count", [3, 4, 8])
+    def test_a_shared_split_closes_that_leak(self, count):
+        data = clients(count, shared_split=True, partition="dirichlet:1")
+        trained = rows(*(client.train for client in data))
+        tested = rows(*(client.test for client in data))
+        assert trained.isdisjoint(tested)
+        assert trained.isdisjoint(rows(*(client.validation for client in data)))
+        assert torch.equal(data[0].test.rows, data[min(4, count) - 1].test.rows)
+
+    def test_a_shared_split_is_another_one_with_another_seed(self):
+        assert rows(load(shared_split=True).test) != rows(load(shared_split=True, seed=1).test)
+
+    @pytest.mark.parametrize("count", [4, 6, 8])
+    def test_others_are_the_tests_of_all_clients_of_each_other_domain_as_its_clients_hold_them(self, count):
+        data = clients(count)
+        for client in data:
+            there = sorted({0, 1, 2, 3} - {client.domain})
+            assert len(client.others) == 3
+            for domain, other in zip(there, client.others, strict=True):
+                tests = [one.test for one in data if one.domain == domain]
+                inputs, labels = (torch.cat(parts) for parts in zip(*map(Samples.stored, tests), strict=True))
+                assert stored(other) == stored(tests[0].like(inputs, labels))
+                assert len(other) == sum(map(len, tests))
+
+    @pytest.mark.parametrize("count", [4, 6])
+    def test_the_validation_samples_of_others_are_those_of_all_clients_of_each_other_domain(self, count):
+        data = clients(count)
+        for client in data:
+            there = [domain for domain in range(4) if domain != client.domain]
+            for domain, other in zip(there, client.others_validation, strict=True):
+                theirs = [stored(one.validation) for one in data if one.domain == domain]
+                assert sorted(stored(other)) == sorted(row for rows in theirs for row in rows)
+
+    def test_without_a_split_the_others_are_there_once(self):
+        assert [len(other) for other in load(num_partitions=8, partition="all").others] == [200, 200, 200]
+
+    def test_without_a_split_each_domain_draws_a_test_of_its_own(self):
+        first, second = clients(2, partition="all")
+        assert rows(first.test) != rows(second.test)
+        first, second = clients(2, partition="all", shared_split=True)
+        assert rows(first.test) == rows(second.test)
+
+    def test_domains_without_a_client_are_no_others(self):
+        data = clients(2)
+        assert [len(client.others) for client in data] == [1, 1]
+        assert stored(data[0].others[0]) == stored(data[1].test)
+
+    def test_one_mean_image_over_all_domains_fits_the_samples_of_every_domain(self):
+        """The mean of the four domains' 1,000 stored images of 0..16 each, scaled."""
+        data = clients(4)
+        images = torch.cat([client.train.arrays.inputs[:1000] for client in data])
+        mean = (images.double().mean(dim=0) / 16).float()
+        for client in data:
+            assert torch.allclose(client.train.arrays.centre, mean, atol=1e-6)
+            for other in client.others:
+                assert torch.equal(other.arrays.centre, client.train.arrays.centre)
+
+    @pytest.mark.parametrize("count", [2, 5])
+    def test_the_mean_training_image_is_of_all_domains_that_have_clients(self, count):
+        """The mean of the domains' means, each over the training rows of all its clients."""
+        data = clients(count, normalize="mean-training-image")
+        means = []
+        for domain in range(min(count, 4)):
+            of_domain = [client for client in data if client.domain == domain]
+            trained = sorted(rows(*(client.train for client in of_domain)))
+            means.append(of_domain[0].train.arrays.inputs[trained].double().mean(dim=0) / 16)
+        expected = torch.stack(means).mean(dim=0).float()
+        for client in data:
+            for samples in (client.train, client.test, *client.others):
+                assert torch.allclose(samples.arrays.centre, expected, atol=1e-6)
+
+    def test_a_global_test_set_is_the_own_test_split_turned_as_the_domain(self):
+        data = clients(5, test="global")
+        split = family_arrays(DIGITS, 0, True)[0].inputs[1437:]
+        for client in data:
+            assert torch.equal(client.test.stored()[0], rotate(split, 20 * client.domain))
+            assert rows(client.train, client.validation) <= set(range(1000))
+            assert [len(other) for other in client.others] == [360] * 3
+        assert torch.equal(data[0].others[2].stored()[0], rotate(split, 60))
+
+    def test_the_arrays_of_a_domain_are_there_once(self):
+        first, second = load(), load(partition_id=4, num_partitions=8, normalize="none")
+        assert first.train.arrays.inputs.data_ptr() == second.train.arrays.inputs.data_ptr()
+        assert first.train.arrays is load(num_partitions=8, partition="shards:2").test.arrays
+
+    def test_the_shares_of_the_paper(self):
+        """65 % private, 10 % public, 10 % validation and 15 % test of 1,000."""
+        data = load(validation_fraction=0.1, test_fraction=0.15, public_fraction=0.1)
+        assert (len(data.train), len(data.public), len(data.validation), len(data.test)) == (750, 100, 100, 150)
+
+    @pytest.mark.exhaustive
+    def test_another_process_makes_the_same_images_and_splits(self):
+        program = (
+            "import hashlib; from hetfl_flwr.data import Split, load_client_data; digest = hashlib.sha256()\n"
+            "data = load_client_data(Split(dataset='rotated-digits', clients=7, seed=11), 3)\n"
+            "for samples in (data.train, data.test, *data.others):\n"
+            "    digest.update(samples.stored()[0].numpy().tobytes())\n"
+            "print(digest.hexdigest())"
+        )
+        there = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONPATH": str(Path(hetfl_flwr.__file__).parents[1]), "PYTHONHASHSEED": "5"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        here, data = hashlib.sha256(), load(partition_id=3, num_partitions=7, seed=11)
+        for samples in (data.train, data.test, *data.others):
+            here.update(samples.stored()[0].numpy().tobytes())
+        assert there == here.hexdigest()
+
+    @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder of data sets")
+    def test_rotated_mnist_is_100_real_images_a_class_in_four_domains(self):
+        mnist = {"dataset": "rotated-mnist", "data_dir": os.environ["HETFL_DATA_DIR"], "normalize": "none"}
+        data = clients(4, **mnist)
+        arrays = [client.train.arrays for client in data]
+        assert [tuple(one.inputs.shape) for one in arrays] == [(1000, 1, 28, 28)] * 4
+        assert torch.bincount(arrays[2].labels).tolist() == [100] * 10
+        assert torch.equal(arrays[3].inputs, rotate(arrays[0].inputs, 60))
+        whole = load(**mnist | {"dataset": "mnist"}).train.arrays
+        known = {image.numpy().tobytes(): label for image, label in zip(whole.inputs, whole.labels, strict=True)}
+        held = zip(arrays[0].inputs, arrays[0].labels, strict=True)
+        assert all(known[image.numpy().tobytes()] == label for image, label in held)
+        assert [len(other) for other in load(**mnist, test="global").others] == [10_000] * 3
+
+
+class TestLists:
+    PAIR = "digits,digits-colour"
+
+    def test_clients_are_dealt_the_data_sets_in_turn_and_each_has_its_own_spec(self):
+        data = clients(5, dataset="digits, digits-colour")
+        assert [client.domain for client in data] == [0, 1, 0, 1, 0]
+        assert [client.spec.shape for client in data] == [(1, 8, 8), (3, 16, 16)] * 2 + [(1, 8, 8)]
+        assert all(client.others == () for client in data)
+        grey, colour = (rows(one.train, one.validation, one.test) for one in data[:2])
+        assert len(grey) == 599
+        assert len(colour) == 899
+
+    def test_the_first_of_a_list_is_shared_out_as_it_is_alone(self):
+        alone = clients(3, dataset="digits")
+        listed = clients(5, dataset=self.PAIR)[::2]
+        for one, other in zip(alone, listed, strict=True):
+            assert torch.equal(one.train.rows, other.train.rows)
+            assert torch.equal(one.train.batch(torch.arange(9))[0], other.train.batch(torch.arange(9))[0])
+
+    def test_a_shared_split_of_digits_and_their_coloured_copies_is_one_split(self):
+        grey, colour = clients(2, dataset=self.PAIR, shared_split=True)
+        assert torch.equal(grey.train.rows, colour.train.rows)
+        assert torch.equal(grey.train.labels, colour.train.labels)
+        grey, colour = clients(2, dataset=self.PAIR)
+        assert rows(grey.train) & rows(colour.test)
+
+    def test_a_list_may_mix_tables_images_and_families(self):
+        data = clients(6, dataset="breast-cancer,rotated-digits,digits")
+        assert [client.spec.shape for client in data] == [(30,)] + [(1, 8, 8)] * 5
+        assert [client.spec.classes for client in data] == [2] + [10] * 5
+        assert all(client.others == () for client in data)
+        assert [len(rows(one.train, one.validation, one.test)) for one in data] == [569, 1000, 1000, 1000, 1000, 1797]
+        assert torch.equal(data[3].train.arrays.inputs, rotate(data[1].train.arrays.inputs, 40))
+        assert torch.equal(data[3].train.arrays.centre, data[1].train.arrays.centre)
+
+    @pytest.mark.parametrize(
+        ("text", "columns"),
+        [("", ("", "")), ("img", ("img", "img")), (",fine", ("", "fine")), ("image, img", ("image", "img"))],
+    )
+    def test_columns_are_named_for_all_or_for_each(self, text, columns):
+        places = [Reading(label_column=text).of(k, 2) for k in (0, 1)]
+        assert tuple(place.label_column for place in places) == columns
+        assert [place.image_column for place in places] == ["", ""]
+
+    def test_a_comma_belongs_to_the_column_of_a_single_data_set(self):
+        assert Reading(image_column="x,y").of(0, 1).image_column == "x,y"
+
+    def test_bundled_data_are_there_once_whatever_is_said_of_the_hub(self):
+        assert load(data_dir="elsewhere", image_column="img").train.arrays is load().train.arrays
+
+
+class TestNames:
+    def test_a_name_stands_for_one_domain_or_four(self):
+        turned, digits = parse_families(" rotated-owner/name , digits")
+        assert (turned.name, turned.base, turned.is_rotated, turned.domains) == (
+            "rotated-owner/name",
+            "owner/name",
+            True,
+            4,
+        )
+        assert (digits.name, digits.base, digits.is_rotated, digits.domains) == ("digits", "digits", False, 1)
+
+    def test_the_spec_of_a_family_is_that_of_its_images_and_of_a_list_that_of_its_first(self):
+        assert data_spec("rotated-mnist") == data_spec("mnist, breast-cancer") == DataSpec((1, 28, 28), 10)
+        assert data_spec("breast-cancer,mnist") == DataSpec((30,), 2)
+
+    @pytest.mark.parametrize(
+        ("dataset", "line"),
+        [
+            ("", "dataset '' has an empty name: write one name, or several with a comma between"),
+            (
+                "digits,,mnist",
+                "dataset 'digits,,mnist' has an empty name: write one name, or several with a comma between",
+            ),
+            ("digits, digits", "dataset 'digits, digits' has 'digits' more than once: name each data set once"),
+            (
+                "digits,rotated-digit",
+                "unknown dataset 'rotated-digit': did you mean 'rotated-digits'? Known: adult, breast-cancer, "
+                "breast-cancer-wisconsin, cifar10, cifar100, digits, digits-colour, fashion-mnist, hcc, ilpd, mnist, "
+                "mnist-m, office-home, pacs, rotated-digits, rotated-mnist, sentiment140, synthetic-digits, usps, "
+                "or a hub id such as owner/name, or a folder such as ./digit",
+            ),
+            ("rotated-rotated-mnist", "dataset 'rotated-rotated-mnist' is rotated twice: write rotated- once"),
+            (
+                "rotated-breast-cancer",
+                "dataset 'rotated-breast-cancer': 'breast-cancer' is a table, and only images can be rotated: "
+                "use 'breast-cancer'",
+            ),
+        ],
+    )
+    def test_a_name_that_will_not_do_is_refused_in_one_line(self, refusal, dataset, line):
+        assert refusal(ConfigError, load, dataset=dataset) == line
+        assert refusal(ConfigError, data_spec, dataset) == line
+
+    def test_columns_for_more_or_fewer_data_sets_than_there_are_names_are_refused(self, refusal):
+        said = refusal(ConfigError, data_spec, "a/b,c/d", Reading(label_column="x,y,z"))
+        assert said == "label-column 'x,y,z' has 3 names for 2 data sets: write one for all, or one for each"
+
+    def test_a_split_cannot_be_shared_by_domains_of_unlike_numbers_of_clients(self, refusal):
+        assert refusal(ConfigError, load, num_partitions=6, shared_split=True) == (
+            "shared-split with 6 clients in 4 domains: each domain needs as many clients as the others: "
+            "use 4 or 8 clients"
+        )
+
+    @pytest.mark.parametrize("name", ["breast-cancer", "digits", "digits-colour", "rotated-digits"])
+    def test_the_catalogue_tells_the_truth(self, name):
+        row = next(row for row in catalogue_rows() if row.name == name)
+        data = clients(row.domains, dataset=name)
+        spec = data[0].spec
+        assert (row.shape, row.classes, row.where, row.source) == (spec.shape, spec.classes, "bundled", "scikit-learn")
+        assert row.samples == sum(len(one.train) + len(one.validation) + len(one.test) for one in data)
+        assert load(dataset=name, partition_id=row.domains, num_partitions=row.domains + 1).domain == 0
+        whole = load(dataset=name, test="global").train.arrays
+        assert whole.labels.unique().tolist() == list(range(row.classes))
+        assert whole.inputs.shape[1:] == row.shape
+
+
+class TestColouredDigits:
+    def test_they_are_made_the_same_everywhere(self):
+        arrays = load(dataset="digits-colour").train.arrays
+        assert arrays.inputs.shape == (1797, 3, 16, 16)
+        assert hashlib.sha256(arrays.inputs.numpy().tobytes()).hexdigest() == (
+            "d8a76ba3ac9043d8cfa1fd9e92365a9c1466702d9a94ca326c3c26765444f403"
+        )
+
+    def test_each_is_the_difference_of_its_digit_and_a_smooth_ground(self):
+        """Undone: |ground - digit| is the ground where there is no ink, in the corners of nearly every image."""
+        grey = load(dataset="digits").train.arrays
+        colour = load(dataset="digits-colour").train.arrays
+        assert torch.equal(grey.labels, colour.labels)
+        inked = torch.nn.functional.interpolate(grey.inputs.float(), scale_factor=2, mode="bilinear") > 0
+        image = colour.inputs.float()
+        blank = ~(inked[..., 1:] | inked[..., :-1]).expand(-1, 3, -1, -1)
+        steps = (image[..., 1:] - image[..., :-1]).abs()
+        assert steps[blank].max() <= 12  # 160 levels over 15 pixels, and rounding
+        assert steps[~blank].mean() > 3 * steps[blank].mean()
+        assert image.std(dim=1).mean() > 20
+
+    def test_they_can_still_be_read(self):
+        """Nearest of the ten mean images of the training split: chance is 0.1."""
+        arrays = load(dataset="digits-colour", test="global").train.arrays
+        images = arrays.inputs.float().mean(dim=1).flatten(1)
+        images = images - images.mean(dim=1, keepdim=True)
+        means = torch.stack([images[:1437][arrays.labels[:1437] == label].mean(dim=0) for label in range(10)])
+        nearest = torch.cdist(images[1437:], means).argmin(dim=1)
+        assert (nearest == arrays.labels[1437:]).double().mean() > 0.75
+
+
+class TestPublicRows:
+    def test_they_are_the_first_training_rows_and_training_keeps_them(self):
+        without, data = load(public_fraction=0.0), load(public_fraction=0.3)
+        assert len(without.public) == 0
+        assert torch.equal(data.train.rows, without.train.rows)
+        assert torch.equal(data.public.rows, data.train.rows[:300])
+
+    @pytest.mark.parametrize(
+        ("partition_id", "count", "fraction", "public"),
+        [(0, 10, 0.1, 18), (0, 599, 0.01, 1), (0, 599, 0.99, 1), (897, 898, 0.2, 0), (897, 898, 0.9, 2)],
+    )
+    def test_three_rows_have_one_of_them_public_and_never_more_than_train(self, partition_id, count, fraction, public):
+        """Of 1,797 rows each of 10 clients has 180, each of 599 has 3 and trains on 1, the last of 898 trains on 2."""
+        place = {"partition_id": partition_id, "num_partitions": count}
+        data = load(dataset="digits", public_fraction=fraction, **place)
+        assert len(data.public) == data.public_rows == public
+
+    def test_a_part_outside_0_to_1_is_refused(self, refusal):
+        said = refusal(ConfigError, load, public_fraction=1.0)
+        assert said == "public-fraction is 1: it must be at least 0 and below 1"
+
+
+class TestSharing:
+    def test_stored_rows_come_back_as_they_were_under_the_own_preparation(self):
+        here, there = load(), load(partition_id=1)
+        inputs, labels = there.public.stored()
+        assert inputs.dtype == torch.uint8
+        assert torch.equal(inputs, there.train.arrays.inputs[there.public.rows])
+        theirs = here.train.like(inputs, labels)
+        assert len(theirs) == 100
+        prepared, given = theirs.batch(torch.tensor([3, 0]))
+        assert torch.equal(prepared, inputs[[3, 0]].float() / 16 - here.train.arrays.centre)
+        assert torch.equal(given, labels[[3, 0]])
+
+    def test_no_rows_are_as_good_as_many(self):
+        here = load()
+        assert len(here.train.like(*here.train.first(0).stored())) == 0
+
+    @pytest.mark.parametrize(
+        ("inputs", "labels", "said"),
+        [
+            (
+                torch.zeros(2, 3, 16, 16, dtype=torch.uint8),
+                [0, 1],
+                "torch.uint8 of shape (3, 16, 16), this client's are",
+            ),
+            (torch.zeros(2, 1, 8, 8), [0, 1], "torch.float32 of shape (1, 8, 8), this client's are torch.uint8"),
+            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, 10], "as many labels 0..9, got"),
+            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, -1], "as many labels 0..9, got"),
+            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0], "2 rows of others need as many labels"),
+        ],
+    )
+    def test_rows_that_do_not_fit_are_refused(self, refusal, inputs, labels, said):
+        assert said in refusal(DataError, load().train.like, inputs, torch.tensor(labels))
+
+    def test_all_of_a_client_s_samples_move_to_a_device(self):
+        data = load().to(torch.device("meta"))
+        moved = (data.train, data.validation, data.test, data.public, *data.others)
+        assert [samples.arrays.inputs.device.type for samples in moved] == ["meta"] * 7
+        assert (data.domain, data.public_rows, data.spec) == (0, 100, DataSpec((1, 8, 8), 10))
+
+
+class TestJoined:
+    @staticmethod
+    def parts(sizes, draw):
+        """Parts of one shape with a peak and a centre of their own, of rows in random order."""
+        parts = []
+        for number, size in enumerate(sizes):
+            arrays = toy(12, peak=float(number + 1))
+            parts.append(Samples(arrays, torch.from_numpy(draw.permutation(12)[:size])))
+        return tuple(parts)
+
+    @settings(max_examples=40)
+    @given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
+    def test_it_is_the_parts_one_after_the_other(self, sizes, seed):
+        draw = np.random.default_rng(seed)
+        parts = self.parts(sizes, draw)
+        joined, total = Joined(parts), sum(sizes)
+        whole = [part.batch(torch.arange(len(part))) for part in parts]
+        inputs, labels = (torch.cat(column) for column in zip(*whole, strict=True))
+        chosen = torch.from_numpy(draw.integers(0, max(total, 1), 7 if total else 0))
+        batch = joined.batch(chosen)
+        assert len(joined) == total
+        assert torch.equal(joined.labels, labels)
+        assert torch.equal(joined.class_counts(3), torch.bincount(labels, minlength=3))
+        assert torch.equal(batch[0], inputs[chosen])
+        assert torch.equal(batch[1], labels[chosen])
+        assert batch[0].shape == (len(chosen), 1, 2, 2)
+
+    @pytest.mark.parametrize("row", [-1, 5])
+    def test_a_position_outside_is_refused(self, row):
+        with pytest.raises(IndexError, match="of 5 samples"):
+            Joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, row]))
+
+    def test_parts_of_unlike_shapes_and_no_parts_are_refused(self):
+        data = clients(2, dataset="digits,digits-colour")
+        with pytest.raises(ValueError, match="all have one shape"):
+            Joined(tuple(client.train for client in data))
+        with pytest.raises(ValueError, match="no samples"):
+            Joined(())
+
+
+def test_the_centre_of_one_domain_is_its_own_mean():
+    """Greys 0, 1, 2 of a peak of 4 have the mean 1, a quarter."""
+    [own] = centred((toy(5, peak=4.0, train_rows=3),))
+    assert torch.equal(own.centre, torch.full((1, 2, 2), 0.25))
+
+
+def test_the_settings_reach_the_node(make_config, make_node):
+    """Of 1,000 rows over two clients a domain, 500 each: 0.3 of them public, 0.2 for the test."""
+    keys = {"dataset": "rotated-digits", "clients": 8, "public_fraction": 0.3, "models": "mlp"}
+    own, same = (make_node(make_config(**keys, shared_split=shared), 5).data for shared in (False, True))
+    first = make_node(make_config(**keys), 4).data
+    assert (own.domain, len(own.public), len(own.test)) == (1, 150, 100)
+    assert [len(other) for other in own.others] == [200, 200, 200]
+    assert torch.equal(same.test.rows, first.test.rows)
+    assert not torch.equal(own.test.rows, first.test.rows)
+    table = make_node(make_config(dataset="breast-cancer", features="slices:0.4", models="mlp"))
+    assert table.data.spec.shape == (21,)  # 15 of 30, and 0.4 x 15

@@ -1,0 +1,535 @@
+"""Clients by name: owners, files, folders and nodes; how many clients they make; one file as a data set."""
+
+import json
+import sys
+from dataclasses import replace
+from typing import ClassVar
+
+import pandas as pd
+import pytest
+import torch
+from fixtures.federations.members import member
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+from PIL import Image
+
+from hetfl_flwr import client_app
+from hetfl_flwr.common.errors import ConfigError, DataError, FederationError, RunFolderError, plain
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
+from hetfl_flwr.data.owners import joined
+from hetfl_flwr.runs.resolution import resolved
+from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
+from hetfl_flwr.runs.trained import client_number
+from hetfl_flwr.server.messaging.exchange import reason
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.wire.messages import MEMBER
+from hetfl_flwr.wire.naming import called, client_name, distinct
+from simulations.api import load, run
+from simulations.cli.command import main
+from simulations.reports.html.report import report_page
+from simulations.reports.partition import load_split
+from simulations.reports.plots import run_figure, split_figure
+from simulations.reports.runs import load_run
+
+OWNERS = {"a/b": 30, "..": 24, "General Hospital": 36, "x" * 300: 30}
+"""Rows by owner; two of the names are no file names, one is longer than any."""
+
+
+@pytest.fixture
+def patients():
+    """Return the rows of a hospital table: two numbers, an owner, and a class that both owners of a pair have."""
+    owners = [owner for owner, rows in OWNERS.items() for _ in range(rows)]
+    frame = pd.DataFrame(
+        {"age": [row + 0.5 for row in range(120)], "bp": [row * 7 % 40 for row in range(120)], "hospital": owners}
+    )
+    return frame.assign(sick=["ill" if row % 3 else "well" for row in range(120)])
+
+
+@pytest.fixture
+def table(patients, tmp_path):
+    patients.to_csv(tmp_path / "patients.csv", index=False)
+    return tmp_path / "patients.csv"
+
+
+@pytest.fixture
+def wards(patients, tmp_path):
+    """Return a folder of three files: the wards north, south and west."""
+    folder = tmp_path / "wards"
+    folder.mkdir()
+    for number, name in enumerate(("north", "south", "west")):
+        rows = patients.iloc[40 * number : 40 * number + 30 + number]
+        rows.drop(columns="hospital").to_csv(folder / f"{name}.csv", index=False)
+    return folder
+
+
+def split(dataset, clients=1, **keys):
+    return Split(dataset=str(dataset), clients=clients, seed=0, reading=Reading(label_column="sick"), **keys)
+
+
+def data_of(dataset, clients, **keys):
+    return [load_client_data(split(dataset, clients, **keys), client) for client in range(clients)]
+
+
+def rows_of(data):
+    return len(data.train) + len(data.validation) + len(data.test)
+
+
+class TestNames:
+    def test_a_client_is_called_by_its_owner(self, table, patients):
+        """Owners are sorted by value; each client has its owner's rows, as pandas counts them."""
+        clients = data_of(table, 4, partition="natural:hospital")
+        counted = patients.groupby("hospital").size()
+        assert [rows_of(data) for data in clients] == counted.tolist()
+        assert [data.name for data in clients][:3] == ["..", "General Hospital", "a/b"]
+        assert (len(clients[3].name), set(clients[3].name)) == (100, set("x. "))
+
+    def test_merged_owners_are_all_named(self, table):
+        """Client 0 of three is the first owner and the fourth; what has no room is cut."""
+        names = [data.name for data in data_of(table, 3, partition="natural:hospital")]
+        assert names[0] == ".. + 1 more"
+        assert names[1:] == ["General Hospital", "a/b"]
+        assert joined(["North", "", "South"]) == "North + South"
+        assert len(joined([f"ward {number}" for number in range(1000)])) <= 100
+
+    def test_files_folders_and_domains_give_names_and_one_data_set_none(self, wards, table):
+        assert [data.name for data in data_of(wards, 3, partition="files")] == ["north", "south", "west"]
+        assert [data.name for data in data_of(table, 2)] == ["", ""]
+        clients = [load_client_data(Split(dataset="rotated-digits", clients=5, seed=0), k).name for k in range(5)]
+        assert clients == ["0°", "20°", "40°", "60°", "0°"]
+        both = Split(dataset=f"digits,{table}", clients=2, seed=0, reading=Reading(label_column="sick"))
+        assert [load_client_data(both, k).name for k in range(2)] == ["digits", "patients"]
+
+    def test_a_name_of_a_node_goes_first_and_its_data_s_only_where_names_may_leave_it(self):
+        assert client_name({"name": " Ward\n 7 "}, "/data/x", "North", share=False) == "Ward 7"
+        assert client_name({"name": 7}, "digits", "", share=False) == "7"
+        assert client_name({}, "/data/x", "North", share=False) == ""
+        assert client_name({}, "/data/x", "North", share=True) == "North"
+        assert client_name({"dataset": "/data/st mary"}, "/data/st mary", "", share=True) == "st mary"
+        assert client_name({"dataset": "/data/st mary"}, "/data/st mary", "", share=False) == ""
+        assert client_name({"dataset": "digits"}, "digits", "", share=True) == ""
+
+    def test_names_that_look_alike_get_numbers(self):
+        """Also one that looks like what another gets."""
+        names = distinct({0: "North", 1: "north ", 2: "South", 3: "", 4: "", 5: "North (0)"})
+        assert (names[2], names[3], names[4]) == ("South", "", "")
+        assert len({" ".join(name.casefold().split()) for name in names.values() if name}) == 4
+        assert distinct({3: "\uff21", 7: "a"}) == {3: "\uff21 (3)", 7: "a (7)"}
+
+    @pytest.mark.parametrize("name", ["x" * 101, "a\x1b[31m", "a\u202eb", 7])
+    def test_a_stranger_s_name_is_checked(self, refusal, name):
+        record = member(0).to_record()
+        record["name"] = name
+        content = RecordDict({MEMBER: record})
+        said = refusal(
+            FederationError, Member.from_reply, Message(content, dst_node_id=0, message_type="query.register")
+        )
+        assert "name is no valid name of a client" in said
+
+    def test_a_registration_tells_the_name_and_no_private_one(self, table, monkeypatch):
+        flat = RunConfig(dataset=str(table), label_column="sick", partition="natural:hospital").to_flat()
+
+        def registered(**own):
+            context = Context(1, 9, {"partition-id": 1, "num-partitions": 4, **own}, RecordDict(), flat)
+            return client_app.app(Message(RecordDict(), 9, MessageType.QUERY), context).content[MEMBER]["name"]
+
+        monkeypatch.setattr(client_app, "simulated", lambda: False)
+        monkeypatch.setattr("hetfl_flwr.node.node.simulated", lambda: False)
+        assert registered() == ""
+        assert registered(**{"share-names": True}) == "General Hospital"
+        assert registered(name="Ward 7") == "Ward 7"
+
+    def test_failures_name_the_client(self):
+        who = member(3, name="General Hospital", model="lenet5")
+        assert str(who) == called(3, "General Hospital", "lenet5") == "client 3 (General Hospital, lenet5)"
+        raised = Error(0, "client 3, train, round 2: RuntimeError: the disk is full")
+        assert reason(raised, who) == "client 3 (General Hospital), train, round 2: RuntimeError: the disk is full"
+        assert reason(raised, member(3)) == "client 3, train, round 2: RuntimeError: the disk is full"
+        assert reason(raised, member(4)).startswith("client 4 (linear): client 3, train")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a run of four owners, two of whose names differ in capitals alone."""
+    home = tmp_path_factory.mktemp("run")
+    owners = ["North"] * 30 + ["north"] * 30 + ["a/b"] * 30 + ["<b>$x$"] * 30
+    frame = pd.DataFrame(
+        {"age": [row + 0.5 for row in range(120)], "hospital": owners, "sick": ["ill", "well", "well"] * 40}
+    )
+    frame.to_csv(home / "t.csv", index=False)
+    keys = {"label_column": "sick", "partition": "natural:hospital", "models": "mlp", "batch_size": 10}
+    return run("fedhe", dataset=str(home / "t.csv"), rounds=1, out=home / "run", progress=False, **keys).folder
+
+
+class TestRuns:
+    NAMES = ("<b>$x$", "North (1)", "a/b", "north (3)")
+
+    def test_clients_json_has_the_names_and_the_config_their_number(self, folder):
+        assert tuple(client["name"] for client in json.loads((folder / "clients.json").read_text())) == self.NAMES
+        assert load_run(folder).config["clients"] == 4
+
+    def test_tables_pictures_and_frames_have_the_names(self, folder, monkeypatch, capfd):
+        result = load(folder)
+        assert result.clients.query("round == 1").name.tolist() == [*self.NAMES]
+        assert all(name in result._repr_html_() for name in ("North (1)", "a/b", "&lt;b&gt;$x$"))
+        labels = run_figure(load_run(folder)).axes[0].get_legend_handles_labels()[1]
+        assert [label.replace("\\$", "$") for label in labels[:4]] == [f"{name}: mlp" for name in self.NAMES]
+        page = report_page([load_run(folder)])
+        assert "<b>$x$" not in page
+        assert all(name in page for name in ("North (1)", "a/b", "&lt;b&gt;$x$", ">ill<", ">well<"))
+
+    def test_an_older_folder_has_no_names(self, folder, tmp_path):
+        clients = json.loads((folder / "clients.json").read_text())
+        for client in clients:
+            del client["name"]
+        (tmp_path / "clients.json").write_text(json.dumps(clients))
+        read = read_clients(tmp_path)
+        assert [name_of(client) for client in read] == [""] * 4
+        assert b'"name"' not in clients_file(read)
+
+    def test_merging_is_said_by_the_run_and_its_report(self, folder, tmp_path, caplog, capfd, monkeypatch):
+        config = load_run(folder).config
+        arguments = ["--dataset", config["dataset"], "--clients", "3", "--rounds", "1", "--out", str(tmp_path / "run")]
+        sets = ["label-column=sick", "partition=natural:hospital", "models=mlp"]
+        arguments += [part for one in sets for part in ("--set", one)]
+        monkeypatch.setattr(sys, "argv", ["hetfl", "run", "fedhe", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capfd.readouterr()
+        assert not ended.value.code
+        assert "3 (4 owners, some of them merged)" in shown.out
+        assert "<b>$x$ + north" in shown.out
+        assert "merges 4 owners into 3 clients" in shown.err + caplog.text
+        assert "3 (4 owners, some of them merged)" in report_page([load_run(tmp_path / "run")])
+
+
+class TestByName:
+    """A client is asked for by number, or by what it is called."""
+
+    @pytest.mark.parametrize(
+        ("text", "number"),
+        [
+            ("North (1)", 1),
+            ("north (1)", 1),
+            ("A/B", 2),
+            ("a/b.csv", 2),
+            ("<b>$x$", 0),
+            ("3", 3),
+            ("client 3", 3),
+            ("client 3 (north (3))", 3),
+            (2, 2),
+        ],
+    )
+    def test_any_way_to_call_it(self, folder, text, number):
+        assert client_number(folder, text) == number
+
+    def test_an_unknown_name_is_refused_with_the_nearest(self, folder, refusal, tmp_path):
+        said = refusal(RunFolderError, client_number, folder, "nort (1)")
+        assert said.startswith(
+            f"{folder} has no client 'nort (1)': did you mean 'North (1)'? it has 0 (<b>$x$), 1 (North"
+        )
+        assert "mean" not in refusal(RunFolderError, client_number, folder, "?")
+        (tmp_path / "config.toml").touch()
+        assert "no clients.json): give a number" in refusal(RunFolderError, client_number, tmp_path, "nort")
+        assert "a state-dir has numbers of clients" in refusal(RunFolderError, client_number, tmp_path / "x", "nort")
+        assert client_number(tmp_path, "1") == 1
+
+    def test_merged_owners_and_wards_that_are_numbers(self, folder, tmp_path, refusal):
+        clients = json.loads((folder / "clients.json").read_text())
+        for client, name in zip(clients, ("1", "0 + South", "South + 7", "7b"), strict=True):
+            client["name"] = name
+        (tmp_path / "clients.json").write_text(json.dumps(clients))
+        (tmp_path / "config.toml").touch()
+        said = refusal(RunFolderError, client_number, tmp_path, "1")
+        assert said == (
+            "'1' is the number of client 1 (0 + South) and the name of client 0 (1): say 'client 1' or 'client 0'"
+        )
+        assert [client_number(tmp_path, text) for text in ("client 1", "7", "7B", "2", 1)] == [1, 2, 3, 2, 1]
+        assert "did you mean 'South'?" in refusal(RunFolderError, client_number, tmp_path, "south")
+
+    def test_the_commands_and_python_take_it(self, folder, tmp_path, monkeypatch, capsys):
+        """Exports of client 2 by name and by number are the same; so are the classes that it predicts."""
+
+        def hetfl(*arguments):
+            monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            shown = capsys.readouterr()
+            return ended.value.code, shown.out, shown.err
+
+        result = load(folder)
+        named, numbered = (result.model(client).state_dict() for client in ("a/b", 2))
+        assert all(torch.equal(named[key], numbered[key]) for key in numbered)
+        assert result.node("A/B").client_id == 2
+        rows = folder.parent / "t.csv"
+        wanted = hetfl("predict", folder, rows, "--client", 2)[1]
+        assert hetfl("predict", folder, rows, "--client", "a/b")[:2] == (0, wanted)
+        assert hetfl("export", folder, "--client", "a/b", "--out", tmp_path / "m.pt2")[0] == 0
+        assert hetfl("predict", tmp_path / "m.pt2", rows)[1] == wanted
+        code, out, err = hetfl("predict", folder, rows, "--client", "a/c")
+        assert (code, out) == (2, "")
+        assert "has no client 'a/c': did you mean 'a/b'?" in err
+
+
+class TestNumber:
+    def test_as_many_clients_as_owners_or_files(self, table, wards):
+        """Of several domains, as many in each as the one with the fewest owners has."""
+        assert most_clients(split(table, partition="natural:hospital")) == len(OWNERS)
+        assert most_clients(split(wards, partition="files")) == 3
+        assert most_clients(split(f"{wards},{table}", partition="files")) == 2
+        assert most_clients(split(table)) == 0
+
+    def test_the_config_of_a_run_holds_the_number(self, table, wards, tmp_path):
+        def clients(**keys):
+            config = RunConfig(label_column="sick", output_dir=str(tmp_path / "run"), **keys)
+            return resolved(config, "local").clients
+
+        assert clients(dataset=str(table), partition="natural:hospital") == 4
+        assert clients(dataset=str(wards), partition="files") == 3
+        assert clients(dataset=str(wards), partition="files", clients=2) == 2
+        assert clients(dataset=str(table)) == 10
+
+    def test_more_clients_than_files_are_refused(self, wards, refusal):
+        said = refusal(ConfigError, data_of, wards, 4, partition="files")
+        assert said == "partition 'files': 4 clients cannot share 3 files: use 3 clients or fewer"
+
+    def test_what_lacks_rows_is_named(self, wards, refusal):
+        (wards / "east.csv").write_text("age,bp,sick\n1,2,ill\n")
+        said = refusal(ConfigError, load_client_data, split(wards, 4, partition="files", test_fraction=0.6), 0)
+        assert said.startswith("partition 0 of 4 ('files'), east, has 1 samples and none left to train on")
+
+
+class TestFiles:
+    @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz", "parquet", "jsonl", "json", "jsonl.gz"])
+    def test_one_file_is_a_data_set(self, patients, tmp_path, ending):
+        path = tmp_path / f"wine{' [1]' * ('gz' not in ending)}.{ending}"
+        if ending == "parquet":
+            patients.to_parquet(path)
+        elif "json" in ending:
+            patients.to_json(path, orient="records", lines="jsonl" in ending)
+        else:
+            patients.to_csv(path, sep="\t" if ending == "tsv" else ",", index=False)
+        data = load_client_data(split(path), 0)
+        assert rows_of(data) == len(patients)
+        assert data.train.arrays.class_names == ("ill", "well")
+        assert data.train.arrays.inputs[:, 0].tolist() == patients.age.tolist()
+
+    def test_files_of_one_folder_are_read_with_one_set_of_columns(self, wards):
+        """Whole numbers in one file and fractions in the next, another order, a column that only one has."""
+        frame = pd.read_csv(wards / "south.csv")
+        frame.assign(bp=frame.bp + 0.5, extra=1)[["sick", "extra", "bp", "age"]].to_csv(
+            wards / "south.csv", index=False
+        )
+        config = RunConfig(label_column="sick", partition="files", ignore_columns="extra", dataset=str(wards))
+        arrays = load_client_data(config.split(3), 1).train.arrays
+        files = [pd.read_csv(wards / f"{name}.csv") for name in ("north", "south", "west")]
+        assert arrays.inputs[:, 1].tolist() == pd.concat(files).bp.tolist()
+        assert arrays.input_names == ("age", "bp")
+        assert data_spec(str(wards), config.reading).shape == (2,)
+
+    def test_files_in_folders_below_are_called_by_what_tells_them_apart(self, wards):
+        """By their folders where each holds one called the same; by both where a folder holds two."""
+        for name in ("north", "south", "west"):
+            (wards / "of" / name).mkdir(parents=True)
+            (wards / f"{name}.csv").rename(wards / "of" / name / "2023.csv")
+        (wards / ".hidden").mkdir()
+        (wards / ".hidden" / "x.csv").write_text("a\n1\n")
+        assert [data.name for data in data_of(wards, 3, partition="files")] == ["north", "south", "west"]
+        (wards / "of" / "west" / "2023.csv").rename(wards / "of" / "south" / "2024.csv")
+        other = wards.rename(wards.parent / "other")
+        names = [data.name for data in data_of(other, 3, partition="files")]
+        assert names == ["north/2023", "south/2023", "south/2024"]
+
+    def test_files_in_folders_below_others_are_left_out_aloud(self, wards, table):
+        (wards / "old").mkdir()
+        table.rename(wards / "old" / "patients.csv")
+        first = data_of(wards, 3, partition="files")[0]
+        assert first.name == "north"
+        [note] = [plain(note) for note in first.train.arrays.notes if "folders below" in note]
+        assert note == f"files of rows in folders below '{wards}' are left out: old/patients.csv"
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("", "is empty: put rows into it, or take it away"),
+            ("age,bp,sick\n", "holds no rows: put some into it, or take it away"),
+            ("5.1,3.5,0\n4.9,3.0,1\n", "has no header: its first row holds 3 numbers"),
+            ("age,sick,sick\n1,ill,ill\n", "has column 'sick' more than once"),
+            ("age,sick\n1,ill\n", "has no column 'bp', which"),
+            (
+                "age,bp,sick\n1,high,ill\n",
+                "write all in one type, or list the files with commas between, which reads each by itself, or name it",
+            ),
+        ],
+    )
+    def test_a_file_that_will_not_do_is_named(self, wards, refusal, text, said):
+        (wards / "west.csv").write_text(text)
+        assert said in (line := refusal(DataError, data_of, wards, 3, partition="files"))
+        assert f"{wards}/west.csv" in line
+        (wards / "west.csv").rename(alone := wards.parent / "alone.csv")
+        if "bp'" not in said and "one type" not in said:
+            assert said in refusal(DataError, data_of, alone, 1)
+
+    def test_files_that_are_put_together_or_not_read_are_noted(self, wards):
+        (wards / "sheet.xlsx").write_bytes(b"PK")
+        together = f"rows of 3 files in '{wards}' are put together: partition=files has a client for each"
+        unread = f"not read in '{wards}': sheet.xlsx: save the sheet as csv (UTF-8) and give that"
+        assert [plain(note) for note in data_of(wards, 3)[0].train.arrays.notes][-2:] == [together, unread]
+        assert [plain(note) for note in data_of(wards, 3, partition="files")[0].train.arrays.notes] == [unread]
+        (shards := wards.parent / "shards").mkdir()
+        for number, path in enumerate(sorted(wards.glob("*.csv"))):
+            path.rename(shards / f"train-0000{number}-of-00003.csv")
+        assert data_of(shards, 3)[0].train.arrays.notes == ()
+
+    @pytest.mark.parametrize("blank", [" ", "\t  "])
+    def test_an_owner_without_a_letter_is_none(self, patients, tmp_path, refusal, blank):
+        patients.loc[7, "hospital"] = blank
+        patients.to_csv(tmp_path / "p.csv", index=False)
+        line = refusal(DataError, data_of, tmp_path / "p.csv", 4, partition="natural:hospital")
+        assert line == f"row 9 of split 'train' of '{tmp_path}/p.csv' has no hospital: fill it in, or leave the row out"
+
+    def test_a_folder_of_spreadsheets_alone_is_told_what_to_do(self, tmp_path, refusal):
+        (tmp_path / "only").mkdir()
+        (tmp_path / "only" / "sheet.xlsx").write_bytes(b"PK")
+        assert refusal(DataError, data_of, tmp_path / "only", 1).endswith(
+            "holds no data: save the sheet as csv (UTF-8) and give that"
+        )
+
+    def test_other_files_are_refused(self, wards, refusal):
+        (wards / "notes.txt").write_text("x")
+        (wards / "sheet.xlsx").write_bytes(b"PK")
+        assert "is no file of rows: save the sheet as csv (UTF-8) and give that" in refusal(
+            DataError, data_of, wards / "sheet.xlsx", 1
+        )
+        assert "is no file of rows: give one that ends in .parquet" in refusal(
+            DataError, data_of, wards / "notes.txt", 1
+        )
+        pd.DataFrame({"age": [1]}).to_parquet(wards / "z.parquet")
+        said = refusal(DataError, data_of, wards, 3, partition="files")
+        assert said.startswith(f"partition 'files': '{wards}' holds files of 2 kinds, csv and parquet")
+        (photos := wards.parent / "photos").mkdir()
+        (photos / "1.png").write_bytes(b"?")
+        said = refusal(DataError, data_of, photos, 3, partition="files")
+        assert said.startswith(f"partition 'files': image '1.png' of '{photos}' does not lie in a folder OWNER/CLASS")
+        said = refusal(DataError, data_of, "owner/name", 3, partition="files")
+        assert said.startswith("partition 'files': owner/name is of the hub")
+        assert "is no folder or file of your own" in refusal(ConfigError, data_of, "digits", 3, partition="files")
+
+    def test_names_of_columns_may_be_numbers_in_order(self, tmp_path):
+        """Such as those of a frame of pandas without names."""
+        path = tmp_path / "plain.csv"
+        path.write_text("0,1,2\n" + "".join(f"{row},{row % 7},{row % 2}\n" for row in range(40)))
+        data = load_client_data(Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="2")), 0)
+        assert rows_of(data) == 40
+
+    @pytest.mark.parametrize("label", ["sick", ""])
+    def test_a_first_row_of_mostly_numbers_is_no_header_where_it_lacks_the_label(
+        self, patients, tmp_path, label, refusal
+    ):
+        file = tmp_path / "patients.csv"
+        patients.assign(id=range(500, 620)).to_csv(file, index=False, header=False)
+        own = Split(dataset=str(file), clients=1, seed=0, reading=Reading(label_column=label))
+        assert refusal(DataError, load_client_data, own, 0) == (
+            f"'{file}' has no header: 3 of the 5 cells of its first row are numbers: put the names of the columns there"
+        )
+        own = Split(dataset=str(file), clients=1, seed=0, reading=Reading(label_column="well"))
+        assert load_client_data(own, 0).train.arrays.class_names == ("ill", "well")
+
+    def test_two_label_columns_are_refused(self, table, refusal):
+        wanted = Split(dataset=str(table), clients=1, seed=0, reading=Reading(label_column="sick,bp"))
+        assert "names 2 columns" in (said := refusal(DataError, load_client_data, wanted, 0))
+        assert "only single-label classification" in said
+
+
+class TestPhotos:
+    """Images in folders ``OWNER/CLASS``."""
+
+    OWNERS: ClassVar = {"anna": (50, 90), "bert": (100, 150), "train": (0, 30)}
+    """The grey levels of their images; odd ones are dogs. One has the name of a split."""
+
+    @pytest.fixture
+    def photos(self, tmp_path):
+        for owner, levels in self.OWNERS.items():
+            for level in range(*levels):
+                place = tmp_path / "photos" / owner / ("cat", "dog")[level % 2]
+                place.mkdir(parents=True, exist_ok=True)
+                Image.new("L", (4, 4), level).save(place / f"{level}.png")
+        return tmp_path / "photos"
+
+    def images_of(self, folder, clients, partition="iid"):
+        split = Split(dataset=str(folder), clients=clients, seed=0, partition=partition)
+        return [load_client_data(split, client) for client in range(clients)]
+
+    def test_each_folder_is_a_client_with_its_own_images_alone(self, photos):
+        assert most_clients(Split(dataset=str(photos), clients=1, seed=0, partition="files")) == 3
+        for data in self.images_of(photos, 3, partition="files"):
+            parts = data.train, data.validation, data.test
+            levels = torch.cat([part.arrays.inputs[part.rows].flatten(1)[:, 0].long() for part in parts])
+            assert sorted(levels.tolist()) == list(range(*self.OWNERS[data.name]))
+            assert torch.equal(torch.cat([part.labels for part in parts]), levels % 2)
+            assert data.train.arrays.class_names == ("cat", "dog")
+
+    def test_other_partitions_put_them_together_aloud(self, photos):
+        (photos / "train").rename(photos / "carl")
+        [both, *_] = self.images_of(photos, 2)
+        assert [plain(note) for note in both.train.arrays.notes] == [
+            f"images of '{photos}' in anna, bert, carl are put together: partition=files has a client for each"
+        ]
+        [one, *_] = self.images_of(photos / "anna", 2)
+        assert one.train.arrays.notes == ()
+
+    def test_an_image_that_lies_elsewhere_is_named(self, photos, refusal):
+        assert refusal(DataError, self.images_of, photos / "anna", 1, partition="files") == (
+            f"partition 'files': image 'cat/50.png' of '{photos}/anna' does not lie in a folder OWNER/CLASS: put all "
+            "images into a folder for each class, within one for each owner"
+        )
+
+    def test_a_list_of_folders_has_a_client_for_each(self, photos, tmp_path):
+        config = RunConfig(dataset=f"{photos}/anna,{photos}/bert", output_dir=str(tmp_path / "run"))
+        assert resolved(config, "local").clients == 2
+
+
+class TestPartitionCommand:
+    def test_clients_and_classes_have_names(self, table):
+        config = RunConfig(dataset=str(table), label_column="sick", partition="natural:hospital", clients=4)
+        shown = load_split(config)
+        assert [share.name for share in shown.shares][:3] == ["..", "General Hospital", "a/b"]
+        assert shown.class_names == ("ill", "well")
+        heat = split_figure(shown).axes[0]
+        assert [tick.get_text() for tick in heat.get_xticklabels()] == ["ill", "well"]
+        assert [tick.get_text() for tick in heat.get_yticklabels()][:2] == ["0 ..", "1 General Hospital"]
+
+    def test_classes_of_different_data_sets_stand_in_columns_of_their_own(self, table):
+        """Digits have no class ill, the table has no class 3."""
+        both = load_split(RunConfig(dataset=f"digits,{table}", label_column="sick", clients=2))
+        assert both.class_names == (*map(str, range(10)), "ill", "well")
+        digits, own = map(both.counts, both.shares)
+        assert (digits[10:], own[:10]) == ([None] * 2, [None] * 10)
+        assert sum(own[10:]) == both.shares[1].training
+
+
+def test_a_file_without_a_header_is_asked_about(tmp_path, refusal):
+    (tmp_path / "p.csv").write_text("North,26.7,F,healthy\nSouth,24.8,M,ill\n")
+    keys = Split(dataset=str(tmp_path / "p.csv"), clients=1, seed=0)
+    line = refusal(DataError, load_client_data, keys, 0)
+    assert line.endswith("(if these are cells of a row, the file has no header: put the names of the columns there)")
+    (tmp_path / "q.csv").write_text("ward,t2,2024,state\nNorth,1,2,healthy\nSouth,1,2,ill\n")
+    assert refusal(DataError, load_client_data, replace(keys, dataset=str(tmp_path / "q.csv")), 0).endswith(
+        "2024, state"
+    )
+
+
+def test_a_file_without_its_folder_is_told_how_to_write_it(tmp_path, refusal, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.csv").touch()
+    line = refusal(ConfigError, load_client_data, Split(dataset="p.csv", clients=1, seed=0), 0)
+    assert line == "unknown dataset 'p.csv': write ./p.csv to read what lies there"
+
+
+def test_grey_images_among_coloured_ones_are_noted(tmp_path):
+    for number in range(8):
+        folder = tmp_path / "photos" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB" if number < 5 else "L", (6, 6), number).save(folder / f"{number}.png")
+    note = f"3 of 8 images of '{tmp_path}/photos' are grey: read as colour"
+    data = load_client_data(Split(dataset=str(tmp_path / "photos"), clients=1, seed=0), 0)
+    assert [plain(line) for line in data.train.arrays.notes] == [note]

@@ -1,0 +1,369 @@
+import logging
+from hashlib import sha256
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from fixtures.data.loading import load_client
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.data.partitions import Partition, parse_partition, split
+
+FOUR_CLASSES = np.repeat(np.arange(4), 15)
+
+
+def cut(labels, text, clients, seed=0, owners=None):
+    owned = None if owners is None else np.asarray(owners)
+    return split(np.asarray(labels), parse_partition(text), clients, seed, owners=owned)
+
+
+@pytest.mark.parametrize(
+    ("text", "partition"),
+    [
+        ("iid", Partition("iid")),
+        ("dirichlet:0.5", Partition("dirichlet", 0.5)),
+        ("classes:2", Partition("classes", 2)),
+        ("shards:3", Partition("shards", 3)),
+        ("ways:3:2:100", Partition("ways", (3, 2, 100))),
+        ("natural:user:id", Partition("natural", "user:id")),
+        ("square", Partition("square")),
+        ("all", Partition("all")),
+    ],
+)
+def test_a_partition_reads_back_as_it_was_written(text, partition):
+    assert parse_partition(text) == partition
+    assert str(partition) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "idd",
+        "iid:2",
+        "dirichlet",
+        "dirichlet:0",
+        "dirichlet:nan",
+        "dirichlet:1e7",
+        "classes:0",
+        "classes:1.5",
+        "shards:two",
+        "ways:3",
+        "ways:3:2",
+        "ways:3:2:1",
+        "ways:0:0:5",
+        "ways:3:-1:5",
+        "ways:3:2:x",
+        "ways:3:2:1000000000000000000000",
+        "natural",
+        "linear:2",
+    ],
+)
+def test_any_other_text_is_refused_with_the_valid_forms(text):
+    with pytest.raises(ConfigError) as refused:
+        parse_partition(text)
+    assert str(refused.value) == (
+        f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), "
+        "ways:N:D:K, natural:COLUMN, files, linear, square, exponential, all"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "digest"),
+    [
+        ("iid", "9a3c8581f17d846c"),
+        ("dirichlet:0.5", "cbcb535330a8a45d"),
+        ("classes:2", "0dab1de821abfcc8"),
+        ("shards:3", "0d33c03fbb476dc9"),
+        ("all", "783d0b9118f53e66"),
+    ],
+)
+def test_the_rows_are_those_of_earlier_versions(text, digest):
+    """Results that were published rest on them; 2,000 rows of ten classes over 20 clients."""
+    labels = generator(0, "labels").integers(0, 10, 2000)
+    rows = b"|".join(part.astype("<i8").tobytes() for part in split(labels, parse_partition(text), 20, 3, 1))
+    assert sha256(rows).hexdigest()[:16] == digest
+
+
+def test_all_gives_every_client_every_row():
+    """Five clients may share three rows, for they do not share them out."""
+    assert [sorted(part) for part in cut([0, 1, 1], "all", 5)] == [[0, 1, 2]] * 5
+
+
+def test_iid_cuts_the_shuffled_rows_into_equal_runs():
+    """Six rows over four clients: the run's own order, in runs of 2, 2, 1, 1."""
+    order = generator(7, "partition").permutation(6)
+    parts = cut([0] * 6, "iid", 4, seed=7)
+    assert [part.tolist() for part in parts] == [
+        order[0:2].tolist(),
+        order[2:4].tolist(),
+        order[4:5].tolist(),
+        order[5:6].tolist(),
+    ]
+
+
+def test_one_shard_a_client_is_one_class_each_where_classes_are_equal():
+    """Sorted by label and cut in three, 0 1 2 0 1 2 gives the pairs {0, 3}, {1, 4}, {2, 5} in some order."""
+    parts = cut([0, 1, 2, 0, 1, 2], "shards:1", 3)
+    assert sorted(sorted(part.tolist()) for part in parts) == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_one_class_a_client_is_the_class_of_its_number(caplog):
+    """Clients 0 and 1 take classes 0 and 1; row 4, the only one of class 2, falls to nobody and is logged."""
+    with caplog.at_level(logging.WARNING):
+        parts = cut([0, 1, 0, 1, 2], "classes:1", 2)
+    assert [sorted(part.tolist()) for part in parts] == [[0, 2], [1, 3]]
+    assert "partition 'classes:1' leaves 1 of 5 samples unused" in caplog.text
+
+
+def test_a_tiny_alpha_gives_each_class_to_one_client():
+    parts = cut(FOUR_CLASSES, "dirichlet:1e-6", 2)
+    held = [set(FOUR_CLASSES[part]) for part in parts]
+    assert [len(part) % 15 for part in parts] == [0, 0]
+    assert held[0].isdisjoint(held[1])
+
+
+def test_a_huge_alpha_halves_each_class():
+    counts = [np.bincount(FOUR_CLASSES[part]).tolist() for part in cut(FOUR_CLASSES, "dirichlet:1e6", 2)]
+    assert sorted(map(sorted, counts)) == [[7, 7, 7, 7], [8, 8, 8, 8]]
+
+
+def test_each_owner_s_rows_stay_together_and_owners_are_dealt_round_robin():
+    """Sorted, owners 2, 5, 7, 9 and 11 go to clients 0, 1, 0, 1 and 0."""
+    owners = np.array([7, 2, 2, 11, 9, 5, 5, 7])
+    parts = cut(np.zeros(8), "natural:user", 2, owners=owners)
+    assert [sorted(owners[part].tolist()) for part in parts] == [[2, 2, 7, 7, 11], [5, 5, 9]]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "sizes"),
+    [
+        ("linear", 20, [2, 4, 6, 8]),
+        ("linear", 22, [2, 4, 6, 10]),
+        ("square", 60, [2, 8, 18, 32]),
+        ("exponential", 100, [3, 8, 23, 66]),
+    ],
+)
+def test_a_client_s_share_grows_with_its_number(text, rows, sizes):
+    """Of 1 + 2 + 3 + 4 = 10 units of 2.2 rows, the first three make 2, 4 and 6 (rounded down); the last has the rest.
+
+    Squares: 1, 4, 9, 16 of 30. Exponentials: e, e^2, e^3, e^4 are 3.2, 8.7, 23.7 and 64.4 % of their sum.
+    """
+    assert [len(part) for part in cut(np.zeros(rows), text, 4)] == sizes
+
+
+def test_the_mix_of_classes_does_not_grow_with_the_share():
+    """Of 400 rows, 4 classes, the last of four clients has 160: about 40 of each class, not the last classes alone."""
+    labels = np.repeat(np.arange(4), 100)
+    assert np.bincount(labels[cut(labels, "linear", 4)[3]]).min() > 25
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32),
+    clients=st.integers(1, 4),
+    text=st.sampled_from(["iid", "dirichlet:2", "classes:1", "classes:3", "shards:1", "shards:4", "square"]),
+)
+def test_partitions_are_disjoint_and_give_out_what_they_promise(seed, clients, text):
+    parts = cut(FOUR_CLASSES, text, clients, seed)
+    rows = np.concatenate(parts)
+    form = parse_partition(text)
+    assert len(parts) == clients
+    assert len(np.unique(rows)) == len(rows)
+    if form.form == "classes":
+        assert [len(set(FOUR_CLASSES[part])) for part in parts] == [form.value] * clients
+        assert len(rows) == 15 * len(set(FOUR_CLASSES[rows]))
+    elif form.form == "shards":
+        shards = form.value * clients
+        assert len(rows) == shards * (60 // shards)
+    else:
+        assert len(rows) == 60
+
+
+def test_the_seed_alone_decides():
+    first, again, other = (np.concatenate(cut(FOUR_CLASSES, "classes:2", 4, seed)) for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert len(first) != len(other) or (first != other).any()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("text", "clients", "line"),
+    [
+        ("iid", 61, "61 clients cannot share 60 samples: use 60 clients or fewer"),
+        ("classes:5", 2, "partition 'classes:5': the data has 4 classes, ask for no more"),
+        (
+            "shards:16",
+            4,
+            "partition 'shards:16': 60 samples over 4 clients make at most 15 shards a client",
+        ),
+        (
+            "dirichlet:0.01",
+            10,
+            "partition 'dirichlet:0.01' cannot share 60 samples over 10 clients: "
+            "use fewer clients, or a more even partition (a higher ALPHA, a lower N)",
+        ),
+        (
+            "classes:4",
+            16,
+            "partition 'classes:4' cannot share 60 samples over 16 clients: "
+            "use fewer clients, or a more even partition (a higher ALPHA, a lower N)",
+        ),
+        (
+            "linear",
+            11,
+            "partition 'linear' of 60 samples leaves the first of 11 clients without any: use 10 clients or fewer",
+        ),
+        (
+            "exponential",
+            60,
+            "partition 'exponential' of 60 samples leaves the first of 60 clients without any: use 4 clients or fewer",
+        ),
+        (
+            "natural:user",
+            2,
+            "partition 'natural:user': the data set has no columns, so nobody owns its rows: use another partition",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused_in_one_line(text, clients, line):
+    with pytest.raises(ConfigError) as refused:
+        cut(FOUR_CLASSES, text, clients)
+    assert str(refused.value) == line
+
+
+@pytest.mark.parametrize(("text", "most"), [("linear", 10), ("square", 5), ("exponential", 4)])
+def test_as_many_clients_as_the_refusal_names_can_share(text, most):
+    """1 + ... + 10 and 1 + 4 + ... + 25 are just 55, and (e^4 - 1) / (e - 1) = 31.2; the next sums are above 55."""
+    assert min(map(len, cut(np.zeros(55), text, most))) == 1
+    with pytest.raises(ConfigError, match=f"use {most} clients or fewer$"):
+        cut(np.zeros(55), text, most + 1)
+
+
+def test_owners_are_not_divided():
+    with pytest.raises(ConfigError) as refused:
+        cut([0, 1, 0, 1], "natural:user", 3, owners=[4, 4, 8, 8])
+    assert str(refused.value) == ("partition 'natural:user': 3 clients cannot share 2 owners: use 2 clients or fewer")
+
+
+def halved(fraction, client, **changes):
+    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "half_data_fraction": fraction, "partition_id": client}
+    return load_client(**(keys | changes))
+
+
+def test_halved_clients_keep_the_first_half_of_their_training_rows_and_all_others():
+    """Two of five are drawn; of odd 251 rows 126 stay, and with them all 36 public ones."""
+    whole = [halved(0.0, client) for client in range(5)]
+    some = [halved(0.4, client) for client in range(5)]
+    shrunk = [len(part.train) < len(full.train) for part, full in zip(some, whole, strict=True)]
+    assert sum(shrunk) == 2
+    for part, full, half in zip(some, whole, shrunk, strict=True):
+        kept = -(-len(full.train) // 2) if half else len(full.train)
+        assert part.train.rows.tolist() == full.train.rows.tolist()[:kept]
+        assert part.public.rows.tolist() == full.public.rows.tolist()
+        assert part.test.rows.tolist() == full.test.rows.tolist()
+        assert part.validation.rows.tolist() == full.validation.rows.tolist()
+
+
+def test_a_larger_fraction_halves_the_same_clients_and_more():
+    """Of five clients with 251 or 252 training rows each."""
+    drawn = [
+        {client for client in range(5) if len(halved(fraction, client).train) < 200}
+        for fraction in (0, 0.2, 0.4, 0.6, 0.8, 1)
+    ]
+    assert list(map(len, drawn)) == [0, 1, 2, 3, 4, 5]
+    assert all(fewer < more for fewer, more in pairwise(drawn))
+
+
+def test_no_more_than_what_is_left_of_a_halved_client_is_public():
+    data = halved(1.0, 0, public_fraction=0.9)
+    assert data.public_rows == len(data.train) == 126
+
+
+@pytest.mark.parametrize("test", ["client", "global"])
+def test_even_tests_have_all_classes_whatever_a_client_trains_on(test):
+    """Of 1,797 digits, or the 1,438 of the training split, 30 or 10 % are dealt out; no row is in two parts."""
+    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "partition": "classes:2", "iid_evaluation": True}
+    clients = [load_client(**keys, test=test, partition_id=client) for client in range(5)]
+    whole = load_client(**keys | {"iid_evaluation": False}, test=test, partition_id=0)
+    assert len(set(whole.validation.labels.tolist())) == 2  # as in training, by default
+    for data in clients:
+        assert len(set(data.train.labels.tolist())) == 2
+        assert len(set(data.validation.labels.tolist())) > 6  # about 30 rows
+        assert len(set(data.test.labels.tolist())) == 10
+        assert abs(len(data.validation) - (36 if test == "client" else 29)) <= 1
+        assert abs(len(data.test) - (72 if test == "client" else 359)) <= 1
+    parts = [
+        part for data in clients for part in (data.train, data.validation, *([data.test] if test == "client" else []))
+    ]
+    rows = [row for part in parts for row in part.rows.tolist()]
+    assert len(rows) == len(set(rows))
+
+
+def test_halving_more_than_all_is_refused(refusal):
+    assert refusal(ConfigError, halved, 1.5, 0) == "half-data-fraction is 1.5: it must be in 0..1"
+
+
+@pytest.fixture
+def own_rows(tmp_path):
+    """A table of 12 training and 4 test rows; users a, b and c have 6, 4 and 2 of the former."""
+    for split_name, users in (("train", "abacabacabab"), ("test", "abca")):
+        lines = (f"{number},{number % 2},{user}" for number, user in enumerate(users))
+        (tmp_path / f"{split_name}.csv").write_text("\n".join(("x,y,user", *lines)))
+    return {"dataset": str(tmp_path), "label_column": "y", "seed": 0, "test": "global"}
+
+
+def test_a_column_of_the_data_set_owns_the_rows(own_rows):
+    """User a is client 0, user b is client 1."""
+    shares = []
+    for client in (0, 1, 2):
+        data = load_client(**own_rows, partition="natural:user", partition_id=client, num_partitions=3)
+        shares.append(sorted(data.train.rows.tolist() + data.validation.rows.tolist()))
+    assert shares == [[0, 2, 4, 6, 8, 10], [1, 5, 9, 11], [3, 7]]
+
+
+def test_the_owners_column_may_be_ignored_as_it_is(own_rows):
+    keys = {"partition": "natural:user", "partition_id": 0, "num_partitions": 3}
+    assert load_client(**own_rows, **keys, ignore_columns="user").spec == load_client(**own_rows, **keys).spec
+
+
+def test_clients_share_what_all_of_them_test_on(own_rows):
+    """Else memory and time of a client would grow with the number of clients."""
+    one, two = (load_client(**own_rows, partition_id=client, num_partitions=2) for client in (0, 1))
+    assert one.test.rows is two.test.rows
+    first, fifth = (load_client(dataset="rotated-digits", partition_id=k, num_partitions=8, seed=0) for k in (0, 4))
+    assert all(some.rows is same.rows for some, same in zip(first.others, fifth.others, strict=True))
+    assert len(first.others) == 3
+
+
+def test_ways_give_each_client_a_few_classes_and_as_many_samples_of_each():
+    labels = generator(0, "labels").integers(0, 10, 20_000)
+    parts = cut(labels, "ways:3:2:100", 20)
+    classes = [np.unique(labels[part], return_counts=True) for part in parts]
+    assert {len(found) for found, _ in classes} == {2, 3, 4, 5}
+    assert all(len(set(counts.tolist())) == 1 for _, counts in classes)
+    assert {int(counts[0]) for _, counts in classes} <= {99, 100, 101}
+    assert len({int(counts[0]) for _, counts in classes}) > 1
+    together = np.concatenate(parts)
+    assert len(set(together.tolist())) == len(together) < len(labels)
+
+
+def test_ways_without_deviation_are_all_alike_and_one_class_is_possible():
+    labels = np.repeat(np.arange(4), 15)
+    parts = cut(labels, "ways:1:0:5", 3)
+    assert [(len(part), len(np.unique(labels[part]))) for part in parts] == [(5, 1)] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "clients", "said"),
+    [
+        ("ways:5:0:1", 1, "partition 'ways:5:0:1': the data has 4 classes, ask for no more"),
+        ("ways:4:0:10", 2, "class 0 has 5 samples left for client 1, which is to have 10: use fewer clients"),
+    ],
+)
+def test_ways_that_cannot_be_met_are_refused(text, clients, said):
+    with pytest.raises(ConfigError, match=said):
+        cut(FOUR_CLASSES, text, clients)

@@ -1,0 +1,183 @@
+"""Many clients, little memory: those that rest in files, and the workers that wake them."""
+
+import errno
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Timer
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from fixtures.tiers import exhaustive
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from hetfl_flwr.algorithms import build_strategy
+from hetfl_flwr.common.errors import StateError
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.node import stores
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.results import ROUNDS_FILE
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.rounds import expected_of
+from hetfl_flwr.wire.codec import from_record, to_record
+from simulations.engine.clients import FIRST_NODE
+from simulations.engine.grid import LocalGrid
+from simulations.engine.workers import share_out
+
+RUN = 7
+
+
+@pytest.fixture
+def small_grid() -> Iterator[Callable[..., LocalGrid]]:
+    """Build a LocalGrid in which one client alone is awake in each process."""
+    grids = []
+
+    def make(config: RunConfig, *, workers: int = 1, **keys: Any) -> LocalGrid:
+        grids.append(LocalGrid(config.to_flat(), config.clients, RUN, workers, **{"memory": 0, **keys}))
+        return grids[-1]
+
+    yield make
+    for grid in grids:
+        grid.__exit__(None, None, None)
+
+
+@pytest.fixture
+def config_for(make_config: Callable[..., RunConfig], tmp_path: Path) -> Callable[..., RunConfig]:
+    """Build the config of a run of three unlike clients, of whom two are drawn, in a folder of its own."""
+
+    def make(algorithm: str, name: str, **keys: Any) -> RunConfig:
+        own = {"models": "fixtures.models:linear,mlp,lenet5", "clients": 3, "rounds": 3, "fraction": 0.6}
+        return make_config(algorithm=algorithm, **{**own, **keys}, output_dir=str(tmp_path / name))
+
+    return make
+
+
+def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
+    """What a run has come to, without its seconds."""
+    lines = [json.loads(line) for line in (folder / ROUNDS_FILE).read_text().splitlines()]
+    return (folder / SERVER_STATE_FILE).read_bytes(), [{**line, "seconds": 0} for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "workers"),
+    [exhaustive("fedhe", 1), ("fedh2l", 1), exhaustive("fedh2l", 2), exhaustive("fml", 1)],
+    ids=lambda value: str(value),
+)
+def test_clients_that_rest_after_each_message_end_with_the_same_bits(
+    algorithm, workers, config_for, run_federation, small_grid
+):
+    """FedH2L's clients keep the public samples of others in their Contexts as well as state."""
+    awake = run_federation(config_for(algorithm, "awake"))
+    config = config_for(algorithm, "resting")
+    grid = small_grid(config, workers=workers)
+    assert result(run_federation(config, grid)) == result(awake)
+    assert len(list(grid._scratch.glob("client-*.safetensors"))) == 3
+    grid.__exit__(None, None, None)
+    assert [path.name for path in Path(config.output_dir).iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.exhaustive
+def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_same_bits(
+    config_for, run_federation, small_grid
+):
+    whole = run_federation(config_for("fedh2l", "whole"))
+    begun = config_for("fedh2l", "parts").with_values({"rounds": 1})
+    run_federation(begun, small_grid(begun))
+    remains = Path(begun.output_dir) / f".clients-{RUN}-killed"
+    remains.mkdir()
+    config = begun.with_values({"rounds": 3, "resume": True})
+    assert result(run_federation(config, small_grid(config, workers=2))) == result(whole)
+    assert not remains.exists()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("algorithm", ["fedh2l", "fedhe"])
+def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
+    config_for, run_federation, small_grid, monkeypatch, algorithm
+):
+    settings = {"rounds": 5, "evaluate_every": 2}
+    expected = result(run_federation(config_for(algorithm, "stay", **settings)))
+    shares = []
+
+    def exchanged(seconds, owners, workers):
+        shares.append({client: (owner + 1) % workers for client, owner in owners.items()})
+        return shares[-1]
+
+    monkeypatch.setattr("simulations.engine.workers.share_out", exchanged)
+    config = config_for(algorithm, "change", **settings)
+    assert result(run_federation(config, small_grid(config, workers=2, memory=2**30))) == expected
+    assert len(shares) >= 1 + 5 + 4  # client registration, rounds and evaluations
+
+
+def test_a_checkpoint_writes_only_the_states_that_have_changed(config_for, make_federation, small_grid, tmp_path):
+    config = config_for("local", "run")
+    federation: Federation = make_federation(config, small_grid(config))
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder, trained in zip(folders, ((0, 1), (1,)), strict=True):
+        folder.mkdir()
+        train(federation, trained)
+        federation.grid.save_clients(folder)
+    assert [path.name for path in sorted(folders[1].iterdir())] == ["client-0", "client-1"]
+    same = [(folders[0] / name).samefile(folders[1] / name) for name in ("client-0", "client-1")]
+    assert same == [True, False]
+    assert (folders[0] / "client-1").read_bytes() != (folders[1] / "client-1").read_bytes()
+
+
+def train(federation: Federation, client_ids: tuple[int, ...]) -> None:
+    strategy = build_strategy(federation.config)
+    arrays = strategy.prepare(federation.roster, federation.config)
+    members = [member for member in federation.roster if member.client_id in client_ids]
+    messages = strategy.configure_train(1, arrays, ConfigRecord(), federation.view(members))
+    assert len(federation.exchange(messages, expected_of(strategy)).replies) == len(client_ids)
+
+
+@pytest.mark.slow
+def test_a_client_that_cannot_be_put_to_rest_ends_the_run(refusal, config_for, run_federation, small_grid, monkeypatch):
+    monkeypatch.setattr(stores, "_replace_scratch", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    config = config_for("fedhe", "run")
+    said = refusal(StateError, run_federation, config, small_grid(config))
+    assert said.endswith("client-1.safetensors: cannot be written: No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        ([3, 1, 3, 1], [0, 1, 1, 0]),
+        ([1.0, 1.05, 1.0, 1.0], [0, 1, 0, 1]),
+        ([8, 1, 1, 1], [0, 1, 1, 1]),
+        ([0, 0, 0, 0], [0, 1, 0, 1]),
+    ],
+    ids=["uneven", "even enough", "one long", "nothing"],
+)
+def test_work_is_shared_out_evenly_and_clients_stay_where_it_is(seconds, chosen):
+    """Clients 0 and 2 are the first worker's, 1 and 3 the second's.
+
+    Uneven: 8 s, of which a worker may have 4.4. The two long ones come first; client 2 would make it 6, so it goes to
+    the other. Of the short ones, 1 stays, for both workers have 3, and 3 would make it 5 there, so it goes to the
+    first. One long: of 11 s a worker may have 6.05; client 2 leaves the first.
+    """
+    owners = dict(enumerate([0, 1, 0, 1]))
+    shared = share_out(dict(enumerate(seconds)), owners, 2)
+    assert [shared[client] for client in range(4)] == chosen
+
+
+@pytest.mark.slow
+def test_messages_and_replies_larger_than_any_pipe_do_not_block_each_other(make_config, small_grid):
+    """Each worker is sent its next message, 4 MB, before its reply, of 4 MB too, has been read."""
+    grid = small_grid(make_config(clients=6), workers=2, app="fixtures.apps.echoes:app")
+    patience = Timer(60, lambda: [process.kill() for process in grid._host._processes])
+    patience.start()
+    sent = {FIRST_NODE + k: np.full(2**20, k, np.float32) for k in range(6)}
+    messages = [
+        Message(RecordDict({"arrays": to_record({"a": array})}), node, MessageType.TRAIN)
+        for node, array in sent.items()
+    ]
+    replies = grid.send_and_receive(messages)
+    patience.cancel()
+    assert len(replies) == 6
+    for reply in replies:
+        came = from_record(reply.content.array_records["arrays"])["a"]
+        assert np.array_equal(came, sent[reply.metadata.src_node_id])

@@ -1,0 +1,87 @@
+"""Which way knowledge flows: an algorithm is two files, and nothing below them knows of it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hetfl_flwr.algorithms import names
+from hetfl_flwr.config import RunConfig
+
+ROOT = Path(__file__).parents[2]
+DEFAULT = RunConfig().algorithm
+GROUND = [path for path in sorted(ROOT.glob("hetfl_flwr/**/*.py")) if path.parent.name != "models"]
+FLOORS = (
+    "*.py",
+    *(f"{folder}/**/*.py" for folder in ("deployment", "engine", "reports", "skeleton", "studies", "testing")),
+)
+COMMANDS = [path for pattern in FLOORS for path in sorted((ROOT / "simulations").glob(pattern))]
+NAME = re.compile(rf"(?<!/dev/)\b({'|'.join(name for name in names() if name != 'local')})\b(?!:\d)")
+"""An algorithm; ``local`` is a word like any other, ``fedhe:5`` is a network, and ``/dev/fd`` a folder."""
+
+
+def said(source: str) -> set[str]:
+    """The algorithms that code names, save in docstrings, whose examples need some."""
+    tree = ast.parse(source)
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    words = {
+        str(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+    }
+    words |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | set(imported(tree))
+    return {found for word in words for found in NAME.findall(word)}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module)
+
+
+def imports(path: Path, package: str) -> set[str]:
+    """The modules of a package that a file imports, wherever in it."""
+    return {name for name in imported(ast.parse(path.read_text())) if name.partition(".")[0] == package}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('"""Of fedhe and fml."""\nx = 1  # fedavg\n"""fedrep"""', set()),
+        ('KNOWN = ["fedhe", "fml"]', {"fedhe", "fml"}),
+        ('f"{x}: see fedavg or {y}"', {"fedavg"}),
+        ('MODELS = "mlp,fedhe:5,local"', set()),
+        ("from strategies.public_samples.fedmd import FedMD", {"fedmd"}),
+    ],
+)
+def test_what_code_says_is_told_from_what_docstrings_say(source, found):
+    assert said(f"y = 0\n{source}") == found
+
+
+def test_no_file_lists_algorithms():
+    """The one that is run where none is named may be named; what a file needs of any other, that one declares."""
+    assert {str(path): more for path in GROUND + COMMANDS if (more := said(path.read_text()) - {DEFAULT})} == {}
+
+
+@pytest.mark.slow
+def test_the_ground_floor_names_the_default_in_one_place():
+    assert [path.name for path in GROUND if DEFAULT in said(path.read_text())] == ["run_config.py"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "clients").rglob("*.py")), ids=lambda path: path.stem)
+def test_a_client_side_imports_of_strategies_its_own_server_side_alone(path):
+    own = ".".join(path.relative_to(ROOT / "clients").with_suffix("").parts[:2])
+    assert {".".join(name.split(".")[:3]) for name in imports(path, "strategies")} <= {f"strategies.{own}"}
+
+
+@pytest.mark.slow
+def test_no_other_arrow_goes_up():
+    """Save that of ``hetfl_flwr`` itself, from which others import."""
+    below = [path for path in GROUND if path != ROOT / "hetfl_flwr" / "__init__.py"]
+    assert {path.name for path in (ROOT / "strategies").rglob("*.py") if imports(path, "clients")} == set()
+    for package in ("strategies", "clients", "simulations"):
+        assert {str(path) for path in below if imports(path, package)} == set()

@@ -1,0 +1,209 @@
+"""An algorithm of somebody else, Moments in a project of its own: nothing here knows of it, and all of it works."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from fixtures.tiers import exhaustive
+
+from hetfl_flwr.algorithms import check_options, for_flower, resolve
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.packages import working_directory_last
+from hetfl_flwr.config import RunConfig, parse_algorithm_options, read_toml, to_toml
+from simulations.deployment.flower import flower
+
+OUTSIDE = Path(__file__).parents[1] / "fixtures" / "outside"
+ECHO = "fixtures.echo"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project in a place where nothing of this one's tests is found."""
+    return Path(shutil.copytree(OUTSIDE, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def say(here: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONPATH": str(OUTSIDE.parents[2])}
+    return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
+
+
+def hetfl(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return say(here, sys.executable, "-c", "from simulations.cli.command import main; main()", *arguments)
+
+
+def rounds(folder: Path) -> list[dict]:
+    entries = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [
+        {key: entry[key] for key in ("round", "clients", "bytes_up", "bytes_down", "failures")} for entry in entries
+    ]
+
+
+@pytest.mark.slow
+def test_its_own_tests_pass_by_pytest_alone(project):
+    """The contract comes with all that it needs."""
+    done = say(project, str(Path(sys.executable).parent / "pytest"), "-q", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_the_guide_shows_it_whole():
+    """Both halves and their tests, taken in as they are, in less than 150 lines."""
+    guide, lines = (OUTSIDE.parents[2] / "docs" / "extending.md").read_text(), 0
+    for path in (*sorted(OUTSIDE.glob("my_pkg/moments/[a-z]*.py")), OUTSIDE / "test_moments.py"):
+        assert f'--8<-- "{path.relative_to(OUTSIDE.parents[2])}"\n' in guide
+        lines += len(path.read_text().splitlines())
+    assert lines < 150
+
+
+@pytest.mark.exhaustive
+def test_it_runs_from_its_folder_with_its_own_keys(project):
+    """Own keys land in config.toml under their name, with the defaults resolved."""
+    small = ("my_pkg.moments", "--clients", "2", "--rounds", "2", "--set", "algorithm-options=weight=0.5")
+    done = hetfl(project, "run", *small, "--out", "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    written = read_toml(project / "out" / "config.toml")
+    assert (written["my_pkg.moments.weight"], written["algorithm-options"], written["width"]) == (0.5, "", 64)
+    assert rounds(project / "out")[1]["bytes_up"] == 2 * 2 * 4 * 64
+
+
+@pytest.mark.exhaustive
+def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(project, monkeypatch):
+    """The SuperLink finds the package; `flwr run -c` lets its keys through in one text, and would again to resume."""
+    monkeypatch.setenv("PYTHONPATH", str(project))
+    settings = {"algorithm": "my_pkg.moments", "algorithm-options": "weight=0.5", "rounds": 2, "batch-size": 20}
+    nodes = ("--federation-config", "num-supernodes=2 client-resources-num-cpus=1")
+    with flower(project / "flower") as started:
+        started.superlink("--simulation")
+        said = started.run({**settings, "output-dir": str(project / "ray")}, *nodes)
+        assert started.statuses()[0] == "finished:completed", said
+    keys = ("algorithm-options=weight=0.5", "batch-size=20")
+    flags = ("--clients", "2", "--rounds", "2", *(part for key in keys for part in ("--set", key)))
+    assert hetfl(project, "run", "my_pkg.moments", *flags, "--out", "local").returncode == 0
+    assert rounds(project / "ray") == rounds(project / "local")
+    written = [read_toml(project / folder / "config.toml") for folder in ("ray", "local")]
+    assert [(keys["my_pkg.moments.weight"], keys["algorithm-options"]) for keys in written] == [(0.5, "")] * 2
+    resume = read_toml(project / "ray" / "resume.toml")
+    assert (resume["algorithm-options"], resume["resume"]) == ("weight=0.5", True)
+    assert [key for key in resume if "." in key] == []
+
+
+@pytest.mark.exhaustive
+def test_a_rehearsal_finds_it_in_the_working_directory(project):
+    """Its keys are given as to `hetfl run`; `flwr run` lets none of that name through."""
+    small = ("--nodes", "1", "--rounds", "1", "--set", "local-batches=1", "--set", "my_pkg.moments.weight=0.5")
+    done = hetfl(project, "rehearse", "my_pkg.moments", *small, "--out", "all")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert read_toml(project / "all" / "run" / "config.toml")["my_pkg.moments.weight"] == 0.5
+
+
+def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():
+    """In `flwr run`, the name always has a value: the default of pyproject.toml."""
+    config = RunConfig.from_flat(
+        {"algorithm": ECHO, "algorithm-options": "gain=2", f"{ECHO}.gain": 1.0, "fedhe.alpha": 3}
+    )
+    assert config.options == {f"{ECHO}.gain": 2, "fedhe.alpha": 3}
+    assert config.algorithm_options == ""
+    assert config.with_values({f"{ECHO}.gain": 5.0}).options_of(ECHO) == {"gain": 5.0}
+    assert RunConfig.from_flat({"algorithm-options": "store=latest"}).options == {"fedhe.store": "latest"}
+    assert parse_algorithm_options("  ", "fedhe") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gian=2", f"unknown config key '{ECHO}.gian': did you mean '{ECHO}.gain'? Known: {ECHO}.gain"),
+        ("gain=loud", f"{ECHO}.gain = 'loud': input should be a valid number"),
+        ("gain=nan", f"{ECHO}.gain = nan: expected a finite number"),
+        ("gain=1, 2", "algorithm-options = 'gain=1, 2': '2' is not key=value"),
+        ("gain='1", 'algorithm-options = "gain=\'1": No closing quotation'),
+        (f"{ECHO}.gain=1", f"algorithm-options = '{ECHO}.gain=1': write 'gain', without the algorithm's name"),
+        (3, "algorithm-options = 3: input should be a valid string"),
+    ],
+)
+def test_wrong_own_keys_are_one_line(text, said, refusal):
+    def act() -> None:
+        check_options(RunConfig.from_flat({"algorithm": ECHO, "algorithm-options": text}))
+
+    assert said in refusal(ConfigError, act)
+
+
+@pytest.mark.parametrize("text", ["two words", "it's", 'say "so"', "0.5", "true", "a=b c=d", "\t\u007fé😀", ""])
+def test_flower_is_given_only_keys_that_it_knows_and_they_come_back_as_they_were(text, tmp_path):
+    """Whatever an own key's value is; those of this project's algorithms stay under their names."""
+    config = RunConfig.from_flat({"algorithm": "x.y", "x.y.kind": text, "x.y.gain": 1e-05, "x.y.on": True})
+    flat = for_flower(config)
+    assert [key for key in flat if "." in key] == []
+    (tmp_path / "resume.toml").write_text(to_toml(flat))
+    assert RunConfig.from_flat(read_toml(tmp_path / "resume.toml")) == config
+    ours = resolve(RunConfig(algorithm="fedhe"))
+    assert for_flower(ours) == ours.to_flat()
+
+
+def test_a_package_without_a_dot_is_found_unless_this_project_has_the_name(
+    tmp_path, monkeypatch, make_config, run_federation
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "echo", tmp_path / "echo")
+    run = run_federation(make_config(algorithm="echo", **{"echo.gain": 2.5}))
+    assert [entry["bytes_up"] for entry in rounds(run)] == [0, 16, 16]
+
+
+@pytest.fixture
+def shadows(tmp_path: Path) -> Path:
+    """A working directory with folders that are called like this project's packages."""
+    for name in ("strategies", "clients", "simulations"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    return tmp_path
+
+
+def hetfl_installed(here: Path, path: str, *, module: bool = False) -> subprocess.CompletedProcess[str]:
+    """Call the command as installed: Python begins with another folder than the working directory, or, -m, with it."""
+    script = here / "bin" / "hetfl"
+    script.parent.mkdir()
+    entry = tomllib.loads((OUTSIDE.parents[2] / "pyproject.toml").read_text())["project"]["scripts"]["hetfl"]
+    script.write_text("from {} import {}\n{}()\n".format(*entry.split(":"), entry.rpartition(":")[2]))
+    command = [sys.executable, *(["-m", "hetfl_flwr"] if module else [str(script)]), "run", "nothing"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(OUTSIDE.parents[2])]))}
+    return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "module"), [("", False), exhaustive(".", False), exhaustive("", True)])
+def test_folders_of_the_working_directory_hide_nothing_of_this_project(shadows, path, module):
+    """Not even where PYTHONPATH or ``python -m`` has put it first."""
+    done = hetfl_installed(shadows, path, module=module)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("hetfl: unknown algorithm 'nothing': Known: agg, chfl, ")
+
+
+@pytest.mark.parametrize("module", [False, True])
+@pytest.mark.parametrize("name", ["strategies", "clients", "simulations", "simulations.py"])
+def test_what_hides_a_package_of_this_project_is_named_with_both_places_and_not_run(shadows, name, module):
+    (shadows / "lib").mkdir()
+    there = shadows / "lib" / name
+    if there.suffix:
+        there.write_text("raise SystemExit('run')")
+    else:
+        (shadows / name).rename(there)
+        (there / "__init__.py").write_text("raise SystemExit('run')")
+    done = hetfl_installed(shadows, str(shadows / "lib"), module=module)
+    assert (done.returncode, done.stdout) == (2, "")
+    package = there.stem
+    assert done.stderr == (
+        f"hetfl: the package '{package}' of this project ({OUTSIDE.parents[2] / package}) is hidden by {there}: rename "
+        "that, or take the folder that it lies in out of PYTHONPATH\n"
+    )
+
+
+@pytest.mark.parametrize("place", ["", "."])
+def test_the_working_directory_comes_last_on_the_path_wherever_it_was(shadows, monkeypatch, place):
+    monkeypatch.chdir(shadows)
+    monkeypatch.setattr(sys, "path", [place, str(shadows), "/nowhere", *sys.path])
+    working_directory_last()
+    assert [sys.path.index("/nowhere"), sys.path.index(str(shadows))] == [0, len(sys.path) - 1]

@@ -1,0 +1,124 @@
+"""What `hetfl_flwr` offers to scripts and to other packages."""
+
+import ast
+import inspect
+import os
+import pydoc
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import hetfl_flwr
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = "import sys, time; start = time.process_time(); import hetfl_flwr; took = time.process_time() - start\n"
+
+
+def python(here: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def documented(module: str) -> set[str]:
+    """Names that a module assigns to and then says what they are."""
+    body = ast.parse(inspect.getsource(import_module(module))).body
+    named: set[str] = set()
+    for first, second in pairwise(body):
+        if isinstance(first, ast.Assign) and isinstance(second, ast.Expr) and isinstance(second.value, ast.Constant):
+            named |= {node.id for target in first.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return named
+
+
+@pytest.mark.parametrize("name", hetfl_flwr.__all__)
+def test_every_name_is_there_and_has_a_docstring(name):
+    value = getattr(hetfl_flwr, name)
+    if inspect.isclass(value) or inspect.isroutine(value) or name == "lab":
+        assert inspect.getdoc(value)
+        assert value.__doc__ != type(value).__doc__
+    else:
+        assert name in documented(hetfl_flwr._MODULES[name])
+
+
+def test_type_checkers_see_the_names_that_are_offered():
+    tree = ast.parse(Path(hetfl_flwr.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.asname: f"{node.module}" for node in block.body for alias in node.names}
+    assert seen == hetfl_flwr._MODULES
+    assert {*hetfl_flwr.__all__} <= {*dir(hetfl_flwr)}
+
+
+def test_the_reference_shows_every_name():
+    listed = re.findall(r"members: \[(.*)\]", (ROOT / "docs" / "api.md").read_text())
+    assert sorted(", ".join(listed).split(", ")) == sorted(hetfl_flwr.__all__)
+
+
+def test_importing_it_is_light(tmp_path):
+    """In seconds of the processor, which a busy machine does not change; best of three."""
+    assert min(float(python(tmp_path, SCRIPT + "print(took)").stdout) for _ in range(3)) < 0.1
+    heavy = ("torch", "numpy", "flwr", "pydantic", "pandas", "pytest", "simulations", "strategies", "clients")
+    assert python(tmp_path, SCRIPT + f"print([name for name in {heavy} if name in sys.modules])").stdout == "[]\n"
+
+
+def test_a_name_that_it_has_not_is_an_attribute_error_and_its_modules_are_still_found(tmp_path):
+    with pytest.raises(AttributeError, match="module 'hetfl_flwr' has no attribute 'runn'"):
+        _ = hetfl_flwr.runn
+    assert (
+        python(tmp_path, "from hetfl_flwr import algorithms, config; print(config.__name__)").stdout
+        == "hetfl_flwr.config\n"
+    )
+
+
+def test_a_package_that_hides_one_of_this_project_s_is_named_with_both_places(tmp_path):
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "__init__.py").write_text("raise SystemExit('run')")
+    done = python(tmp_path, "from hetfl_flwr import KnowledgeStrategy")
+    last = done.stderr.splitlines()[-1]
+    assert "the package 'strategies' of this project" in last
+    assert f"({ROOT / 'strategies'}) is hidden by {tmp_path / 'strategies'}: rename that" in last
+
+
+@pytest.mark.slow
+def test_without_pytest_all_but_the_tests_kit_is_there_and_help_shows_it(tmp_path):
+    hide = "import sys; sys.modules['pytest'] = None\n"
+    done = python(tmp_path, hide + "import hetfl_flwr, pydoc; print(pydoc.render_doc(hetfl_flwr))")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "class KnowledgeStrategy(" in pydoc.plain(done.stdout)
+    assert "AlgorithmContract(" not in pydoc.plain(done.stdout)
+
+
+@pytest.mark.exhaustive
+def test_the_fixture_lab_is_there_for_tests_of_other_packages(tmp_path):
+    """With one import, in a project that knows nothing else; it runs their algorithm."""
+    shutil.copytree(ROOT / "tests" / "fixtures" / "echo", tmp_path / "echo")
+    (tmp_path / "conftest.py").write_text("from hetfl_flwr import lab as lab\n")
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(lab):\n"
+        "    run = lab.run(lab.config(algorithm='echo', rounds=1))\n"
+        "    assert len((run / 'rounds.jsonl').read_text().splitlines()) == 2\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("folder", ["simulations/authoring/skeleton", "tests/fixtures/outside"])
+def test_what_others_write_imports_from_it_alone(folder):
+    """Of this project: everything that stands in the skeleton and in the example of another package."""
+    ours = {"hetfl_flwr", "strategies", "clients", "simulations"}
+    modules = {
+        node.module
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level == 0
+    }
+    assert {module for module in modules if module.partition(".")[0] in ours} == {"hetfl_flwr"}

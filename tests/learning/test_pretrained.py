@@ -1,0 +1,219 @@
+"""Weights trained on ImageNet: where they are looked for, which models take them, and what is wrong with a file."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from fixtures.federations.members import roster
+from fixtures.zoo import samples
+from safetensors.torch import save_file
+from torch import nn
+
+from hetfl_flwr.common.errors import ConfigError, ModelError
+from hetfl_flwr.common.seeding import seeded
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.models import build_model, check_pretrained, trainable_count
+from hetfl_flwr.server.global_model import global_model
+from hetfl_flwr.wire.weights import fingerprint
+
+NAME = "mobilenet_v3_small"
+COLOUR = DataSpec(shape=(3, 64, 64), classes=7)
+GRAY = DataSpec(shape=(1, 64, 64), classes=7)
+IMAGENET = DataSpec(shape=(3, 64, 64), classes=1000)
+
+
+def network(name: str, classes: int = 1000) -> nn.Module:
+    """Return a network of torchvision whose running statistics are not those of a new one."""
+    with seeded(5):
+        module = torchvision.models.get_model(name, num_classes=classes)
+        for layer in module.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                nn.init.normal_(layer.running_mean, std=0.1)
+    return module.eval()
+
+
+@pytest.fixture(scope="module")
+def own() -> nn.Module:
+    return network(NAME)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, own: nn.Module) -> str:
+    torch.save(own.state_dict(), tmp_path / f"{NAME}.pth")
+    return str(tmp_path)
+
+
+@pytest.fixture
+def torch_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the empty folder in which torchvision keeps weights."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    checkpoints = tmp_path / "torch" / "hub" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    return checkpoints
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which the Hugging Face hub would keep resnet18's weights."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / "models--timm--resnet18.tv_in1k"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    (repository / "snapshots" / "abc").mkdir(parents=True)
+    return repository / "snapshots" / "abc"
+
+
+@pytest.mark.slow
+def test_a_network_with_all_its_weights_is_torchvision_s(folder, own):
+    model = build_model(NAME, IMAGENET, seed=0, pretrained=folder).eval()
+    torch.testing.assert_close(model(samples(IMAGENET)), own(samples(IMAGENET)))  # their layouts in memory differ
+
+
+def test_with_other_classes_the_head_alone_is_random(folder, own):
+    random, model = (build_model(NAME, COLOUR, seed=0, pretrained=source) for source in ("", folder))
+    body = own.state_dict()
+    assert model.training
+    assert all(torch.equal(tensor, body[name]) for name, tensor in model.body.state_dict().items())
+    assert torch.equal(model.head.weight, random.head.weight)
+    assert torch.equal(model.head.bias, random.head.bias)
+    assert not torch.equal(model.body.features[0][0].weight, random.body.features[0][0].weight)
+
+
+@pytest.mark.slow
+def test_gray_images_give_what_three_equal_colours_give(folder):
+    gray, colour = (build_model(NAME, spec, seed=0, pretrained=folder) for spec in (GRAY, COLOUR))
+    image = samples(GRAY)
+    once, thrice = gray.body.features[0][0](image), colour.body.features[0][0](image.expand(-1, 3, -1, -1))
+    torch.testing.assert_close(once, thrice)
+    assert once.std() > 0.1
+
+
+def test_a_width_is_projected_to(folder, own):
+    model = build_model(NAME, COLOUR, seed=0, width=5, pretrained=folder)
+    assert model.width == 5
+    assert torch.equal(model.body[0].features[0][0].weight, own.features[0][0].weight)
+
+
+def test_torchvision_s_own_files_are_found(torch_hub, own):
+    url = torchvision.models.MobileNet_V3_Small_Weights.IMAGENET1K_V1.url
+    torch.save(own.state_dict(), torch_hub / url.rpartition("/")[2])
+    model = build_model(NAME, COLOUR, seed=0, pretrained="torchvision")
+    assert torch.equal(model.body.features[0][0].weight, own.features[0][0].weight)
+
+
+def test_the_hub_s_cache_is_found(hub):
+    """Files of older torchvision, and of the hub, do not count the batches of batch norm."""
+    resnet = network("resnet18")
+    weights = {name: tensor for name, tensor in resnet.state_dict().items() if not name.endswith("batches_tracked")}
+    save_file(weights, hub / "model.safetensors")
+    model = build_model("resnet18", COLOUR, seed=0, pretrained="hub")
+    assert torch.equal(model.body.layer4[1].conv2.weight, resnet.layer4[1].conv2.weight)
+    assert torch.equal(model.body.bn1.running_mean, resnet.bn1.running_mean)
+
+
+def test_safetensors_come_before_pth(folder, own):
+    save_file({name: tensor + 1 for name, tensor in own.state_dict().items()}, Path(folder, f"{NAME}.safetensors"))
+    model = build_model(NAME, COLOUR, seed=0, pretrained=folder)
+    assert torch.equal(model.body.features[0][0].weight, own.features[0][0].weight + 1)
+
+
+def test_a_file_is_read_once_in_a_process(folder, monkeypatch):
+    reads = []
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda *args, **keys: reads.append(args) or load(*args, **keys))
+    first, second = (build_model(NAME, COLOUR, seed=0, pretrained=folder) for _ in range(2))
+    assert len(reads) == 1
+    nn.init.zeros_(first.body.features[0][0].weight)
+    third = build_model(NAME, COLOUR, seed=0, pretrained=folder)
+    assert torch.equal(third.body.features[0][0].weight, second.body.features[0][0].weight)
+    assert third.body.features[0][0].weight.any()
+
+
+def test_models_of_other_kinds_keep_random_weights(folder):
+    random, model = (build_model("lenet5", COLOUR, seed=0, pretrained=source) for source in ("", folder))
+    assert torch.equal(model(samples(COLOUR)), random(samples(COLOUR)))
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "said"),
+    [
+        ("torchvision", NAME, ["torch/hub/checkpoints/mobilenet_v3_small-047dcff4.pth", f"get_model('{NAME}'"]),
+        ("hub", "resnet18", ["model.safetensors of timm/resnet18.tv_in1k in ", "hf_hub_download"]),
+        ("hub", NAME, ["has resnet18, resnet34, resnet50 only", "set pretrained to torchvision"]),
+        ("/none", NAME, [f"neither /none/{NAME}.safetensors nor {NAME}.pth is there"]),
+    ],
+    ids=["torchvision", "hub", "not on the hub", "folder"],
+)
+@pytest.mark.usefixtures("torch_hub", "hub")
+def test_without_a_file_it_says_which_is_missing_and_how_to_get_it(refusal, source, name, said):
+    line = refusal(ModelError, build_model, name, COLOUR, seed=0, pretrained=source)
+    assert [part for part in said if part not in line] == []
+    assert "folder" in line
+
+
+def test_small_images_are_told_to_be_larger(refusal, folder):
+    spec = DataSpec(shape=(3, 63, 80), classes=7)
+    said = refusal(ModelError, build_model, NAME, spec, seed=0, pretrained=folder)
+    assert said.endswith("pretrained weights need images of 64x64 or more, not 63x80: set image-size=64")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        (lambda own: {"state_dict": own.state_dict()}, "is no state dict"),
+        (lambda own: [1, 2], "is no state dict"),
+        (lambda own: own, "cannot be read: UnpicklingError"),
+        (lambda own: network("mobilenet_v3_large").state_dict(), "another network: 'classifier.0.bias' is (1280,)"),
+        (lambda own: {}, "another network: 'classifier.0.bias' is absent there, (1024,) here"),
+        (lambda own: {**own.state_dict(), "extra": torch.ones(1)}, "another network: 'extra' is (1,) there, absent"),
+    ],
+    ids=["checkpoint", "list", "code", "other network", "empty", "too much"],
+)
+def test_a_file_of_another_kind_is_refused(refusal, tmp_path, own, weights, said):
+    file = tmp_path / f"{NAME}.pth"
+    torch.save(weights(own), file)
+    line = refusal(ModelError, build_model, NAME, COLOUR, seed=0, pretrained=str(tmp_path))
+    assert f"{file}" in line
+    assert said in line
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_a_damaged_file_is_refused(refusal, tmp_path, suffix):
+    file = tmp_path / f"{NAME}.{suffix}"
+    file.write_bytes(b"x" * 100)
+    assert f"{file} cannot be read" in refusal(ModelError, build_model, NAME, COLOUR, seed=0, pretrained=str(tmp_path))
+
+
+def test_images_of_two_channels_cannot_take_weights_for_three(refusal, folder):
+    spec = DataSpec(shape=(2, 64, 64), classes=7)
+    said = refusal(ModelError, build_model, NAME, spec, seed=0, pretrained=folder)
+    assert "'features.0.0.weight' is (16, 3, 3, 3) there, (16, 2, 3, 3) here" in said
+
+
+def test_a_list_without_any_network_of_torchvision_is_refused(refusal):
+    check_pretrained("lenet5,resnet18")
+    said = refusal(ConfigError, check_pretrained, "lenet5,fedhe")
+    assert said.startswith("pretrained: none of the models lenet5,fedhe has such weights; these do: alexnet, ")
+
+
+def test_the_run_config_s_key_reaches_the_models_of_a_node(refusal, make_config, make_node, tmp_path):
+    """Digits are small images, so a network that is to take weights refuses them; another one on the node does not."""
+    source = str(tmp_path)
+    none = refusal(ConfigError, make_node, make_config(models="lenet5,mlp", pretrained=source), 0)
+    assert "none of the models lenet5,mlp" in none
+    config = make_config(models=f"{NAME},lenet5", pretrained=source)
+    assert "set image-size=64" in refusal(ModelError, make_node, config, 0)
+    assert make_node(config, 1).model_name == "lenet5"
+    assert make_node(config, 0, model="mlp").model_name == "mlp"
+    assert make_node(config, 0, pretrained="").model_name == NAME
+
+
+def test_a_global_model_begins_with_them_as_well(make_config, folder, own):
+    config = make_config(algorithm="fedavg", models=NAME, pretrained=folder)
+    built = build_model(NAME, COLOUR, seed=0)
+    registered = {"weights": fingerprint(built), "parameters": trainable_count(built)}
+    clients = roster(2, model=NAME, shape=COLOUR.shape, classes=COLOUR.classes, **registered)
+    first = global_model(clients, config)
+    assert torch.equal(first.body.features[0][0].weight, own.features[0][0].weight)

@@ -1,0 +1,191 @@
+"""What every client side gets from its base: a kept best model, validation and domain scores, state by name."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fixtures.federations.nodes import linear_node
+from torch import nn
+
+from clients.base import KnowledgeClient, Metrics
+from clients.local import LocalClient
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.wire.messages import EXAMPLES, ROUND
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+
+HALF_RIGHT = [[1.0, 0.0], [0.0, 1.0]]
+"""Weights under which input (1, 0) is class 0 and input (0, 1) is class 1."""
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def weights(client: KnowledgeClient) -> list[list[float]]:
+    values: list[list[float]] = client.node.model.head.weight.tolist()
+    return values
+
+
+def evaluated(node: Any, weight: list[list[float]]) -> Metrics:
+    """Save a model as if it had been trained to these weights, and let a client built anew measure it."""
+    client = LocalClient(node)
+    client._session.restore(client)
+    client.node.model.head.weight.data = torch.tensor(weight)
+    client._session.save(client, 1)
+    loss, samples, metrics = LocalClient(node).evaluate([], {ROUND: 1})
+    return {**metrics, "loss": loss, EXAMPLES: samples}
+
+
+def test_with_keep_best_a_client_reports_its_best_model_on_validation(make_config):
+    """Validation and test samples are the same two here. Weights that get both right (accuracy 1) come between weights
+    that get one right; those that only equal the best, with a higher loss, do not replace it."""
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT, keep_best=True)
+    both, one = [[2.0, 0.0], [0.0, 2.0]], [[2.0, 3.0], [0.0, 2.0]]
+    assert evaluated(node, one)["accuracy"] == 0.5
+    best = evaluated(node, both)
+    assert best["accuracy"] == best["validation-accuracy"] == 1.0
+    assert evaluated(node, one) == best
+    assert evaluated(node, HALF_RIGHT) == best
+    kept = node.read_state().tensors
+    assert kept["best.head.weight"].tolist() == both
+    assert kept["model.head.weight"].tolist() == HALF_RIGHT
+
+
+def test_the_best_on_all_domains_validation_samples(make_config):
+    """Own validation: (1, 0) is 0 and (0, 1) is 1; another domain's, twice as many: all four are class 1.
+
+    `both` is right on the own two (2 of 6 at least, and on two of the other four): 4 of 6. `ones` calls everything
+    class 1: 1 of the own two, but all of the other four: 5 of 6.
+    """
+    both, ones = [[2.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [2.0, 2.0]]
+    kept = {}
+    for best_on in ("own", "domains"):
+        node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT, keep_best=True, best_on=best_on)
+        other = node.data.validation.like(torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 2), torch.ones(4, dtype=torch.int64))
+        node = replace(node, data=replace(node.data, others_validation=(other,)))
+        scores = [evaluated(node, weight) for weight in (both, ones)]
+        kept[best_on] = node.read_state().tensors["best.head.weight"].tolist()
+    assert kept == {"own": both, "domains": ones}
+    assert [score["validation-acc"] for score in scores] == pytest.approx([4 / 6, 5 / 6])
+
+
+def test_a_client_without_test_samples_has_no_accuracy_rather_than_one_of_zero():
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT)
+    untested = replace(node, data=replace(node.data, test=node.data.test.first(0)))
+    assert evaluated(untested, HALF_RIGHT).keys() == {"loss", EXAMPLES, "validation-accuracy"}
+    assert "accuracy" in evaluated(node, HALF_RIGHT)
+
+
+def test_without_keep_best_a_client_reports_the_model_it_has(make_config):
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT)
+    assert evaluated(node, [[2.0, 0.0], [0.0, 2.0]])["accuracy"] == 1.0
+    assert evaluated(node, [[2.0, 3.0], [0.0, 2.0]])["accuracy"] == 0.5
+    assert not any(name.startswith("best.") for name in node.read_state().tensors)
+
+
+def test_training_goes_on_from_the_newest_model_not_from_the_best(make_config):
+    """A round of SGD with rate 0.1 from W = 2 I on (1, 0) and (0, 1): softmax(2, 0) = (0.880797, 0.119203), so each
+    entry of W moves by 0.1 * 0.119203 / 2 = 0.005960."""
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT, keep_best=True)
+    evaluated(node, [[9.0, 0.0], [0.0, 9.0]])
+    evaluated(node, [[2.0, 0.0], [0.0, 2.0]])
+    client = LocalClient(node)
+    client.fit([], {ROUND: 1})
+    assert weights(client)[0] == pytest.approx([2.005960, -0.005960], abs=1e-6)
+    assert node.read_state().tensors["best.head.weight"].tolist() == [[9.0, 0.0], [0.0, 9.0]]
+
+
+def test_keep_best_of_a_whole_run_never_gets_worse_on_validation(make_config, run_federation, tmp_path):
+    """With a learning rate that makes accuracies jump; without keep-best they do fall."""
+    keys = {"algorithm": "fedavg", "models": "mlp", "learning_rate": 0.1, "rounds": 6}
+    for keep in (True, False):
+        run = run_federation(make_config(**keys, keep_best=keep, output_dir=str(tmp_path / str(keep))))
+        curves = [[entry["clients"][client]["validation-accuracy"] for entry in entries(run)] for client in ("0", "1")]
+        assert all(curve == sorted(curve) for curve in curves) == keep
+
+
+def test_keep_best_needs_validation_samples(make_config, make_node, refusal):
+    config = make_config(algorithm="local", keep_best=True, validation_fraction=0.0)
+    said = refusal(ConfigError, LocalClient, make_node(config))
+    assert said == "keep-best = true, but there are no validation samples here: raise validation-fraction"
+
+
+def test_scores_over_domains_are_those_of_each_domain_s_test_samples(make_config, run_federation):
+    """Three domains of equal size, a client each: ACC = (BWT + 2 FWT) / 3, and BWT is the accuracy on the own one."""
+    run = run_federation(make_config(algorithm="local", dataset="rotated-digits", models="mlp", clients=3))
+    last, summary = entries(run)[-1], json.loads((run / "summary.json").read_text())
+    for values in last["clients"].values():
+        assert values["acc"] == pytest.approx((values["accuracy"] + 2 * values["fwt"]) / 3)
+    for name in ("acc", "fwt"):
+        expected = sum(values[name] for values in last["clients"].values()) / 3
+        assert summary[name] == last[name] == pytest.approx(expected)
+    assert summary["bwt"] == last["bwt"] == last["accuracy"] == summary["accuracy"]
+    assert summary["fwt"] < summary["bwt"]
+
+
+def test_domains_count_by_their_samples():
+    """The own test: 1 of 1 right. Others: 1 of 2 and 0 of 3 right, so FWT = 1 / 5 and ACC = 2 / 6."""
+    node = linear_node([[1.0, 0.0]], [0], HALF_RIGHT)
+    others = [([[1.0, 0.0], [0.0, 1.0]], [0, 0]), ([[1.0, 0.0]] * 3, [1, 1, 1])]
+    samples = tuple(node.data.test.like(torch.tensor(inputs), torch.tensor(labels)) for inputs, labels in others)
+    node = replace(node, data=replace(node.data, others=samples))
+    _, _, metrics = LocalClient(node).evaluate([], {ROUND: 1})
+    assert (metrics["accuracy"], metrics["fwt"], metrics["acc"]) == (1.0, pytest.approx(0.2), pytest.approx(1 / 3))
+
+
+def test_without_domains_the_scores_mean_nothing(make_config, run_federation):
+    run = run_federation(make_config(algorithm="local", models="mlp"))
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["acc"], summary["bwt"], summary["fwt"]) == (None, None, None)
+    best = max(entry["validation_accuracy"] for entry in entries(run))
+    assert summary["best_validation_accuracy"] == best > 0
+
+
+class Twofold(KnowledgeClient):
+    """Trains its model and a second module, each with an optimizer of its own."""
+
+    def __init__(self, node: Any) -> None:
+        super().__init__(node)
+        self.second = nn.Linear(2, 1)
+        nn.init.zeros_(self.second.weight)
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"model": self.node.model, "second": self.second}
+
+    def download_spec(self) -> PayloadSpec:
+        return EMPTY
+
+    def upload_spec(self) -> PayloadSpec:
+        return EMPTY
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        optimizer = self.optimizer("other", self.second.parameters())
+        self.second(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        return {}, {EXAMPLES: 1, "train-loss": 1.0}
+
+
+def test_every_module_and_every_optimizer_survives_between_rounds():
+    """SGD with momentum 0.5 and rate 0.1 on a gradient of 1: steps of 0.1, then 0.1 * 1.5."""
+    node = linear_node([[1.0, 0.0]], [0], HALF_RIGHT, momentum=0.5)
+    Twofold(node).fit([], {ROUND: 1})
+    client = Twofold(node)
+    client.fit([], {ROUND: 2})
+    assert client.second.weight.flatten().tolist() == pytest.approx([-0.25, -0.25])
+
+
+def test_local_work_can_be_multiplied_and_counted_in_passes():
+    """Five samples in batches of two: a pass is 2 batches (the last holds 3), so 3 batches are a pass and one more."""
+    node = linear_node([[float(n), 0.0] for n in range(5)], [0] * 5, HALF_RIGHT, batch_size=2, local_batches=3)
+    client = LocalClient(node)
+    assert [len(batches) for batches in client.epochs(1)] == [2, 1]
+    assert [len(batches) for batches in client.epochs(1, times=2)] == [2, 2, 2]
+    assert len(list(client.batches(1, times=3))) == 9
+    assert max(int(rows.max()) for rows in client.batches(1, samples=40, times=20)) > 5
+    whole = linear_node([[float(n), 0.0] for n in range(5)], [0] * 5, HALF_RIGHT, batch_size=2, local_batches=0)
+    assert [len(batches) for batches in LocalClient(whole).epochs(1, times=3)] == [2, 2, 2]
+    flat = [rows.tolist() for rows in client.batches(1)]
+    assert flat == [rows.tolist() for batches in client.epochs(1) for rows in batches]

@@ -1,0 +1,375 @@
+"""``robust``: what each algorithm averages with it, and one poisoned client of ten."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.federations.grids import Tampering
+from fixtures.federations.members import member, roster
+from fixtures.tiers import exhaustive
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
+
+from hetfl_flwr.algorithms import build_strategy, check_options, find, names
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr.server.messaging.exchange import arrays_of
+from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
+from simulations.testing.contract import first_round
+from simulations.testing.lab import NORMED
+from strategies.base import Upload
+from strategies.logits.fedhe import FedHe
+from strategies.parts.chfl import CHFL
+from strategies.representations.fedhenn import FedHeNN
+
+ROBUST = [name for name in names() if "robust" in find(name).defaults]
+"""Algorithms whose server side averages what it can compare."""
+
+LINEAR = "fixtures.models:linear"
+
+POISONED = 3
+"""The client that lies."""
+
+SCALED_IN_VAIN = ("fedgh",)
+"""Algorithms to whose server a longer prototype says the same: against these the liar sends the opposite."""
+
+SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
+"""For what goes wrong in a body, which a linear model has not."""
+
+
+def test_the_algorithms_that_have_it():
+    of_weights = {"fedavg", "fedprox", "fedrep", "lgfedavg", "fml", "fedkd", "chfl", "feddf", "heterofl"}
+    assert set(ROBUST) == of_weights | {"dsfl", "fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto", "fedtgp"}
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])
+def test_where_it_has_no_meaning_it_is_an_unknown_key(name, refusal):
+    config = RunConfig.from_flat({"algorithm": name, f"{name}.robust": "median"})
+    assert f"unknown config key '{name}.robust'" in refusal(ConfigError, check_options, config)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_what_is_no_average_is_refused_in_one_line(name, refusal):
+    config = RunConfig.from_flat({"algorithm": name, f"{name}.robust": "krum"})
+    assert refusal(ConfigError, build_strategy, config).startswith(f"{name}.robust = 'krum': expected none, median")
+
+
+# --- FedHe ---------------------------------------------------------------------------------------
+
+
+def logits(client_id: int, rows: Any, counts: list[int]) -> Upload:
+    return Upload(client_id, {"logits": np.float32(rows), "counts": np.int64(counts)}, samples=sum(counts))
+
+
+@pytest.mark.parametrize("store", ["all", "latest"])
+def test_fedhe_takes_the_median_of_a_class_over_those_that_saw_it(store):
+    """Class 0 is on all three: the medians of (1, 3, 900) and (2, 1, -900) are 3 and 1. Class 1 is on clients 0 and 1
+    alone, so it is their mean, ((5, 7) + (7, 9)) / 2 = (6, 8), whatever client 2's row without samples says.
+    """
+    strategy = FedHe(store=store, robust="median")
+    uploads = [
+        logits(0, [[1, 2], [5, 7]], [1, 1]),
+        logits(1, [[3, 1], [7, 9]], [9, 9]),
+        logits(2, [[900, -900], [900, 900]], [1, 0]),
+    ]
+    server_state = strategy.aggregate(strategy.initial(roster(3, classes=2)), uploads, 1)
+    sent = strategy.download_for(member(0, classes=2), server_state, 1)
+    assert (sent["logits"].tolist(), sent["known"].tolist()) == ([[3, 1], [6, 8]], [True, True])
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        # all: three times the median 3 of round 1, and the only upload 8 of round 2: (9 + 8) / 4
+        ("all", 17 / 4),
+        # latest: the median of 8, 3 and 900
+        ("latest", 8),
+    ],
+)
+def test_fedhe_over_two_rounds(store, expected):
+    strategy = FedHe(store=store, robust="median")
+    server_state = strategy.initial(roster(3, classes=1))
+    for uploads in ([logits(k, [[value]], [1]) for k, value in enumerate((1, 3, 900))], [logits(0, [[8]], [1])]):
+        server_state = strategy.aggregate(server_state, uploads, 1)
+    assert strategy.download_for(member(0, classes=1), server_state, 1)["logits"].tolist() == [[expected]]
+
+
+def test_fedhe_has_nobody_to_compare_with_where_uploads_come_one_by_one(refusal):
+    keys = {"algorithm": "fedhe", "fedhe.mode": "async", "fedhe.robust": "median"}
+    said = refusal(ConfigError, build_strategy, RunConfig.from_flat(keys))
+    assert said.endswith("robust = 'median' compares clients, so mode = 'async' needs store = 'latest' with it")
+    build_strategy(RunConfig.from_flat({**keys, "fedhe.store": "latest"}))
+    build_strategy(RunConfig.from_flat({**keys, "fedhe.robust": "none"}))
+
+
+# --- the others ----------------------------------------------------------------------------------
+
+
+def test_chfl_sends_as_many_robust_means_as_there_are_heads():
+    """Medians of (1, 2, 900) and (5, 4, -900) are 2 and 4, times three heads 6 and 12."""
+    values = [(1, 5), (2, 4), (900, -900)]
+    uploads = [
+        Upload(k, {"weight": np.full((3, 2), weight, np.float32), "bias": np.full(3, bias, np.float32)}, samples=1)
+        for k, (weight, bias) in enumerate(values)
+    ]
+    strategy = CHFL(robust="median")
+    sent = strategy.aggregate(strategy.initial(roster(3)), uploads, 1)
+    assert (sent["weight"].tolist(), sent["bias"].tolist(), int(sent["heads"])) == ([[6, 6]] * 3, [12] * 3, 3)
+
+
+def fedhenn(rows: int, **options: Any) -> FedHeNN:
+    strategy = FedHeNN(**options)
+    members = roster(1, public=rows, shape=(1,))
+    strategy.prepare(members, RunConfig())
+    members.public_samples = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
+    return strategy
+
+
+def unit(kernel: np.ndarray) -> np.ndarray:
+    return kernel / np.linalg.norm(kernel)
+
+
+def kernel_of(strategy: FedHeNN, uploaded: list[np.ndarray]) -> np.ndarray:
+    """The kernel that clients are sent as a factor, scaled to a norm of 1."""
+    uploads = [Upload(k, {"representations": np.float32(rows)}, samples=1) for k, rows in enumerate(uploaded)]
+    factor = strategy.aggregate(strategy.initial(roster(1)), uploads, 1)["factor"].astype(float)
+    return unit(factor @ factor.T)
+
+
+def dense(rows: np.ndarray, kernel: str, sigma: float) -> np.ndarray:
+    """A centred kernel of norm 1, without a factor."""
+    rows = np.float32(rows).astype(float)
+    if kernel == "linear":
+        full = rows @ rows.T
+    else:
+        full = np.exp(-np.square(rows[:, None] - rows[None]).sum(-1) / (2 * sigma**2))
+    centring = np.eye(len(rows)) - 1 / len(rows)
+    return unit(centring @ full @ centring)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_fedhenn_cuts_the_client_whose_kernel_is_farthest(kernel):
+    """Four bodies of unlike widths and lengths that see the same two features, and one that sees noise, a hundred times
+    as long. int(0.2 * 5) = 1: what is left is the mean of the four dense kernels of norm 1.
+    """
+    draw = generator(0, "kernels")
+    seen = draw.normal(size=(12, 2))
+    maps = [np.eye(2, width) + 0.2 * draw.normal(size=(2, width)) for width in (2, 3, 4, 2)]
+    honest = [scale * seen @ to for scale, to in zip((1.0, 0.5, 2.0, 1.5), maps, strict=True)]
+    noise = draw.normal(size=(12, 3)) * 100
+    strategy = fedhenn(12, kernel=kernel, sigma=2.0, robust="trimmed:0.2")
+    expected = unit(sum(dense(rows, kernel, 2.0) for rows in honest))
+    np.testing.assert_allclose(kernel_of(strategy, [*honest[:2], noise, *honest[2:]]), expected, atol=1e-6)
+
+
+def test_fedhenn_s_median_of_kernels_knows_no_length_and_stays_with_the_majority():
+    """Three clients have kernel K, two have L of other samples: summed distance to K is less, so the median is K."""
+    draw = generator(0, "median")
+    ours, theirs = draw.normal(size=(9, 2)), draw.normal(size=(9, 2))
+    found = kernel_of(fedhenn(9, robust="median"), [ours, 100 * theirs, ours * 2, ours + 5, 1e-3 * theirs])
+    np.testing.assert_allclose(found, dense(ours, "linear", 0), atol=1e-4)
+
+
+@pytest.mark.parametrize("robust", ["median", "trimmed:0.3"])
+def test_fedhenn_of_representations_that_tell_no_samples_apart(robust):
+    uploads = [Upload(k, {"representations": np.full((7, 2), 0.7, np.float32)}, samples=1) for k in range(4)]
+    strategy = fedhenn(7, robust=robust)
+    assert not strategy.aggregate(strategy.initial(roster(1)), uploads, 1)["factor"].any()
+
+
+# --- weights -------------------------------------------------------------------------------------
+
+AVERAGING: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedprox": {},
+    "fedrep": {},
+    "lgfedavg": {"lgfedavg.mode": "body"},
+    "fedhenn": {"fedhenn.mode": "homogeneous"},
+}
+"""The algorithms that average weights, and the keys with which they do."""
+
+
+def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequence[int], order: Any = None) -> Any:
+    """What the server makes of an entry ``w`` that clients have sent as these values, having trained on these samples;
+    their replies come in this order.
+    """
+    clients = roster(len(values), public=5)
+    strategy = build_strategy(
+        RunConfig.from_flat({"algorithm": algorithm, f"{algorithm}.robust": robust, **AVERAGING[algorithm]})
+    )
+    strategy.roster, strategy._server_state = clients, ArrayRecord()  # what `prepare` would set
+    replies = [
+        Message(
+            RecordDict(
+                {
+                    ARRAYS: to_record({"w": np.asarray(value, np.float32)}),
+                    METRICS: MetricRecord({EXAMPLES: count, "train-loss": 0.0}),
+                }
+            ),
+            reply_to=Message(RecordDict(), one.node, MessageType.TRAIN),
+        )
+        for one, value, count in zip(clients, values, samples, strict=True)
+    ]
+    learnt, _ = strategy.aggregate_train(1, [replies[k] for k in (order or range(len(replies)))])
+    assert all(list(reply.content.array_records[ARRAYS]) == ["w"] for reply in replies), "replies are taken apart"
+    found = from_record(learnt)["w"]
+    assert found.dtype == np.float32
+    return found.tolist()
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize(
+    ("robust", "values", "samples", "expected"),
+    [
+        # (1 + 2 + 3 + 4 + 96 x 90) / 100
+        ("none", [1, 2, 3, 4, 90], [1, 1, 1, 1, 96], 86.5),
+        # the samples do not count
+        ("median", [90, 1, 4, 3, 2], [96, 1, 1, 1, 1], 3),
+        ("trimmed:0.2", [1, 2, 3, 4, 90], [1, 1, 1, 1, 96], (2 + 3 + 4) / 3),
+        ("trimmed:0.4", [1, 2, 3, 4, 90], [1, 1, 1, 1, 96], 3),
+        # of an even number the mean of the middle two; int(0.25 * 4) = 1 at either end
+        ("median", [1, 2, 4, 90], [1, 1, 1, 97], 3),
+        ("trimmed:0.25", [1, 2, 4, 90], [1, 1, 1, 97], 3),
+        # int(0.2 * 4) = 0: the mean of all, each alike
+        ("trimmed:0.2", [1, 2, 4, 89], [1, 1, 1, 97], 24),
+        # two clients outvote nobody, one is alone
+        ("median", [1, 3], [1, 9], 2),
+        ("trimmed:0.49", [1, 3], [1, 9], 2),
+        ("median", [7], [3], 7),
+        ("trimmed:0.49", [7], [3], 7),
+        # each coordinate has its own
+        ("median", [[1, 8], [2, -900], [6, 9]], [1, 1, 1], [2, 8]),
+    ],
+)
+def test_weights_by_hand(algorithm, robust, values, samples, expected):
+    assert averaged(algorithm, robust, values, samples) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("robust", ["median", "trimmed:0.2"])
+def test_the_order_of_clients_changes_nothing(algorithm, robust):
+    values = generator(0, "order").normal(size=(7, 3))
+    found = [averaged(algorithm, robust, values, [1] * 7, order) for order in (None, [3, 6, 0, 5, 1, 4, 2])]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("wild", [-1e6, 1e6])
+@pytest.mark.parametrize("robust", ["median", "trimmed:0.2"])
+def test_one_wild_upload_of_five_stays_within_what_the_others_sent(algorithm, robust, wild):
+    honest = generator(0, "honest").normal(size=(4, 20))
+    found = averaged(algorithm, robust, [*honest, np.full(20, wild)], [1, 1, 1, 1, 10**6])
+    assert (np.float32(honest).min(0) <= found).all()
+    assert (found <= np.float32(honest).max(0)).all()
+    plain = averaged(algorithm, "none", [*honest, np.full(20, wild)], [1, 1, 1, 1, 10**6])
+    assert (np.abs(plain) > 1e5).all()
+
+
+def test_flower_cuts_as_many_as_every_other_algorithm_does():
+    """`aggregation.Average` cuts as SciPy does: ``int(share * K)`` at either end, whatever the number of clients K."""
+    for clients in (*range(1, 13), 20, 50, 100):
+        values = np.arange(clients, dtype=float) ** 3
+        for share in (0.001, 0.05, 0.1, 0.2, 0.25, 0.29, 0.3, 1 / 3, 0.4, 0.45, 0.49, 0.4999):
+            expected = Average("trimmed", share).mean([np.array([value]) for value in values])
+            np.testing.assert_allclose(trim_mean(values[:, None], share), expected, rtol=1e-12)
+            cut = int(share * clients)
+            assert expected == pytest.approx(values[cut : clients - cut].mean())
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+@pytest.mark.parametrize("robust", ["none", "median"])
+def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algorithm, robust, lab):
+    config = lab.config(
+        algorithm=algorithm, models=NORMED, clients=3, **{f"{algorithm}.robust": robust, **AVERAGING[algorithm]}
+    )
+    strategy, arrays, exchange = first_round(lab.federation(config))
+    uploads = [reply.arrays or arrays_of(reply.message) for reply in exchange.replies]
+    learnt = from_record(strategy.aggregate_replies(1, arrays, exchange.replies))
+    statistics = [name for name in learnt if "running" in name]
+    assert [name.rpartition(".")[2] for name in statistics] == ["running_mean", "running_var"]
+    assert not any("num_batches_tracked" in name for name in learnt)
+    for name in learnt if robust == "median" else statistics:
+        sent = np.stack([upload[name] for upload in uploads])
+        expected = np.median(sent, axis=0) if robust == "median" else sent.mean(0)  # each has trained on 3 batches
+        np.testing.assert_allclose(learnt[name], expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep", "lgfedavg"])
+def test_the_log_says_how_weights_are_averaged(algorithm, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr("strategies.weights.base.log", lambda level, text, *values: said.append(text % values))
+    config = {"algorithm": algorithm, f"{algorithm}.robust": "trimmed:0.2"}
+    build_strategy(RunConfig.from_flat(config)).summary()
+    assert said == ["\t├── robust = trimmed:0.2"]
+
+
+# --- one poisoned client of ten ------------------------------------------------------------------
+
+
+def scaled(factor: float) -> Callable[[Message], Message]:
+    """Multiply the knowledge in a reply; numbers of samples stay."""
+
+    def tamper(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        reply.content[ARRAYS] = ArrayRecord(
+            {
+                name: Array(array * np.float32(factor) if array.dtype == np.float32 else array)
+                for name, array in arrays.items()
+            }
+        )
+        return reply
+
+    return tamper
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        ("fedhe", {}),
+        exhaustive("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
+        exhaustive("chfl", {**SLOWER, "rounds": 15, "chfl.reduce": "mean"}),
+        exhaustive("fml", {"fml.meme": LINEAR}),
+        ("fedavg", {}),
+        exhaustive("fedprox", {}),
+        exhaustive("heterofl", {}),
+        exhaustive("feddf", {"feddf.server-steps": 20, "public_fraction": 0.1}),
+        exhaustive("fedrep", {"models": "mlp", "local_batches": 0, "rounds": 12}),
+        exhaustive("lgfedavg", {}),
+        exhaustive("lgfedavg", {"lgfedavg.mode": "body", "models": "mlp", "local_batches": 0, "rounds": 12}),
+        exhaustive("fedproto", {**SLOWER, "rounds": 15}),
+        exhaustive("fedgh", {**SLOWER, "rounds": 15}),
+        exhaustive("fedtgp", {**SLOWER, "rounds": 15}),
+        exhaustive("fedhenn", {"fedhenn.mode": "homogeneous"}),
+        ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),
+    ],
+)
+def test_one_poisoned_client_of_ten(algorithm, keys, make_config, run_federation, tmp_path):
+    """One sends a hundred times what it knows. With the median, the other nine are as good as if it did not, to a point
+    of accuracy; with the mean they lose more than five. (FedHeNN's mean kernel is then that of one client, who has only
+    three classes.)
+    """
+
+    def accuracy(name: str, factor: float, robust: str) -> float:
+        config = make_config(
+            algorithm=algorithm,
+            clients=10,
+            evaluate_every=100,
+            outlier_factor=0.0,
+            test_fraction=0.5,
+            output_dir=str(tmp_path / name),
+            **{"models": LINEAR, "learning_rate": 0.01, "rounds": 8, f"{algorithm}.robust": robust, **keys},
+        )
+        run = run_federation(config, Tampering(config, POISONED, scaled(factor)))
+        clients = json.loads((run / "rounds.jsonl").read_text().splitlines()[-1])["clients"]
+        return float(np.mean([client["accuracy"] for key, client in clients.items() if key != str(POISONED)]))
+
+    factor = -100 if algorithm in SCALED_IN_VAIN else 100
+    clean, poisoned = accuracy("clean", 1, "median"), accuracy("poisoned", factor, "median")
+    assert poisoned == pytest.approx(clean, abs=0.01)
+    assert accuracy("mean", factor, "none") < poisoned - 0.05

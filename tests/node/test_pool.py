@@ -1,0 +1,295 @@
+"""Public samples: collected once, brought to everyone, the same pool for all who hold it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetfl_flwr.common.errors import FederationError, PayloadError
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.pool import PublicSampleStore
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.messaging.member import Sharing
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.wire.codec import to_record
+from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
+from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex
+from simulations.engine.clients import FIRST_NODE
+from simulations.engine.grid import LocalGrid
+
+PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
+
+
+class Joining(LocalGrid):
+    """Has its last node from the moment that one says so."""
+
+    joined = False
+
+    def get_node_ids(self) -> list[int]:
+        nodes = super().get_node_ids()
+        return nodes if self.joined else nodes[:-1]
+
+
+@pytest.fixture
+def shared(make_config, make_federation) -> Callable[..., tuple[Federation, Any]]:
+    """Share the public samples of three clients, and return the federation and what the exchange was."""
+
+    def share(sharing: Sharing, grid: Any = None, **keys: Any) -> tuple[Federation, Any]:
+        federation = make_federation(make_config(clients=3, **keys), grid)
+        return federation, federation.share(sharing)
+
+    return share
+
+
+def nodes(federation: Federation) -> list[Node]:
+    """The clients' nodes over the Contexts that the grid keeps for them."""
+    return [Node.from_context(context) for context in federation.grid._host._clients._contexts.values()]
+
+
+def test_everyone_holds_the_same_pool_of_what_clients_have_made_public(shared):
+    federation, exchange = shared(Sharing())
+    assert exchange.failures == []
+    expected = [node.data.public.stored() for node in nodes(federation)]
+    for node in nodes(federation):
+        pool = node.pool
+        assert list(pool.blocks) == [0, 1, 2]
+        assert len(pool) == len(pool.samples) == sum(len(labels) for _, labels in expected)
+        for block, (inputs, labels) in zip(pool.blocks.values(), expected, strict=True):
+            assert torch.equal(block.stored()[0], inputs)
+            assert torch.equal(block.stored()[1], labels)
+        every = torch.arange(len(pool))
+        assert torch.equal(pool.samples.batch(every)[1], torch.cat([labels for _, labels in expected]))
+        assert [len(other) for other in pool.others] == [
+            len(labels) for client_id, (_, labels) in enumerate(expected) if client_id != node.client_id
+        ]
+
+
+@pytest.mark.slow
+@given(sizes=st.dictionaries(st.integers(0, 99), st.integers(0, 5), max_size=6), data=st.data())
+def test_numbers_and_places_are_those_of_a_list_of_all_rows(sizes, data):
+    index = PublicIndex(dict(sorted(sizes.items())))
+    rows = [(client, row) for client in sorted(sizes) for row in range(sizes[client])]
+    assert len(index) == len(rows)
+    numbers = np.array(data.draw(st.lists(st.sampled_from(range(len(rows)))) if rows else st.just([])), np.int64)
+    places = index.places(numbers)
+    assert [tuple(place) for place in places.tolist()] == [rows[number] for number in numbers]
+    assert index.numbers(places.astype(np.int32)).tolist() == numbers.tolist()
+    some = np.array(data.draw(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 6)))), np.int64).reshape(-1, 2)
+    assert index.held(some).tolist() == [tuple(place) in rows for place in some.tolist()]
+
+
+def test_server_and_clients_number_the_rows_alike(shared):
+    federation, _ = shared(Sharing())
+    assert [node.pool.index for node in nodes(federation)] == [PublicIndex.of(federation.roster.public_samples)] * 3
+
+
+def test_rows_of_others_are_prepared_as_the_own_ones_are(shared):
+    """The pixels are the sender's; scaling and mean image are the receiver's."""
+    federation, _ = shared(Sharing())
+    first, second, _ = nodes(federation)
+    rows = torch.arange(len(second.data.public))
+    assert torch.equal(first.pool.blocks[1].batch(rows)[0], second.data.public.batch(rows)[0])
+
+
+@pytest.mark.parametrize(("labelled", "to_clients"), [(True, True), (False, True), (True, False)])
+def test_bytes_are_pixels_and_labels_up_once_and_down_to_every_other_client(shared, labelled, to_clients):
+    federation, exchange = shared(Sharing(labelled=labelled, to_clients=to_clients))
+    rows = {one.client_id: one.public for one in federation.roster}
+    assert rows == {0: 60, 1: 60, 2: 60}  # a tenth of 599
+    each = PIXELS + LABEL * labelled
+    for client_id, traffic in exchange.traffic.items():
+        others = sum(rows.values()) - rows[client_id]
+        assert (traffic.bytes_up, traffic.bytes_down) == (rows[client_id] * each, others * each * to_clients)
+        assert traffic.wire_up > traffic.bytes_up
+    assert all(("labels" in block) == labelled for block in federation.roster.public_samples.values())
+    assert [len(node.pool) for node in nodes(federation)] == ([180] * 3 if to_clients else [60] * 3)
+
+
+def test_rows_without_labels_have_label_0_in_the_pool(shared):
+    federation, _ = shared(Sharing(labelled=False))
+    pool = nodes(federation)[0].pool
+    assert pool.blocks[1].labels.tolist() == [0] * 60
+    assert pool.blocks[0].labels.tolist() != [0] * 60
+
+
+def test_sharing_again_costs_nothing(shared):
+    federation, _ = shared(Sharing())
+    before = dict(federation.roster.public_samples)
+    again = federation.share(Sharing())
+    assert (again.traffic, again.failures, federation.roster.public_samples) == ({}, [], before)
+    assert federation.share(None).traffic == {}
+
+
+def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_config, make_federation):
+    config = make_config(clients=3)
+    grid = Joining(config.to_flat(), 3, run=7)
+    federation = Federation(grid, config.with_values({"clients": 2}))
+    federation.assemble()
+    federation.share(Sharing())
+    assert list(federation.roster.public_samples) == [0, 1]
+    grid.joined = True
+    assert federation.welcome(1) == []
+    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 1]
+    late = federation.share(Sharing())
+    down = {client_id: traffic.bytes_down for client_id, traffic in late.traffic.items()}
+    up = {client_id: traffic.bytes_up for client_id, traffic in late.traffic.items()}
+    block = 60 * (PIXELS + LABEL)
+    assert down == {0: block, 1: block, 2: 2 * block}
+    assert up == {0: 0, 1: 0, 2: block}
+    assert len({len(node.pool) for node in nodes(federation)}) == 1
+    assert len(federation.samples.holding(federation.roster, Sharing())) == 3
+
+
+class Forging(LocalGrid):
+    """Delivers one kind of reply of one client changed."""
+
+    def __init__(self, config: Any, kind: str, arrays: dict[str, np.ndarray] | None, client_id: int = 1) -> None:
+        super().__init__(config.to_flat(), config.clients, run=7)
+        self._kind, self._arrays, self._node = kind, arrays, FIRST_NODE + client_id
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            if (reply.metadata.message_type, reply.metadata.src_node_id) == (self._kind, self._node):
+                if self._arrays is None:
+                    reply.content.metric_records.clear()
+                else:
+                    changed = {**reply.content.array_records[ARRAYS], **{k: Array(v) for k, v in self._arrays.items()}}
+                    reply.content[ARRAYS] = ArrayRecord(changed)
+        return replies
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (
+            {"inputs": np.zeros((60, 1, 8, 9), np.uint8)},
+            "array 'inputs' has shape (60, 1, 8, 9), expected (60, 1, 8, 8)",
+        ),
+        ({"inputs": np.zeros((60, 1, 8, 8), np.float32)}, "array 'inputs' has dtype float32, expected uint8"),
+        ({"labels": np.full(60, 10)}, "array 'labels' has values above 9"),
+        ({"labels": np.full(60, -1)}, "array 'labels' has values below 0"),
+        ({"more": np.zeros(1)}, "arrays inputs, labels, more, expected inputs, labels"),
+    ],
+)
+def test_a_client_whose_seeds_are_wrong_is_named_and_left_out(make_config, shared, arrays, said):
+    federation, exchange = shared(Sharing(), Forging(make_config(clients=3), SHARE, arrays))
+    [failure] = exchange.failures
+    assert (failure.client_id, failure.stage) == (1, "sharing of public samples")
+    assert failure.reason.startswith("client 1 (lenet5): ")
+    assert failure.reason.endswith(said)
+    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 2]
+    assert list(federation.roster.public_samples) == [0, 2]
+
+
+def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_config, shared):
+    grid = Forging(make_config(clients=3), POOL, None)
+    federation, exchange = shared(Sharing(), grid)
+    assert [failure.client_id for failure in exchange.failures] == [1]
+    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 2]
+    grid._kind = "nothing"
+    assert federation.share(Sharing()).failures == []
+    assert len(federation.samples.holding(federation.roster, Sharing())) == 3
+
+
+@pytest.mark.parametrize(
+    ("public_samples", "said"),
+    [
+        (
+            {"inputs.1": np.zeros((3, 5), np.float32)},
+            "public samples of client 1: array 'inputs' has shape (3, 5), expected (N <=",
+        ),
+        (
+            {"inputs.1": np.zeros((3, 2))},
+            "public samples of client 1: array 'inputs' has dtype float64, expected float32",
+        ),
+        ({"inputs.1": np.zeros((3, 2), np.float32), "labels.1": np.zeros(2, np.int64)}, "array 'inputs' has N = 3"),
+        ({"inputs.1": np.full((3, 2), np.nan, np.float32)}, "has values that are not finite"),
+        ({"labels.1": np.zeros(2, np.int64)}, "expected inputs, labels"),
+        ({"inputs.one": np.zeros((3, 2), np.float32)}, "array 'inputs.one', expected inputs.K and labels.K"),
+        ({"rows.1": np.zeros((3, 2), np.float32)}, "array 'rows.1', expected inputs.K and labels.K"),
+    ],
+)
+def test_a_client_refuses_rows_that_do_not_fit_its_own(refusal, public_samples, said):
+    node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 1.0]], public=1)
+    assert said in refusal(PayloadError, node.keep_public_samples, to_record(public_samples))
+    assert len(node.pool) == 1
+
+
+def test_blocks_add_up_and_another_run_begins_anew():
+    context = Context(1, 1, {}, RecordDict(), {})
+    block = {"inputs.2": np.ones((3, 2), np.float32)}
+    store = PublicSampleStore(context)
+    assert store.keep(to_record(block), DataSpec((2,), 2), "float32") == 3
+    assert store.keep(to_record({"inputs.1": np.zeros((1, 2), np.float32)}), DataSpec((2,), 2), "float32") == 1
+    public = linear_node([[5.0, 5.0]], [1], [[1.0, 0.0], [0.0, 1.0]], public=1).data.public
+    assert [len(block) for block in store.pool(0, public).blocks.values()] == [1, 1, 3]
+    context.run_id = 2
+    assert list(PublicSampleStore(context).pool(0, public).blocks) == [0]
+    PublicSampleStore(context).keep(to_record(block), DataSpec((2,), 2), "float32")
+    assert [key for key in context.state if key.startswith("hetfl-seeds")] == ["hetfl-seeds.2"]
+
+
+def test_sharing_is_refused_by_name_where_it_cannot_be():
+    roster(2).check_sharing("fedmd")
+    for fields, said in (
+        ({"public": 0}, "fedmd needs public samples of each client, but client 2 has none: raise public-fraction"),
+        (
+            {"shape": (7,)},
+            "inputs of the same shape: client 0 (linear) has (2,) float32, client 2 (linear) has (7,) float32",
+        ),
+        ({"dtype": "uint8"}, "client 0 (linear) has (2,) float32, client 2 (linear) has (2,) uint8"),
+        ({"classes": 9}, "the same number of classes: client 0 (linear) has 3, client 2 (linear) has 9"),
+        (
+            {"public": MOST_SHARED + 1},
+            "fedmd shares at most 16777216 public samples of a client, but client 2 (linear) has 16777217: lower "
+            "public-fraction",
+        ),
+    ):
+        with pytest.raises(FederationError) as caught:
+            Roster([member(0), member(2, **fields)]).check_sharing("fedmd")
+        assert said in str(caught.value)
+    Roster([member(0), member(2, public=MOST_SHARED)]).check_sharing("fedmd")
+
+
+def test_of_a_client_no_more_rows_are_taken_than_the_others_take(make_config, make_federation, monkeypatch):
+    """Whatever an algorithm checks: who has registered more is left out, and nobody is sent what it would refuse."""
+    for module in ("node.pool", "server.sharing"):
+        monkeypatch.setattr(f"hetfl_flwr.{module}.MOST_SHARED", 60)
+    federation = make_federation(make_config(clients=3))
+    rich = next(iter(federation.roster))
+    federation.roster.remove(rich.node)
+    federation.roster.add(replace(rich, public=61))
+    inputs, labels = np.zeros((61, 1, 8, 8), np.uint8), np.zeros(61, np.int64)
+    tampered = Forging(make_config(clients=3), SHARE, {"inputs": inputs, "labels": labels}, rich.client_id)
+    federation.messenger.grid = tampered
+    shared = federation.share(Sharing())
+    assert [failure.client_id for failure in shared.failures] == [0]
+    assert list(federation.roster.public_samples) == [1, 2]
+
+
+def test_rows_are_compared_with_those_of_clients_that_are_here(make_config, make_federation):
+    federation = make_federation(make_config(clients=3, dataset="breast-cancer", models="mlp"))
+    federation.share(Sharing())
+    rows = federation.messenger.guards.rows
+    assert list(rows.newest) == [0, 1, 2]
+    gone = next(iter(federation.roster))
+    federation.roster.remove(gone.node)
+    federation.share(Sharing())
+    assert list(rows.newest) == [1, 2]
+
+
+def test_tokens_of_others_outside_the_vocabulary_are_refused_by_name(refusal):
+    store, spec = PublicSampleStore(Context(1, 1, {}, RecordDict(), {})), DataSpec((2,), 3, vocabulary=7)
+    assert store.keep(to_record({"inputs.1": np.int32([[0, 6]])}), spec, "int32") == 1
+    said = refusal(PayloadError, store.keep, to_record({"inputs.2": np.int32([[0, 7]])}), spec, "int32")
+    assert said == "server: public samples of client 2: array 'inputs' has values above 6"

@@ -1,0 +1,324 @@
+"""The report of runs as one HTML file: what stands in it, that nothing runs or is fetched, and how it looks."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+from fixtures.folders.pages import Page
+from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
+
+from hetfl_flwr.common.errors import RunFolderError
+from simulations.cli.command import main
+from simulations.reports.html.report import write_report
+from simulations.reports.html.svg import MOST_POINTS, MOST_SMALL_POINTS
+
+EVIL = "<script>alert(1)</script> & \"quoted\" 'too'"
+BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
+
+
+def report(folders: list[Path], path: Path) -> Page:
+    return Page(write_report(folders, path / "report.html"))
+
+
+@pytest.mark.slow
+def test_one_run(tmp_path: Path) -> None:
+    """Clients at 0 and 20 %, then 40 and 60 %, then 70 and 90 %; 300 bytes each way in three rounds, and ten times that
+    on the wire; client 1 fails in rounds 1 and 2 for one reason."""
+    failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
+    lines = [LINES[0], line(1, [0.4, 0.6], failures=[failure]), line(2, [], failures=[failure]), LINES[3]]
+    page = report([make(tmp_path / "run", lines, rounds=9, partition="iid")], tmp_path)
+    assert "unfinished: 3 of 9 rounds" in page.words
+    assert [page.column("Clients", name) for name in ("first", "best on test", "last", "failures")] == [
+        ["0.0 %", "20.0 %"],
+        ["70.0 %", "90.0 %"],
+        ["70.0 %", "90.0 %"],
+        ["0", "2"],
+    ]
+    assert page.tables["Failures and refused uploads"][1:] == [["1\u20132", "1", "train", "out of memory"]]
+    assert page.tables["Bytes"][1:] == [
+        ["payload", "300 bytes", "300 bytes", "600 bytes", "200 bytes"],
+        ["on the wire", "3.0 kB", "3.0 kB", "6.0 kB", "2.0 kB"],
+    ]
+    assert [(svg["role"], svg["aria-label"]) for svg in page.of("svg")] == [
+        ("img", "Accuracy over rounds. mean over clients: from 10.0 % to 80.0 %."),
+        ("img", "Accuracy over payload. fedhe: from 50.0 % to 80.0 %."),
+        ("img", "client 0: 0.0 % to 70.0 %"),
+        ("img", "client 1: 20.0 % to 90.0 %"),
+    ]
+    assert "Band: from the lowest client to the highest." in page.words
+    assert page.column("Settings that differ from the defaults", "key") == ["dataset", "rounds", "output-dir"]
+    assert {"algorithm", "partition"} <= set(page.column("Settings as by default", "key"))
+
+
+@pytest.mark.slow
+def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
+    """A run without a summary says nothing of them."""
+    new = finish(make(tmp_path / "new"), versions={"hetfl": "0.1.0", "torch": "2.9.1"})
+    assert "Made withhetfl 0.1.0, torch 2.9.1" in report([new], tmp_path).words
+    assert "Made with" not in report([make(tmp_path / "killed")], tmp_path).words
+
+
+@pytest.mark.slow
+def test_points_lie_where_their_numbers_are(tmp_path: Path) -> None:
+    """Rounds 0 to 2 right above their ticks, accuracies as far from one another as ticks that differ as much."""
+    lines = [line(0, [0.1]), line(1, [0.5]), line(2, [0.8])]
+    page = report([make(tmp_path / "run", lines)], tmp_path)
+    points = max((drawn for _, drawn in page.strokes(0)), key=len)
+    ticks = dict(page.labels[::-1])  # of the first picture, where both have such a tick
+    assert [x for x, _ in points] == pytest.approx([float(ticks[tick]["x"] or "") for tick in "012"])
+    low, high = (float(ticks[tick]["y"] or "") for tick in ("20%", "70%"))
+    (_, first), (_, second), (_, third) = points
+    assert (first - second) / 0.4 == pytest.approx((low - high) / 0.5)
+    assert (second - third) / 0.3 == pytest.approx((low - high) / 0.5)
+    assert low - 0.1 * (high - low) / 0.5 - first == pytest.approx(3.8, abs=0.5)  # half a letter's height
+
+
+@pytest.mark.slow
+def test_several_runs(tmp_path: Path) -> None:
+    """Two seeds of fedhe are one line with a band, and local, which sends nothing, a level over the bytes."""
+    shifted = [line(0, [0.1, 0.3], sent=0), line(1, [0.6, 0.8]), line(2, []), line(3, [0.9, 0.9])]
+    folders = [
+        make(tmp_path / "one"),
+        make(tmp_path / "two", shifted, seed=1),
+        make(tmp_path / "own", SILENT, algorithm="local", rounds=1),
+    ]
+    page = report(folders, tmp_path)
+    assert page.column("Side by side", "algorithm") == ["fedhe", "local"]
+    differing = page.tables["What differs"]
+    assert differing[0] == ["key", "fedhe", "local"]
+    assert ["seed", "0, 1", "0"] in differing
+    assert ["rounds", "3", "1"] in differing
+    assert not any(row[0] == "dataset" for row in differing)
+    assert "Not on equal terms" in page.words
+    bands = [one["style"] for one in page.of("use") if "fill-opacity" in str(one["style"])]
+    assert bands == ["fill: var(--c0); fill-opacity: 0.2"] * 2
+    assert page.words.count("Band: one standard deviation over seeds each way.") == 2
+    local = [(points[0][1] == points[-1][1], "dash" in style) for style, points in page.strokes(1) if "none" in style]
+    assert local[::2] == [(False, False), (True, True)]  # each before its line in the legend
+    assert {"fedhe, 2 seeds", "local", "local: sends nothing (last accuracy)"} <= {text for text, _ in page.labels}
+    told = [str(svg["aria-label"]) for svg in page.of("svg")][:2]
+    assert told == [
+        "Accuracy over rounds. fedhe, 2 seeds: from 15.0 % to 85.0 %; local: from 10.0 % to 40.0 %.",
+        "Accuracy over payload. fedhe, 2 seeds: from 60.0 % to 85.0 %; local: from 10.0 % to 40.0 %.",
+    ]
+    assert len([one for one in page.of("details") if one.get("class") == "run"]) == 3
+
+
+@pytest.mark.slow
+def test_nothing_from_a_run_folder_is_markup(tmp_path: Path) -> None:
+    """Reason, model, folder, config value and config key, in a page of one run and in one of two."""
+    failure = {"partition": 0, "stage": EVIL, "reason": EVIL, "node": 1}
+    folder = make(tmp_path / "<b>run", [LINES[0], line(1, [0.4, 0.6], failures=[failure])], models=EVIL, algorithm=EVIL)
+    (folder / "clients.json").write_text(json.dumps([client(0, model=EVIL)]))
+    for folders in ([folder], [folder, make(tmp_path / "plain")]):
+        page = report(folders, tmp_path)
+        assert page.words.count(EVIL) > 3
+        assert page.of("script") == []
+        assert "<b>run" in page.words
+        assert any(EVIL.split()[0] in text for text, _ in page.labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $", "bell\x07\x1b[31m", "\u4e2d\u6587", "x" * 5000])
+@pytest.mark.filterwarnings("error")
+def test_any_name_is_drawn_as_it_is(tmp_path: Path, name: str) -> None:
+    """No formula is read in it, and what cannot be printed is escaped; a very long one loses its middle."""
+    folders = [make(tmp_path / "run", algorithm=name), make(tmp_path / "other")]
+    page = report(folders, tmp_path)
+    labels = [text for text, _ in page.labels]
+    shown = {"bell\x07\x1b[31m": r"bell\x07\x1b[31m", "x" * 5000: "x" * 40}.get(name, name)
+    assert shown in labels
+    assert len("".join(labels)) < 1000
+
+
+def test_a_run_that_sends_nothing_has_no_picture_of_payload(tmp_path: Path) -> None:
+    page = report([make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
+    told = [str(svg["aria-label"]).partition(":")[0] for svg in page.of("svg")]
+    assert told == ["Accuracy over rounds. mean over clients", "client 0", "client 1"]
+    assert "No payload was sent" in page.words
+
+
+def test_the_global_model_is_a_line_of_its_own(tmp_path: Path) -> None:
+    lines = [line(0, [0.2, 0.4], global_accuracy=0.25), line(1, [0.4, 0.6], global_accuracy=0.35)]
+    page = report([make(tmp_path / "run", lines)], tmp_path)
+    assert str(page.of("svg")[0]["aria-label"]).endswith("; global model: from 25.0 % to 35.0 %.")
+    assert "global model" in {text for text, _ in page.labels}
+
+
+@pytest.mark.slow
+def test_of_very_many_clients_none_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make(tmp_path / "run")
+    for most, pictures in ((2, 4), (1, 2)):
+        monkeypatch.setattr("simulations.reports.html.svg.MOST_SMALL_PICTURES", most)
+        assert len(report([folder], tmp_path).of("svg")) == pictures
+
+
+def test_equal_runs_have_equal_pages_however_matplotlib_is_set_up(tmp_path: Path) -> None:
+    folders = [make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")]
+    first, second = tmp_path / "first.html", tmp_path / "second.html"
+    write_report(folders, first)
+    with mpl.rc_context({"text.color": "white", "axes.edgecolor": "white", "font.size": 20, "svg.fonttype": "path"}):
+        write_report(folders, second)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_pictures_follow_the_colours_of_the_page(tmp_path: Path) -> None:
+    """All but grids, whose grey reads on both."""
+    page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
+    styles = [str(attributes["style"]) for tag, attributes in page.tags if "style" in attributes and tag != "td"]
+    colours = {colour for style in styles for colour in re.findall(r"(?:fill|stroke): ([^;]+)", style)}
+    assert colours == {"none", "currentColor", "var(--c0)", "var(--c1)", "var(--c7)", "#b0b0b0"}
+    assert not any("fill" in str(attributes["style"]) for _, attributes in page.labels)  # theirs is the page's
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    page = report([make(tmp_path / "run"), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path)
+    assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "base", "form"} == set()
+    links = [value for _, attributes in page.tags for key, value in attributes.items() if key in ("src", "href")]
+    inner = {str(value).removeprefix("#") for value in links if str(value).startswith("#")}
+    assert [value for value in links if not str(value).startswith(("data:", "#"))] == []
+    assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
+    policy = next(meta["content"] for meta in page.of("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    text = (tmp_path / "report.html").read_text()
+    assert "@import" not in text
+    inner |= set(re.findall(r"url\(#(\w+)\)", text))
+    assert text.count("url(") == len(re.findall(r"url\(#\w+\)", text))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert inner == set(ids)
+    assert len(page.of("style")) == 1
+
+
+def test_who_had_which_rows_comes_from_the_data(tmp_path: Path, make_config: Any, run_federation: Any) -> None:
+    """Digits over two clients: 1,797 rows, 70 % of them for training."""
+    folder = run_federation(make_config(rounds=1))
+    page = report([folder], tmp_path)
+    (caption,) = (name for name in page.tables if name.startswith("Training rows of each class"))
+    counts = [int(cell) for row in page.tables[caption][1:] for cell in row[1:]]
+    clients = json.loads((folder / "clients.json").read_text())
+    assert sum(counts) == sum(client["train"] for client in clients) > 1200
+    assert page.column("Clients", "classes") == ["10", "10"]
+    clients[0]["train"] -= 1
+    (folder / "clients.json").write_text(json.dumps(clients))
+    assert "other rows than its config gives them here" in report([folder], tmp_path).words
+
+
+def test_many_classes_and_clients_are_a_picture(
+    tmp_path: Path, make_config: Any, run_federation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulations.reports.html.report.MOST_CELLS", 19)
+    page = report([run_federation(make_config(rounds=1))], tmp_path)
+    (picture,) = page.of("img")
+    assert str(picture["src"]).startswith("data:image/png;base64,iVBOR")
+    assert picture["alt"]
+
+
+def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
+    """No round, no client, data that are nowhere: a page that says so."""
+    page = report([make(tmp_path / "run", [], dataset="/nowhere/at/all")], tmp_path)
+    assert "No round was evaluated" in page.words
+    assert "Not known any more. run: no client is known" in page.words
+    assert page.tables["Clients"][1:] == []
+
+
+def test_a_long_run_is_small(tmp_path: Path) -> None:
+    """Ten clients and 3,000 rounds in less than 300 kB, not the 2 MB of rounds.jsonl; the ends of a line are there."""
+    lines = [line(number, [(number * 617 % 1000) / 1000] * 10) for number in range(3001)]
+    page = report([make(tmp_path / "run", lines, rounds=3000)], tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 300_000
+    drawn = [points for _, points in page.strokes(0) if len(points) > 10]
+    over_rounds, _, *clients = drawn
+    assert len(clients) == 10
+    assert MOST_POINTS / 2 < len(over_rounds) <= MOST_POINTS
+    assert all(MOST_SMALL_POINTS / 2 < len(points) <= MOST_SMALL_POINTS for points in clients)
+    ticks = dict(page.labels[::-1])
+    first, later = (float(ticks[tick]["x"] or "") for tick in ("0", "2000"))
+    assert [over_rounds[0][0], over_rounds[-1][0]] == pytest.approx([first, first + 1.5 * (later - first)])
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It lets no library fetch data."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("sys.argv", ["hetfl", "report", str(make(tmp_path / "run")), "--out", str(tmp_path / "r.html")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert os.environ.pop("HF_HUB_OFFLINE") == "1"
+    assert capsys.readouterr().out == f"report: {tmp_path / 'r.html'}\n"
+    assert Page(tmp_path / "r.html").column("Clients", "last") == ["70.0 %", "90.0 %"]
+
+
+def test_mistakes_are_one_line(tmp_path: Path, refusal: Any) -> None:
+    assert "no such folder" in refusal(RunFolderError, write_report, [tmp_path / "none"], tmp_path / "r.html")
+    assert "no run to compare" in refusal(RunFolderError, write_report, [], tmp_path / "r.html")
+    folder = make(tmp_path / "run")
+    assert "cannot be written" in refusal(RunFolderError, write_report, [folder], folder)
+    (folder / "summary.json").write_text("{}\n")
+    assert "summary.json" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium: the system's, or the one that `playwright install chromium` fetches."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    system = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as started:
+        try:
+            chromium = started.chromium.launch(executable_path=system)
+        except playwright.Error:
+            pytest.skip("no Chromium: playwright install chromium")
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_in_a_browser(tmp_path: Path, browser: Any, scheme: str) -> None:
+    """On a phone, with the network refused: nothing is asked for or complained of, and nothing sticks out."""
+    failure = {"partition": 0, "stage": "train", "reason": EVIL + "x" * 200, "node": 1}
+    one = make(tmp_path / "run", [*LINES[:3], line(3, [0.7, 0.9], failures=[failure])])
+    path = write_report([finish(one), make(tmp_path / "own", SILENT, algorithm="local")], tmp_path / "report.html")
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, offline=True)
+    page, told = context.new_page(), []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: told.append(request.url))
+    page.goto(path.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert told == [path.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    sizes = page.eval_on_selector_all("svg", "all => all.map(one => [one.clientWidth, one.clientHeight])")
+    assert sizes
+    assert all(width > 20 and height > 5 for width, height in sizes)
+    lightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
+    assert (page.evaluate(lightness) > 384) == (scheme == "light")
+    for element, colour in (("svg text", "fill"), ("svg use[style*=currentColor]", "stroke")):
+        ink = f"getComputedStyle(document.querySelector('{element}')).{colour}"
+        assert (page.evaluate(lightness.replace("getComputedStyle(document.body).backgroundColor", ink)) < 384) == (
+            scheme == "light"
+        )
+    assert len(page.screenshot(full_page=True)) > 20_000
+    context.close()
+
+
+def test_what_was_done_with_the_data_is_shown(tmp_path: Path) -> None:
+    folder = finish(make(tmp_path / "run"))
+    said = [f"column 'x{number}': {EVIL}" for number in range(60)]
+    (folder / "notes.txt").write_text("\n".join(said) + "\n")
+    page = Page(write_report([folder], tmp_path / "r.html"))
+    assert "What was done with the data" in page.words
+    assert all(line in page.words for line in said[:50])
+    assert said[50] not in page.words
+    assert "and 10 more in notes.txt" in page.words
+    (folder / "notes.txt").unlink()
+    assert "What was done" not in Page(write_report([folder], tmp_path / "r.html")).words

@@ -1,0 +1,1055 @@
+"""Run folders that are damaged, copied into, or written by two at once."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.federations.members import member
+from safetensors.numpy import load, save
+
+from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderError, StateError
+from hetfl_flwr.common.files import check_seal, header, read_header, seal
+from hetfl_flwr.config import RunConfig, read_toml, to_toml
+from hetfl_flwr.data import load_client_data
+from hetfl_flwr.data.arrays.samples import unlike
+from hetfl_flwr.node import node as node_module
+from hetfl_flwr.node.stores import prune
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.resuming import data_of, other_data
+from hetfl_flwr.runs.settings import CHANGEABLE
+from hetfl_flwr.server.messaging.grids import GridView
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.messaging.uploads import Uploads
+from simulations.cli.command import main
+from simulations.cli.running import run_one
+from simulations.engine.grid import LocalGrid
+from simulations.reports.runs import load_run
+from simulations.reports.tables import privacy
+
+KEYS = {"clients": 3, "models": "mlp", "rounds": 4, "checkpoint_every": 2, "local_batches": 1}
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flipped(path: Path) -> None:
+    """Change one bit in the middle: safetensors does not notice."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()  # another name may lead to the same file
+    path.write_bytes(content)
+
+
+def of_another_round(path: Path) -> None:
+    shutil.copy(path.parents[1] / "round-2" / path.name, path)
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE = {
+    "missing": missing,
+    "cut": cut,
+    "flipped": flipped,
+    "of another checkpoint": of_another_round,
+    "a pipe": a_pipe,
+}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def server_state(folder: Path) -> bytes:
+    return (folder / "knowledge.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory) -> Path:
+    """A run of four rounds, with the checkpoints of rounds 2 and 4."""
+    chosen = {key.replace("_", "-"): value for key, value in KEYS.items()}
+    return run_one({**chosen, "output-dir": str(tmp_path_factory.mktemp("origin") / "run")}, resume=False, **AT_HOME)
+
+
+AT_HOME: dict[str, Any] = {"workers": 1, "verbose": True}
+
+
+@pytest.fixture
+def folder(origin, tmp_path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(origin, tmp_path / "run"))
+
+
+def go_on(folder: Path, **keys: Any) -> Path:
+    return run_one({"output-dir": str(folder), "rounds": 5, **keys}, resume=True, **AT_HOME)
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_client_s_damaged_state_stops_the_resume_and_names_what_it_means_and_what_to_do(refusal, folder, damage):
+    newest = folder / "checkpoint" / "round-4"
+    DAMAGE[damage](newest / "client-1")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{newest}: client 1's state is {'missing' if damage == 'missing' else 'damaged'}")
+    assert "it would go on from its initial weights" in line
+    assert "the checkpoint of round 2 is whole: --accept-loss (accept-loss = true) goes back to it" in line
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("file", ["client-1", "knowledge.safetensors"])
+def test_with_accept_loss_the_checkpoint_before_is_gone_back_to_and_nothing_else_is_lost(
+    origin, folder, tmp_path, capsys, file
+):
+    whole = go_on(Path(shutil.copytree(origin, tmp_path / "whole")))
+    flipped(folder / "checkpoint" / "round-4" / file)
+    go_on(folder, **{"accept-loss": True})
+    [failure] = lines(folder)[3]["failures"]
+    assert (failure["partition"], failure["stage"]) == (-1, "resume")
+    assert failure["reason"].endswith("gone back to round 2")
+    assert failure["reason"] in capsys.readouterr().err
+    assert [entry["round"] for entry in lines(folder)] == list(range(6))
+    assert server_state(folder) == server_state(whole)
+    assert "accept-loss = false" in (folder / "config.toml").read_text()
+    assert go_on(folder, rounds=6)  # nothing is damaged any more
+
+
+def test_where_both_checkpoints_are_damaged_the_clients_that_lost_their_state_begin_anew_and_are_named(refusal, folder):
+    """Client 1's is lost in the newest, client 0's in the one before."""
+    missing(folder / "checkpoint" / "round-4" / "client-1")
+    cut(folder / "checkpoint" / "round-2" / "client-0")
+    assert "--accept-loss (accept-loss = true) goes on like that" in refusal(RunFolderError, go_on, folder)
+    go_on(folder, **{"accept-loss": True})
+    [failure] = lines(folder)[5]["failures"]
+    said = "client 1's state of round 4 is missing: it goes on from its initial weights"
+    assert (failure["partition"], failure["stage"], failure["reason"]) == (1, "resume", said)
+    assert [len(entry["failures"]) for entry in lines(folder)] == [0] * 5 + [1]
+
+
+def test_a_damaged_checkpoint_before_the_newest_concerns_nobody(folder):
+    flipped(folder / "checkpoint" / "round-2" / "client-1")
+    assert [entry["failures"] for entry in lines(go_on(folder))] == [[]] * 6
+
+
+def test_without_any_checkpoint_that_can_be_read_nothing_is_accepted(refusal, folder):
+    for number in (2, 4):
+        flipped(folder / "checkpoint" / f"round-{number}" / "knowledge.safetensors")
+    line = refusal(RunFolderError, go_on, folder, **{"accept-loss": True})
+    assert line == (
+        f"{folder}/checkpoint/round-4: damaged checkpoint (its checksum does not fit); no other checkpoint is there"
+    )
+
+
+def test_the_command_refuses_with_status_2_and_goes_on_with_its_flag(folder, monkeypatch, capfd):
+    missing(folder / "checkpoint" / "round-4" / "client-1")
+    for flag, status in ((), 2), (("--accept-loss",), 0):
+        monkeypatch.setattr(sys, "argv", ["hetfl", "run", "fedhe", "--out", str(folder), "--resume", *flag])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == status, capfd.readouterr().err
+
+
+def test_a_copy_of_a_checkpoint_under_another_name_is_nobody_s(folder):
+    shutil.copytree(folder / "checkpoint" / "round-2", folder / "checkpoint" / "round-2.bak")
+    go_on(folder)
+    assert (folder / "checkpoint" / "round-2.bak" / "client-0").exists()
+
+
+def test_what_clients_save_later_changes_no_checkpoint(make_config, run_federation, tmp_path):
+    """A checkpoint's files are second names of those that clients rest in."""
+    for state_dir in ("", str(tmp_path / "state")):
+        seen: list[bytes] = []
+
+        class Looking(LocalGrid):
+            def pull_messages(self, message_ids: Any, seen: list[bytes] = seen) -> Any:
+                path = Path(self._config.output_dir) / "checkpoint" / "round-1" / "client-0"
+                if path.exists():
+                    self._host.tell("flush")
+                    seen.append(path.read_bytes())
+                return super().pull_messages(message_ids)
+
+        name = "disk" if state_dir else "memory"
+        config = make_config(**KEYS | {"checkpoint_every": 1, "rounds": 2}, output_dir=str(tmp_path / name))
+        config = config.with_values({"state-dir": state_dir})
+        with Looking(config.to_flat(), 3, 7) as grid:
+            run_federation(config, grid)
+        assert len(seen) > 3
+        assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize("name", ["round-004", "round-04", "round-4 ", "round-1٤", "round-+4", "round-1e1"])
+def test_a_copy_of_a_checkpoint_under_a_name_that_no_run_writes_is_nobody_s(folder, name):
+    """Also where it is the only one: what it holds cannot be told from its name."""
+    (folder / "checkpoint" / "round-4").rename(folder / "checkpoint" / name)
+    assert [path.name for path in checkpoints(folder)] == ["round-2"]
+    assert Checkpoint.read(folder).round == 2
+
+
+@pytest.mark.parametrize("name", ["round-5", "round-40"])
+def test_a_checkpoint_under_the_name_of_another_round_is_refused_and_with_accept_loss_given_up(refusal, folder, name):
+    shutil.copytree(folder / "checkpoint" / "round-2", folder / "checkpoint" / name)
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(
+        f"{folder}/checkpoint/{name}: damaged checkpoint (it is of round 2); the checkpoint of round"
+    )
+    go_on(folder, **{"accept-loss": True})
+    assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == ["round-4", "round-5"]
+    assert Checkpoint.read(folder).round == 5
+
+
+def a_file(place: Path) -> None:
+    place.write_text("no checkpoint")
+
+
+def a_link_to_nothing(place: Path) -> None:
+    place.symlink_to("nowhere")
+
+
+def a_link_to_a_checkpoint(place: Path) -> None:
+    place.symlink_to("round-2")
+
+
+IMPOSTORS = [a_file, a_link_to_nothing, a_link_to_a_checkpoint]
+
+
+@pytest.mark.parametrize("impostor", IMPOSTORS)
+def test_what_stands_in_place_of_a_checkpoint_is_refused_and_with_accept_loss_removed(refusal, folder, impostor):
+    impostor(folder / "checkpoint" / "round-5")
+    before = sorted((folder / "checkpoint" / "round-2").iterdir())
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder}/checkpoint/round-5: damaged checkpoint (")
+    assert "the checkpoint of round 4 is whole: --accept-loss" in line
+    assert sorted((folder / "checkpoint" / "round-2").iterdir()) == before
+    go_on(folder, **{"accept-loss": True})
+    assert not (folder / "checkpoint" / "round-5").is_symlink()
+    assert Checkpoint.read(folder).round == 5
+    [failure] = lines(folder)[5]["failures"]
+    assert failure["reason"].endswith("gone back to round 4")
+
+
+@pytest.mark.parametrize("impostor", IMPOSTORS)
+def test_what_stands_in_place_of_an_old_checkpoint_is_removed_with_it_and_what_a_link_leads_to_stays(
+    folder, tmp_path, impostor
+):
+    impostor(folder / "checkpoint" / "round-1")
+    shutil.copytree(folder / "checkpoint" / "round-2", tmp_path / "mine")
+    (folder / "checkpoint" / "round-0").symlink_to(tmp_path / "mine")
+    go_on(folder)
+    assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == ["round-4", "round-5"]
+    assert (tmp_path / "mine" / "client-0").exists()
+
+
+@pytest.mark.parametrize("accept", [False, True])
+def test_a_file_in_place_of_all_checkpoints_is_refused(refusal, folder, accept):
+    shutil.rmtree(folder / "checkpoint")
+    (folder / "checkpoint").write_text("no folder")
+    line = refusal(RunFolderError, go_on, folder, **{"accept-loss": accept})
+    assert line.startswith(f"{folder} has no checkpoint to resume from")
+
+
+# --- another run's -------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_whose_run_is_gone_is_not_gone_on_with(refusal, folder):
+    """Without its rounds, and with another seed: the old checkpoint is refused, not mixed with the new run."""
+    (folder / "rounds.jsonl").unlink()
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"seed": 1, "output-dir": str(folder)}
+    line = refusal(RunFolderError, run_one, keys, resume=False, **AT_HOME)
+    assert line.startswith(
+        f"{folder}/checkpoint/round-4 is of an earlier run, whose rounds.jsonl is gone: go on with it "
+    )
+    shutil.rmtree(folder / "checkpoint")
+    run_one(keys, resume=False, **AT_HOME)
+    assert Checkpoint.read(folder).round == 4
+
+
+def test_a_checkpoint_of_a_run_with_another_config_is_refused(refusal, folder, tmp_path):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"seed": 1}
+    other = run_one({**keys, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
+    shutil.rmtree(folder / "checkpoint")
+    shutil.copytree(other / "checkpoint", folder / "checkpoint")
+    line = refusal(RunFolderError, go_on, folder)
+    assert re.fullmatch(
+        rf"{folder}/checkpoint/round-4 is of run \d+, and {folder}/config.toml of run \d+; no other .*", line
+    )
+
+
+# --- rounds.jsonl --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"round": 2, "sec', b"\xff\xfe\x00", b'{"round": "two", "seconds": 1}', b"[]", b"", b"[" * 10**5],
+    ids=["cut", "binary", "text", "list", "empty", "deep"],
+)
+def test_a_damaged_line_of_the_rounds_is_lost_alone_and_said(folder, capsys, line):
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([*whole[:2], line, *whole[3:]]) + b"\n")
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 3, 4]
+    assert f"{path}, line 3 is damaged and left out" in capsys.readouterr().err
+    go_on(folder)
+    assert f"{path}, line 3 is damaged and left out" in capsys.readouterr().err
+    assert path.read_bytes().splitlines()[:4] == [*whole[:2], *whole[3:]]
+    assert [entry["round"] for entry in lines(folder)] == [0, 1, 3, 4, 5]
+
+
+def test_a_line_that_was_changed_is_lost_alone_and_named(folder, capsys):
+    """It is a round of this run still, with another accuracy."""
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes().splitlines()
+    changed = json.dumps(json.loads(whole[2]) | {"accuracy": 0.99}).encode()
+    path.write_bytes(b"\n".join([*whole[:2], changed, *whole[3:]]) + b"\n")
+    go_on(folder)
+    err = capsys.readouterr().err
+    assert f"hetfl: {path}, line 3 is damaged and left out: round 2 was written otherwise\n" in err
+    assert f"hetfl: {path} has lost round 2\n" in err
+    assert [entry["round"] for entry in lines(folder)] == [0, 1, 3, 4, 5]
+
+
+def test_lines_that_are_lost_are_named(folder, capsys):
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([whole[0], whole[3]]))
+    go_on(folder)
+    assert f"hetfl: {path} has lost round 1, 2, 4\n" in capsys.readouterr().err
+    assert [entry["round"] for entry in lines(folder)] == [0, 3, 5]
+
+
+def test_a_line_that_is_doubled_is_kept_once_and_named(folder, capsys):
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*whole, whole[2]]))
+    go_on(folder)
+    assert f"hetfl: {path}, line 6 is left out: round 2 is there already\n" in capsys.readouterr().err
+    assert path.read_bytes().splitlines(keepends=True)[:5] == whole
+
+
+def test_rounds_after_the_checkpoint_are_run_again_without_a_word(origin, folder, tmp_path, capsys):
+    whole = go_on(Path(shutil.copytree(origin, tmp_path / "whole")))
+    path = folder / "rounds.jsonl"
+    later = json.dumps(json.loads(path.read_bytes().splitlines()[-1]) | {"round": 5, "accuracy": 0.99})
+    path.write_bytes(path.read_bytes() + later.encode() + b"\n")
+    capsys.readouterr()
+    go_on(folder)
+    assert "rounds.jsonl" not in capsys.readouterr().err
+    assert [entry["round"] for entry in lines(folder)] == list(range(6))
+    assert lines(folder)[-1]["accuracy"] == lines(whole)[-1]["accuracy"]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_folder_or_pipe_in_place_of_the_rounds_is_one_line_for_all_that_read_them(refusal, folder, make):
+    path = folder / "rounds.jsonl"
+    path.unlink()
+    make(path)
+    assert refusal(RunFolderError, go_on, folder) == f"{path} is no file"
+    assert refusal(RunFolderError, load_run, folder) == f"{path} is no file"
+
+
+# --- two at once ---------------------------------------------------------------------------------
+
+
+def test_a_folder_that_a_process_writes_is_refused_to_others_by_the_name_of_its_holder(refusal, folder):
+    """Also to another run of the same process. When the holder has ended, there is no trace of it."""
+    lock = FolderLock(folder, 77)
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder} is being written by process {os.getpid()} on ")
+    assert "(run 77): wait for its end, or name another folder" in line
+    lock.release()
+    go_on(folder)
+    assert not list(folder.glob(".*"))
+
+
+def test_a_run_that_is_refused_leaves_the_holder_s_files(refusal, tmp_path, make_config, run_federation):
+    config = make_config(algorithm="fedavg", models="mlp,lenet5")
+    Path(config.output_dir).mkdir()
+    lock = FolderLock(Path(config.output_dir), 77)
+    refusal(RunFolderError, run_federation, config)
+    assert [path.name for path in Path(config.output_dir).iterdir()] == [".lock"]
+    lock.release()
+    refusal(FederationError, run_federation, config)
+    assert not list(Path(config.output_dir).iterdir())
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.resuming import other_data, data_of
+from hetfl_flwr.runs.settings import CHANGEABLE
+lock = FolderLock(Path(sys.argv[1]), 5)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_lock_of_a_process_that_was_killed_is_taken_over(refusal, tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert f"process {holder.pid} on " in refusal(RunFolderError, FolderLock, tmp_path, 6)
+        holder.send_signal(signal.SIGKILL)
+    FolderLock(tmp_path, 6).release()
+
+
+@pytest.mark.slow
+def test_of_two_processes_at_once_exactly_one_runs(tmp_path, make_config):
+    """Ten times two, that begin together."""
+    for number in range(10):
+        folder, begin = tmp_path / str(number), time.monotonic() + 0.2
+        folder.mkdir()
+        children = [_forked(lambda: _hold(folder, begin)) for _ in range(2)]  # noqa: B023
+        ended = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+        assert ended == [0, 3]
+
+
+def _hold(folder: Path, begin: float) -> int:
+    """Try to get the lock, and hold it until another has been refused, however slow the machine is."""
+    refused = folder.with_suffix(".refused")
+    while time.monotonic() < begin:
+        pass
+    try:
+        lock = FolderLock(folder, 1)
+    except RunFolderError:
+        refused.touch()
+        return 3
+    while not refused.exists() and time.monotonic() < begin + 30:
+        time.sleep(0.01)
+    lock.release()
+    return 0
+
+
+def _forked(work: Callable[[], int]) -> int:
+    child = os.fork()
+    if child == 0:
+        os._exit(work())
+    return child
+
+
+# --- state on nodes ------------------------------------------------------------------------------
+
+
+class Elsewhere(GridView):
+    """Clients that the server cannot save."""
+
+    engine, pull_interval = "local", 0.0
+
+    def __enter__(self) -> "Elsewhere":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._grid.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def elsewhere(config: RunConfig, run: int) -> Elsewhere:
+    grid = LocalGrid(config.to_flat(), config.clients, run)
+    return Elsewhere(grid, grid.get_node_ids())
+
+
+def test_a_damaged_state_on_a_node_is_named_and_goes_on_from_nothing_only_if_that_is_accepted(
+    refusal, tmp_path, make_config, run_federation
+):
+    config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
+    folder = run_federation(config, elsewhere(config, 7))
+    for file in (tmp_path / "state" / "run-7").glob("client-1.*safetensors"):
+        flipped(file)
+    longer = config.with_values({"resume": True, "rounds": 5})
+    line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
+    assert "client-1.safetensors: damaged state (its checksum does not fit): it would go on from an older" in line
+    assert "which accept-loss = true allows" in line
+    longer = longer.with_values({"accept-loss": True})
+    run_federation(longer, elsewhere(longer, 8), run_id=8)
+    [failure] = lines(folder)[-1]["failures"]
+    assert failure["reason"].startswith("client 1 (mlp): comes without its state, but it has trained until round 4")
+
+
+def test_a_node_says_when_it_registers_that_its_state_folder_cannot_be_written(
+    refusal, tmp_path, make_config, run_federation
+):
+    (tmp_path / "file").write_text("no folder")
+    config = make_config(**KEYS, state_dir=str(tmp_path / "file" / "state"))
+    line = refusal(FederationError, run_federation, config)
+    assert f"client 0, client registration: state-dir {tmp_path}/file/state cannot be written: Not a directory" in line
+    assert not Path(config.output_dir).exists()
+
+
+def test_nothing_is_left_of_the_look_whether_a_folder_can_be_written(refusal, tmp_path, make_config, run_federation):
+    config = make_config(algorithm="fedavg", models="mlp", state_dir=str(tmp_path / "state"))
+    run_federation(config)  # whose clients keep nothing
+    unlike = {"models": "mlp", "dataset": "digits,breast-cancer", "output_dir": str(tmp_path / "two")}
+    config = make_config(**unlike, state_dir=str(tmp_path / "state"))
+    assert "the same number of classes" in refusal(FederationError, run_federation, config)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_client_keeps_the_state_of_the_newest_runs(make_config, run_federation, tmp_path):
+    """Two of them; the one that a run goes on with stays, however old it is, and other clients' files stay, too."""
+    state = tmp_path / "state"
+
+    def run(number: int, **keys: Any) -> None:
+        config = make_config(
+            **{**KEYS, "rounds": 1, "checkpoint_every": 1},
+            state_keep=2,
+            state_dir=str(state),
+            output_dir=str(tmp_path / "a"),
+        ).with_values({key.replace("_", "-"): value for key, value in keys.items()})
+        run_federation(config, elsewhere(config, number), run_id=number)
+
+    def runs() -> list[str]:
+        return sorted(path.name for path in state.iterdir())
+
+    run(1, output_dir=str(tmp_path / "first"))
+    (state / "run-1" / "client-9.safetensors").write_bytes(b"of a client elsewhere")
+    for number in (2, 3):
+        run(number, output_dir=str(tmp_path / str(number)))
+    assert runs() == ["run-1", "run-2", "run-3"]
+    assert [path.name for path in (state / "run-1").iterdir()] == ["client-9.safetensors"]
+    (state / "run-1" / "client-9.safetensors").unlink()
+    (state / "run-1").rmdir()
+    run(4, output_dir=str(tmp_path / "2"), resume=True, rounds=2)
+    assert runs() == ["run-2", "run-4"]
+
+
+def test_keeping_no_number_of_runs_keeps_all(tmp_path):
+    for number in range(3):
+        (tmp_path / f"run-{number}").mkdir()
+        (tmp_path / f"run-{number}" / "client-1.safetensors").write_bytes(b"x")
+        os.utime(tmp_path / f"run-{number}" / "client-1.safetensors", (number, number))
+    assert prune(tmp_path, 1, 0, set()) == []
+    assert prune(tmp_path, 1, 1, {"0"}) == ["2", "1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run-0"]
+
+
+def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
+    from hetfl_flwr.node.inputs import unpack_inputs
+
+    (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
+    assert "cannot be read: it has no checksum" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")
+
+
+# --- older versions ------------------------------------------------------------------------------
+
+
+def repacked(path: Path, change: Callable[[dict[str, Any]], object], name: str = "knowledge") -> str:
+    """Change what a file's header says, with a checksum that fits; return that."""
+    blob = path.read_bytes()
+    told = read_header(blob, name)
+    change(told)
+    del told["digest"]
+    new = seal(save(load(blob), header(name, told)))
+    path.unlink()  # another name may lead to the same file
+    path.write_bytes(new)
+    return check_seal(new)
+
+
+def older(folder: Path, today: str, then: str) -> None:
+    """Make a run folder what version 0.1.0 would have left: other names, a digest of the config, and no ids."""
+    path = folder / "config.toml"
+    flat = read_toml(path)
+    usual = RunConfig().to_flat()
+    kept = {key: value for key, value in flat.items() if key not in CHANGEABLE and value != usual.get(key)}
+    kept[then] = kept.pop(today)
+    digest = blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
+    flat[then] = flat.pop(today)
+    path.write_text(to_toml(flat))
+    for checkpoint in checkpoints(folder):
+        digests = {
+            place.name.removeprefix("client-"): repacked(
+                place, lambda told: told["stamp"].update(partition=told["stamp"].pop("client_id")), "state"
+            )
+            for place in checkpoint.glob("client-*")
+        }
+
+        def change(told: dict[str, Any], digests: dict[str, str] = digests) -> None:
+            told.update(config=digest, clients=digests)
+            del told["begun"], told["members"], told["under way"]["engine"]["rows"]
+
+        repacked(checkpoint / "knowledge.safetensors", change)
+
+
+def test_a_run_of_a_version_in_which_keys_had_other_names_goes_on_with_the_same_bits(tmp_path, capsys):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"half-data-fraction": 0.5}
+    whole = run_one({**keys, "rounds": 5, "output-dir": str(tmp_path / "whole")}, resume=False, **AT_HOME)
+    folder = run_one({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
+    older(folder, "half-data-fraction", "halved-fraction")
+    capsys.readouterr()
+    go_on(folder)
+    assert "changed since" not in capsys.readouterr().err
+    assert server_state(folder) == server_state(whole)
+    go_on(folder, rounds=6)
+
+
+def test_a_digest_of_an_older_version_that_does_not_fit_stops_the_resume_and_tells_nobody_to_delete_anything(
+    refusal, tmp_path
+):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"half-data-fraction": 0.5}
+    folder = run_one({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
+    older(folder, "half-data-fraction", "halved-fraction")
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace("halved-fraction = 0.5", "halved-fraction = 0.25"))
+    line = refusal(RunFolderError, go_on, folder)
+    assert "give that file the config back with which the run was begun" in line
+    assert "delete" not in line
+
+
+def test_an_option_or_a_default_of_a_later_version_does_not_keep_a_run_from_going_on(folder, monkeypatch):
+    """The run's own config has neither the option nor the default of today."""
+    path = folder / "config.toml"
+    mark, rest = path.read_text().split("\n", 1)
+    path.write_text(f"{mark}\n" + "".join(f"{line}\n" for line in rest.splitlines() if not line.startswith("alpha =")))
+    for checkpoint in checkpoints(folder):
+        repacked(checkpoint / "knowledge.safetensors", lambda told: told["config"].pop("fedhe.alpha"))
+    monkeypatch.setattr(RunConfig.model_fields["learning_rate"], "default", 0.5)
+    go_on(folder)
+
+
+def test_a_client_s_state_of_a_layout_that_is_not_read_any_more_stops_the_resume(refusal, folder):
+    for checkpoint in checkpoints(folder):
+        digest = repacked(checkpoint / "client-1", lambda told: told["stamp"].update(schema=99), "state")
+        repacked(checkpoint / "knowledge.safetensors", lambda told, new=digest: told["clients"].update({"1": new}))
+    line = refusal(RunFolderError, go_on, folder)
+    assert "client 1's state is damaged (it has layout 99, and this version reads 3)" in line
+
+
+# --- other data ----------------------------------------------------------------------------------
+
+
+def a_table(folder: Path, rows: int = 300, flip: int = 0, odd: tuple[int, ...] = ()) -> str:
+    """Write a table of two classes; the labels of its first rows may be flipped, and a cell of some rows be another."""
+    folder.mkdir(exist_ok=True)
+    lines = [
+        f"{99 if row in odd else row % 17},{row % 5},{('no', 'yes')[(row % 3 == 0) ^ (row < flip)]}"
+        for row in range(rows)
+    ]
+    (folder / "data.csv").write_text("\n".join(["one,two,label", *lines]) + "\n")
+    for module in [module for name, module in sys.modules.items() if name.startswith("hetfl_flwr.data.")]:
+        for cached in [value for value in vars(module).values() if hasattr(value, "cache_clear")]:
+            cached.cache_clear()  # as in a process of its own
+    return str(folder)
+
+
+@pytest.fixture
+def own(tmp_path) -> Callable[..., Path]:
+    """Run a federation on a table of the user's own."""
+
+    def run(algorithm: str = "fedhe", **keys: Any) -> Path:
+        settings = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"algorithm": algorithm}
+        settings |= {
+            "dataset": a_table(tmp_path / "table"),
+            "label-column": "label",
+            "output-dir": str(tmp_path / "run"),
+        }
+        return run_one({**settings, **keys}, resume=False, **AT_HOME)
+
+    return run
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("algorithm", ["fedhe", "fedavg"])
+def test_data_that_have_changed_stop_the_resume_by_the_client_and_may_be_accepted(
+    refusal, own, tmp_path, capsys, algorithm
+):
+    """Labels, of which the server is told nothing; and the number of rows. Clients of fedavg keep no state."""
+    folder = own(algorithm)
+    before = contents(folder)
+    a_table(tmp_path / "table", flip=150)
+    line = refusal(StateError, go_on, folder)
+    assert "client 0 and 2 more: the training samples or labels are not those of before" in line
+    assert "--accept-loss" in line
+    a_table(tmp_path / "table", rows=200)
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith("client 0 has other data than before: train = 47, and 70 before, public = ")
+    assert "(2 more clients have, too): the run would go on with other results; --accept-loss" in line
+    assert contents(folder) == before
+    go_on(folder, **{"accept-loss": True})
+    assert "client 0 has other data than before" in capsys.readouterr().err
+    assert [failure["partition"] for failure in lines(folder)[5]["failures"]] == [0, 1, 2]
+    a_table(tmp_path / "table", rows=200)
+    go_on(folder, rounds=6)
+
+
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_a_cell_of_a_row_that_nobody_trains_on_is_noticed(refusal, own, tmp_path, part):
+    """It changes what the run measures, and of its training nothing."""
+    folder = own()
+    config = RunConfig.from_flat(read_toml(folder / "config.toml"))
+    row = int(getattr(load_client_data(config.split(3), 1), part).rows[0])
+    a_table(tmp_path / "table", odd=(row,))
+    line = refusal(StateError, go_on, folder)
+    assert line.startswith("client 1: the validation or test samples are not those of before: the run would go on")
+    go_on(folder, **{"accept-loss": True})
+
+
+def test_a_digest_of_an_earlier_version_says_nothing_of_test_rows():
+    assert unlike("ab", "ab-cd") == ""
+    assert unlike("ab", "ef-cd") == unlike("ab-cd", "ef-cd") == "training samples or labels"
+    assert unlike("ab-cd", "ab-ef") == "validation or test samples"
+    assert unlike("ab-cd", "ab-cd") == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [("one,two,label", "two,one,label", "columns or words"), (",yes\n", ",zyes\n", "classes")],
+)
+def test_classes_and_columns_are_compared_by_name_when_a_run_goes_on(refusal, own, tmp_path, old, new, what):
+    """The numbers are the same ones, and mean something else."""
+    folder = own("fedhe")
+    table = a_table(tmp_path / "table")
+    path = Path(table) / "data.csv"
+    path.write_text(path.read_text().replace(old, new))
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"client 0 has other data than before: other names of its {what}, or another order")
+
+
+def test_what_one_node_of_a_deployment_says_of_its_data_stops_nobody(folder, refusal):
+    checkpoint = Checkpoint.read(folder)
+    said = {k: data_of(member(k, classes=10)) for k in (0, 1, 2)}
+    checkpoint = replace(checkpoint, members={**said, 2: {**said[2], "train": 7}})
+    members = Roster([member(k, classes=10) for k in (0, 1, 2)])
+    line = f"client 2 has other data than before: train = {said[2]['train']}, and 7 before"
+    assert other_data(checkpoint, members, stops=False) == [(2, line)]
+    assert refusal(RunFolderError, other_data, checkpoint, members, stops=True).startswith(line)
+
+
+def test_data_that_have_moved_are_the_same_ones(own, tmp_path, refusal):
+    """A folder of another name is not enough to refuse them, and no reason to take others."""
+    folder, moved = own(), tmp_path / "elsewhere" / "table"
+    moved.parent.mkdir()
+    (tmp_path / "table").rename(moved)
+    go_on(folder, **{"dataset": str(moved), "rounds": 5})
+    a_table(moved, flip=150)
+    assert "labels are not those of before" in refusal(StateError, go_on, folder, rounds=6)
+    assert "was run with dataset = " in refusal(ConfigError, go_on, folder, dataset="digits", rounds=6)
+
+
+@pytest.mark.slow
+def test_the_digest_of_a_client_s_data_does_not_depend_on_the_workers(own):
+    folder = own()
+    assert run_one({"output-dir": str(folder), "rounds": 5}, resume=True, workers=2, verbose=True) == folder
+
+
+def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, tmp_path, make_config, run_federation):
+    table = a_table(tmp_path / "table")
+    config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
+    run_federation(config, elsewhere(config, 7))
+    a_table(tmp_path / "table", flip=150)
+    longer = config.with_values({"resume": True, "rounds": 5})
+    line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
+    assert "client 0 (mlp): its training samples or labels are not those of before" in line
+    assert "which accept-loss = true allows" in line
+    longer = longer.with_values({"accept-loss": True})
+    run_federation(longer, elsewhere(longer, 8), run_id=8)
+    longer = longer.with_values({"accept-loss": False, "rounds": 6})  # what was accepted is what it has trained on
+    run_federation(longer, elsewhere(longer, 8), run_id=8)
+
+
+@pytest.mark.parametrize("damage", [missing, flipped])
+def test_a_node_whose_note_of_its_data_is_gone_cannot_say_that_they_are_the_same(
+    refusal, tmp_path, make_config, run_federation, damage
+):
+    config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
+    run_federation(config, elsewhere(config, 7))
+    damage(tmp_path / "state" / "run-7" / "inputs-0.safetensors")
+    longer = config.with_values({"resume": True, "rounds": 5})
+    line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
+    how = "missing" if damage is missing else "damaged"
+    assert f"client 0 (mlp): what its state says of its data is {how}" in line
+    assert "inputs-0.safetensors" in line
+    assert "which accept-loss = true allows" in line
+
+
+def test_a_node_on_a_machine_of_its_own_is_told_that_its_data_are_others_and_goes_on(
+    tmp_path, make_config, run_federation, monkeypatch, caplog
+):
+    """Its data may grow while the federation runs, and who runs it cannot accept a loss in the server's name."""
+    monkeypatch.setattr(node_module, "simulated", lambda: False)
+    table = a_table(tmp_path / "table")
+    config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
+    run_federation(config, elsewhere(config, 7))
+    said = "client 0 (mlp): its training samples or labels are not those of before, and it goes on with them"
+    for run, flip, told in ((8, 150, True), (9, 150, False)):
+        a_table(tmp_path / "table", flip=flip)
+        longer = config.with_values({"resume": True, "rounds": run - 3})
+        caplog.clear()
+        run_federation(longer, elsewhere(longer, run), run_id=run)
+        assert (said in caplog.text) is told
+
+
+# --- uploads.log ---------------------------------------------------------------------------------
+
+NOISY = {"noise-multiplier": 1.0, "clipping-norm": 1.0, "noise-source": "system"}
+
+
+def a_newline_flipped(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"*", 1))
+
+
+def a_digit_flipped(path: Path) -> None:
+    path.write_bytes(b"9" + path.read_bytes()[1:])
+
+
+def without_a_line(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+
+
+def without_its_end(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+
+
+def with_stray_lines(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"1\n" * 1000)
+
+
+def with_a_long_line(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"9" * 4000 + b"\n")
+
+
+def a_large_hole(path: Path) -> None:
+    os.truncate(path, 2**33)
+
+
+def test_an_upload_is_on_the_disk_before_it_is_asked_for(tmp_path, monkeypatch):
+    """A machine that fails forgets what it has not brought to the disk, and no upload that has left a client."""
+    path, on_disk = tmp_path / "uploads.log", []
+    path.touch()
+    monkeypatch.setattr("hetfl_flwr.server.messaging.uploads.os.fsync", lambda file: on_disk.append(path.read_bytes()))
+    uploads = Uploads(path)
+    uploads.asked([0, 2])
+    uploads.refused(2)
+    assert [content.count(b"\n") for content in on_disk] == [2, 3]
+    assert on_disk[-1] == path.read_bytes()
+
+
+def test_a_run_whose_config_file_is_gone_is_told_from_a_folder_without_a_run(own, refusal):
+    folder = own()
+    (folder / "config.toml").unlink()
+    line = refusal(RunFolderError, go_on, folder, rounds=5)
+    assert line == f"{folder} holds no run to resume: it has checkpoints, but no config.toml"
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory) -> Path:
+    chosen = {key.replace("_", "-"): value for key, value in KEYS.items()} | NOISY
+    return run_one({**chosen, "output-dir": str(tmp_path_factory.mktemp("noisy") / "run")}, resume=False, **AT_HOME)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(missing, a_newline_flipped, a_digit_flipped, without_a_line, without_its_end),
+        *(with_stray_lines, with_a_long_line, a_large_hole, a_pipe),
+    ],
+)
+def test_a_damaged_count_of_uploads_stops_the_resume_and_no_epsilon_is_told_that_is_too_low(
+    refusal, noisy, tmp_path, damage
+):
+    folder = Path(shutil.copytree(noisy, tmp_path / "run"))
+    damage(folder / "uploads.log")
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder}/uploads.log ")
+    assert "how many uploads its clients have made is not known, and no epsilon with it; --accept-loss" in line
+    go_on(folder, **{"accept-loss": True})
+    for rounds in (5, 6):  # also when it goes on once more: the loss stays
+        summary, clients = (json.loads((folder / name).read_text()) for name in ("summary.json", "clients.json"))
+        assert summary["epsilon"] == "Infinity"
+        assert {client["uploads"] for client in clients} == {None}
+        assert {client["epsilon"] for client in clients} == {"Infinity"}
+        assert "is not known" in str(privacy(load_run(folder)))
+        go_on(folder, rounds=rounds + 1)
+
+
+def test_uploads_are_counted_on_where_the_log_is_whole_or_of_an_older_version_or_was_cut_by_a_kill(noisy, tmp_path):
+    before = [client["uploads"] for client in json.loads((noisy / "clients.json").read_text())]
+    whole = (noisy / "uploads.log").read_bytes()
+    plain = b"".join(line.split()[0] + b"\n" for line in whole.splitlines())
+    for number, content in enumerate((whole, plain, whole + b"2 a", whole[:-1])):
+        folder = Path(shutil.copytree(noisy, tmp_path / str(number)))
+        (folder / "uploads.log").write_bytes(content)
+        for rounds in (5, 6):
+            go_on(folder, rounds=rounds)
+        after = [client["uploads"] for client in json.loads((folder / "clients.json").read_text())]
+        assert after == [count + 2 for count in before]
+
+
+# --- config.toml ---------------------------------------------------------------------------------
+
+
+def rewritten(folder: Path, old: str, new: str) -> Path:
+    path = folder / "config.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    return path
+
+
+def test_a_key_that_was_changed_in_the_config_is_said_where_it_may_and_refused_where_it_may_not(
+    refusal, folder, capsys
+):
+    path = rewritten(folder, "\nrounds = 4", "\nrounds = 6")
+    run_one({"output-dir": str(folder)}, resume=True, **AT_HOME)
+    said = f"hetfl: {path} was changed since it was written, and holds: rounds = 6, and was 4\n"
+    assert capsys.readouterr().err.count(said) == 1
+    run_one({"output-dir": str(folder), "rounds": 7}, resume=True, **AT_HOME)
+    assert "was changed" not in capsys.readouterr().err
+    rewritten(folder, "\nbatch-size = 50", "\nbatch-size = 51")
+    line = refusal(RunFolderError, go_on, folder, rounds=8)
+    assert f"{path}: batch-size = 51, and 50 in the checkpoint: give that file the config back" in line
+
+
+@pytest.mark.parametrize("new", ["\nrounds = -4", "\nruonds = 4", "\nrounds = [4", "\nrounds = '4'"])
+def test_what_is_wrong_in_the_config_of_a_run_is_said_with_its_file(refusal, folder, new):
+    path = rewritten(folder, "\nrounds = 4", new)
+    assert refusal(ConfigError, go_on, folder).startswith(f"{path}: ")
+
+
+def test_what_is_wrong_in_an_option_of_the_algorithm_is_said_with_its_file(refusal, folder):
+    path = rewritten(folder, "\nalpha = ", "\nalpha = -")
+    assert refusal(ConfigError, run_one, {"output-dir": str(folder)}, resume=True, **AT_HOME).startswith(
+        f"{path}: fedhe."
+    )
+
+
+def test_a_resume_that_is_refused_changes_nothing_in_the_folder(refusal, own, tmp_path):
+    """Here by a client, whose data are gone."""
+    folder = own()
+    before = contents(folder)
+    a_table(tmp_path / "table", rows=1)
+    refusal(FederationError, go_on, folder, rounds=99)
+    assert contents(folder) == before
+
+
+# --- rounds.jsonl, all of it ---------------------------------------------------------------------
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [missing, emptied])
+def test_rounds_that_are_all_lost_need_to_be_accepted_and_are_named(refusal, origin, folder, tmp_path, damage):
+    whole = go_on(Path(shutil.copytree(origin, tmp_path / "whole")))
+    damage(folder / "rounds.jsonl")
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder}/rounds.jsonl {'is missing' if damage is missing else 'holds no round'}, by the ")
+    assert "the figures of all rounds until 4 are lost; --accept-loss" in line
+    go_on(folder, **{"accept-loss": True})
+    assert [entry["round"] for entry in lines(folder)] == [5]
+    assert "the figures of all rounds until 4 are lost" in lines(folder)[0]["failures"][0]["reason"]
+    assert server_state(folder) == server_state(whole)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["rounds"], summary["lost_rounds"]) == (5, [0, 1, 2, 3, 4])
+
+
+def test_rounds_of_another_run_are_refused_by_name_and_nothing_is_dropped(refusal, folder, tmp_path):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()}
+    other = run_one({**keys, "seed": 1, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
+    shutil.copy(other / "rounds.jsonl", folder / "rounds.jsonl")
+    before = contents(folder)
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{folder}/rounds.jsonl is of another run, by the checkpoint of round 4: ")
+    assert contents(folder) == before
+
+
+def test_a_checkpoint_of_another_run_with_the_same_config_is_refused_by_name(refusal, folder, tmp_path):
+    keys = {key.replace("_", "-"): value for key, value in KEYS.items()}
+    other = run_one({**keys, "output-dir": str(tmp_path / "other")}, resume=False, **AT_HOME)
+    newest = folder / "checkpoint" / "round-4"
+    shutil.rmtree(newest)
+    shutil.copytree(other / "checkpoint" / "round-4", newest)
+    before = contents(folder)
+    line = refusal(RunFolderError, go_on, folder)
+    assert re.match(rf"{newest} is of run \d+, and {folder}/config.toml of run \d+; the checkpoint of round 2 is", line)
+    assert contents(folder) == before
+    go_on(folder, **{"accept-loss": True})
+    assert [entry["round"] for entry in lines(folder)] == list(range(6))
+
+
+def test_without_the_line_of_round_0_nobody_has_an_accuracy_from_before(folder):
+    path = folder / "rounds.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    go_on(folder)
+    clients = json.loads((folder / "clients.json").read_text())
+    assert [client["accuracy_before"] for client in clients] == [None] * 3
+    assert json.loads((folder / "summary.json").read_text())["lost_rounds"] == [0]
+
+
+# --- what a checkpoint says ----------------------------------------------------------------------
+
+LIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no counts": lambda told: told.update(counts={}),
+    "another's counts": lambda told: told["counts"].update(latest={"x": 1}),
+    "a list of lines": lambda told: told["counts"].update(lines=[1]),
+    "a negative run": lambda told: told.update(run=-5),
+    "a run in words": lambda told: told.update(run="abc"),
+    "a number under way": lambda told: told.update({"under way": 5}),
+    "words under way": lambda told: told.update({"under way": {"sent": "x"}}),
+    "half an engine": lambda told: told["under way"]["engine"].pop("due"),
+    "a client without state": lambda told: told["clients"].pop("1"),
+    "a client of no number": lambda told: told["clients"].update({"-1": "a"}),
+    "no names": lambda told: told.update(names=[]),
+    "a name too many": lambda told: told["names"].append("x"),
+    "a round in words": lambda told: told.update(round="4"),
+    "no config": lambda told: told.pop("config"),
+    "a size of two numbers": lambda told: told["counts"]["sizes"]["0"].update(logits=[1.0, 2]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_checkpoint_that_says_what_none_says_is_damaged_whatever_its_checksum(refusal, folder, lie):
+    newest = folder / "checkpoint" / "round-4"
+    repacked(newest / "knowledge.safetensors", LIES[lie])
+    line = refusal(RunFolderError, go_on, folder)
+    assert line.startswith(f"{newest}: damaged checkpoint (")
+    assert "the checkpoint of round 2 is whole" in line
+
+
+def test_a_run_of_another_engine_is_refused(refusal, folder):
+    for checkpoint in checkpoints(folder):
+        repacked(checkpoint / "knowledge.safetensors", lambda told: told["under way"].pop("engine"))
+    assert "is of a run in another engine" in refusal(RunFolderError, go_on, folder)
+
+
+@pytest.mark.parametrize("file", ["checkpoint/round-4/client-1", "checkpoint/round-4/knowledge.safetensors"])
+def test_a_file_with_a_large_hole_is_refused_without_being_read(refusal, folder, file):
+    path = folder / file
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    a_large_hole(path)
+    began = time.monotonic()
+    assert "damaged" in refusal(RunFolderError, go_on, folder)
+    assert time.monotonic() - began < 5
+
+
+def test_a_large_hole_in_the_rounds_is_a_damaged_line(folder, capsys):
+    path = folder / "rounds.jsonl"
+    content = path.read_bytes()
+    os.truncate(path, 2**30)
+    began = time.monotonic()
+    go_on(folder)
+    assert time.monotonic() - began < 10
+    assert "line 6 is damaged and left out" in capsys.readouterr().err
+    assert path.read_bytes().startswith(content)

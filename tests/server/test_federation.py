@@ -1,0 +1,622 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fixtures.federations.post import GOOD, Post, client_ids, fails, federation_of, member, never, reply_with
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.server.admission import attendance
+from hetfl_flwr.server.admission.attendance import Origin
+from hetfl_flwr.server.admission.registration import _member
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.messaging import grids, messenger
+from hetfl_flwr.server.messaging.exchange import Expected
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.wire import codec
+from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
+from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
+
+UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
+
+
+def exchange(federation, answers=None, uploads=UPLOAD, kind="train", keep=False):
+    """Send every member one message; ``answers`` says by client id who answers otherwise than well."""
+    federation.grid.answers = {
+        one.node: answers[one.client_id] for one in federation.roster if one.client_id in (answers or {})
+    }
+    messages = [
+        Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), node, kind)
+        for node in federation.grid.get_node_ids()
+    ]
+    return federation.exchange(messages, Expected(uploads and (lambda member: uploads), messages=keep))
+
+
+# --- who is here ---------------------------------------------------------------------------------
+
+
+def test_the_roster_is_ordered_by_partition_whatever_the_node_ids():
+    federation = federation_of(member(2), member(0), member(1))
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert [one.node for one in federation.roster] == [100, 99, 98]
+
+
+def test_the_answer_to_the_register_comes_back_as_it_was():
+    here = member(1, model="fedhe:5", shape=(3, 32, 32), weights="abc")
+    assert list(federation_of(here, clients=2, start_clients=1).roster) == [here]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({"member": ConfigRecord({"client_id": 1})}),
+    ],
+    ids=["no record", "fields missing"],
+)
+def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
+    post = Post([member(0)])
+    post.engine = "local"
+    federation = Federation(post, RunConfig(clients=2))
+    federation.grid.members[55] = content
+    assert refusal(FederationError, federation.assemble).startswith("node 55: not a registration reply")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"client_id": "first"}, "client_id is no valid client_id of a client: input should be a valid integer"),
+        ({"client_id": -1}, "client_id is no valid client_id of a client: input should be greater than or equal to 0"),
+        ({"client_id": 2**31}, "client_id is no valid client_id of a client: input should be less than 1000000"),
+        ({"client_id": 3}, "client_id = 3 of 3 clients"),
+        ({"clients": 2**40}, "clients is no valid clients of a client: input should be less than"),
+        ({"clients": 0}, "clients is no valid clients of a client: input should be greater than"),
+        ({"model": "mlp\nclient 0 (mlp): broke"}, "model is no valid model of a client: expected printable characters"),
+        ({"model": "\x1b[31m"}, "model is no valid model of a client: expected printable characters"),
+        ({"model": "m" * 201}, "model is no valid model of a client: string should have at most 200 characters"),
+        ({"model": ""}, "model is no valid model of a client: value should have at least 1 item"),
+        ({"weights": "w" * 201}, "weights is no valid weights of a client: string should have at most"),
+        ({"parameters": -1}, "parameters is no valid parameters of a client: input should be greater"),
+        ({"width": 2**40}, "width is no valid width of a client: input should be less than"),
+        ({"classes": 10**6}, "classes is no valid classes of a client: input should be less than"),
+        ({"classes": True}, "classes is no valid classes of a client: input should be a valid integer"),
+        ({"shape": 3}, "shape is no valid shape of a client: input should be a valid tuple"),
+        ({"shape": [1, 300_000, 300_000]}, "shape is no valid shape of a client: expected at most 268435456 numbers"),
+        ({"shape": [-1]}, "shape is no valid shape of a client: input should be greater than"),
+        ({"shape": [1] * 9}, "shape is no valid shape of a client: tuple should have at most 8 items"),
+        ({"dtype": "object"}, "dtype is no valid dtype of a client: string should match pattern"),
+        ({"train": 2**62}, "train is no valid train of a client: input should be less than"),
+        ({"test": -1}, "test is no valid test of a client: input should be greater than"),
+        ({"public": 6}, "public = 6 of train = 5 samples"),
+        ({"round": -2}, "round is no valid round of a client: input should be greater than"),
+        ({"torch": "2.8\nclient 0"}, "torch is no valid torch of a client: expected printable characters"),
+        ({"holds": [0, -5]}, "holds is no valid holds of a client: input should be greater than"),
+    ],
+)
+def test_what_a_node_says_of_itself_is_checked(refusal, fields, said):
+    """Whatever a stranger says, the refusal is one short line that repeats none of it."""
+    post = Post([])
+    post.engine = "local"
+    federation = Federation(post, RunConfig(clients=2))
+    federation.grid.members[55] = RecordDict({"member": ConfigRecord({**member(1).to_record(), **fields})})
+    line = refusal(FederationError, federation.assemble)
+    assert line.startswith(f"node 55: {said}")
+    assert line.isprintable()
+    assert len(line) < 200
+
+
+def test_two_nodes_that_claim_one_partition_are_both_named(refusal):
+    post = Post([member(1, node=8), member(1, node=9)])
+    post.engine = "local"
+    federation = Federation(post, RunConfig(clients=2))
+    said = refusal(FederationError, federation.assemble)
+    assert said == "partition-id 1 is claimed by two nodes, 8 and 9"
+
+
+def test_too_few_nodes_are_counted(refusal):
+    federation = Federation(Post([member(0)]), RunConfig(clients=3, min_clients=2, round_timeout=0.05))
+    assert refusal(FederationError, federation.assemble) == "min-clients = 2, but there are 1 clients"
+
+
+def test_a_run_begins_with_fewer_clients_than_wanted_if_there_are_enough():
+    federation = Federation(Post([member(0)]), RunConfig(clients=3, start_clients=1, round_timeout=0.05))
+    federation.assemble()
+    assert client_ids(federation.roster) == [0]
+
+
+def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
+    post = Post([member(0), member(1)])
+    looks = []
+
+    def joins_late():
+        looks.append(1)
+        return [100, 99, 98][: 1 + len(looks)]
+
+    post.members[98] = member(2)
+    post.get_node_ids = joins_late
+    post.engine = "simulation"
+    federation = Federation(post, RunConfig(clients=0))
+    federation.assemble()
+    assert client_ids(federation.roster) == [0, 1, 2]
+
+
+def test_more_clients_are_demanded_than_there_can_be(refusal):
+    assert refusal(ConfigError, RunConfig, clients=2, min_clients=3) == "min-clients = 3: more than clients = 2"
+    federation = Federation(
+        Post([member(0), member(1)]), RunConfig(clients=0, start_clients=1, min_clients=3, start_timeout=0.05)
+    )
+    assert refusal(FederationError, federation.assemble) == "min-clients = 3, but there are 2 clients"
+
+
+def test_more_clients_are_demanded_than_are_drawn(refusal):
+    line = "min-clients = 3: of clients = 20, fraction and nonparticipating-fraction let 2 train in a round"
+    assert refusal(ConfigError, RunConfig, clients=20, fraction=0.1, min_clients=3) == line
+    assert refusal(ConfigError, RunConfig, clients=20, nonparticipating_fraction=0.9, min_clients=3) == line
+    assert RunConfig(clients=21, fraction=0.1, min_clients=3).min_clients == 3
+    assert RunConfig(clients=0, start_clients=20, fraction=0.5, min_clients=5).min_clients == 5
+
+
+def test_a_node_that_fails_the_register_says_why(refusal):
+    post = Post([member(0)])
+    post.engine, post.register = "local", fails("client 0, query: no such\nmodel")
+    said = refusal(FederationError, Federation(post, RunConfig(clients=1)).assemble)
+    assert said == "client 0, query: no such model"
+
+
+@pytest.mark.parametrize(("own", "said"), [(True, "client 0 (mlp): broke"), (False, "node 55: client 0 (mlp): broke")])
+def test_a_stranger_s_error_is_not_said_in_another_client_s_name(refusal, own, said):
+    reply = fails("client 0 (mlp): broke")(Message(RecordDict(), 55, "query"))
+    assert refusal(FederationError, _member, reply, 55, own=own) == said
+
+
+def test_a_dead_node_s_reason_is_flower_s_own():
+    """The SuperLink answers for a node that is not there any more, under its own id."""
+
+    def unavailable(message):
+        reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+        reply.metadata.__dict__["_src_node_id"] = 1
+        return reply
+
+    [failure] = exchange(federation_of(member(0), member(1)), {1: unavailable}).failures
+    assert failure.reason == "client 1 (mlp): Node Unavailable"
+
+
+def welcomed(federation):
+    """Welcome nodes. In a deployment nobody waits for their answers: they take part from the next round on."""
+    return federation.welcome(1) + (federation.welcome(1) if federation.grid.engine == "deployment" else [])
+
+
+ENGINES = pytest.mark.parametrize("engine", ["local", "deployment"])
+
+
+@ENGINES
+def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten(engine):
+    federation = federation_of(member(0), member(1), engine=engine, clients=3, start_clients=2)
+    del federation.grid.members[100]
+    federation.grid.members[98] = member(2)
+    called = len(federation.grid.pushed)
+    assert welcomed(federation) == [Failure(0, "client registration", "client 0 (mlp): its node has left", 100)]
+    assert client_ids(federation.roster) == [1, 2]
+    assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [98]
+    assert welcomed(federation) == []
+    assert len(federation.grid.pushed) == called + 1
+
+
+@ENGINES
+def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again(engine):
+    federation = federation_of(member(0), member(1), engine=engine)
+    del federation.grid.members[99]
+    federation.grid.members[5] = member(1, node=5)
+    assert [failure.node for failure in welcomed(federation)] == [99]
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 5)]
+
+
+def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refusal):
+    """In a simulation, too, where with a number each client is wanted, and the first that fails ends the run before
+    round 1. A client that fails alone ends it, too: the mistake is everybody's."""
+    post = Post([member(0), member(1)])
+    post.engine = "simulation"
+    known = post.register
+    post.register = lambda message: (fails("client 1, no data") if message.metadata.dst_node_id == 99 else known)(
+        message
+    )
+    assert refusal(FederationError, Federation(post, RunConfig(clients=2)).assemble) == "client 1, no data"
+    federation = Federation(post, RunConfig(clients=0, round_timeout=0.05))
+    federation.assemble()
+    assert client_ids(federation.roster) == [0]
+    assert federation.notes() == [Failure(-1, "client registration", "client 1, no data", 99)]
+    assert federation.notes() == []
+    said = refusal(FederationError, Federation(post, RunConfig(clients=0, min_clients=2, round_timeout=0.05)).assemble)
+    assert said == "min-clients = 2, but there are 1 clients; client 1, no data"
+    del post.members[100]
+    assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "client 1, no data"
+
+
+def test_a_node_that_does_not_answer_the_register_is_named_before_it_is_given_up(monkeypatch, caplog):
+    """Once, with what to do; who has answered is not named, nor is anybody who is slow at training."""
+    monkeypatch.setattr(attendance, "SILENCE", 0.01)
+    post = Post([member(0), member(1), member(2)])
+    known = post.register
+    post.register = lambda message: (never if message.metadata.dst_node_id == 99 else known)(message)
+    federation = Federation(post, RunConfig(clients=3, round_timeout=0.05))
+    federation.assemble()
+    del post.members[99]
+    assert exchange(federation, {0: never}).failures
+    (said,) = [record.getMessage() for record in caplog.records if "node 99" in record.getMessage()]
+    assert "within 0.01 s from node 99:" in said
+    assert "started again" in said
+
+
+def test_a_node_that_dies_during_the_register_is_waited_for():
+    """It comes back under another id; who is not there has made no mistake that would end the run."""
+    post = Post([member(0), member(1)])
+    known = post.register
+
+    def dies(message):
+        post.register = known
+        post.members = {100: post.members[100], 7: member(1, node=7)}
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+
+    post.register = lambda message: (dies if message.metadata.dst_node_id == 99 else known)(message)
+    federation = Federation(post, RunConfig(clients=2, round_timeout=0.5))
+    federation.assemble()
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 7)]
+    assert federation.notes() == []
+
+
+def dated(*members, engine):
+    """Return an assembled federation whose Grid knows since when nodes are there, and these moments by node."""
+    since = {one.node: "noon" for one in members}
+    post = Post(members)
+    post.engine = engine
+    post.get_nodes = lambda: [SimpleNamespace(node_id=node, last_activated_at=at) for node, at in since.items()]
+    federation = Federation(post, RunConfig(clients=len(members), round_timeout=0.05))
+    federation.assemble()
+    return federation, since
+
+
+@ENGINES
+def test_a_node_that_dies_when_it_is_asked_again_has_left(engine):
+    federation, since = dated(member(0), member(1), engine=engine)
+    since[99] = "one"
+    federation.grid.register = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+    assert welcomed(federation) == [Failure(1, "client registration", "client 1 (mlp): its node has left", 99)]
+    assert client_ids(federation.roster) == [0]
+
+
+@ENGINES
+def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has(engine):
+    """It holds nobody's public samples any more, and comes without the model that it had trained until round 1."""
+    members = member(0, round=1, holds=[1]), member(1, round=1, holds=[0])
+    federation, since = dated(*members, engine=engine)
+    exchange(federation)
+    assert federation.roster.trained == {0: 1, 1: 1}
+    called = len(federation.grid.pushed)
+    since[99], federation.grid.members[99] = "one", member(1, round=0, holds=[])
+    assert welcomed(federation) == [
+        Failure(
+            1,
+            "client registration",
+            "client 1 (mlp): comes without its state, but it has trained until round 1: see state-dir",
+            99,
+        )
+    ]
+    assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [99]
+    assert federation.roster.of(99).holds == ()
+    assert welcomed(federation) == []
+
+
+@pytest.mark.parametrize(("newest", "left"), [((4, 4), None), ((4, 0), 1), ((0, 3), 0), ((0, 0), "all")])
+def test_a_run_that_is_gone_on_with_names_clients_without_their_state(refusal, newest, left):
+    members = [member(client_id, round=round) for client_id, round in enumerate(newest)]
+    federation = Federation(Post(members), RunConfig(clients=2), Origin(12, 4, {0: 4, 1: 3}))
+    if left == "all":
+        assert refusal(FederationError, federation.assemble).startswith("no client has its state of run 12")
+        return
+    federation.assemble()
+    told = [dict(message.content.config_records["config"]) for message in federation.grid.pushed]
+    assert told == [{"run": "12", "server-round": 4}] * 2
+    assert [failure.client_id for failure in federation.notes()] == ([] if left is None else [left])
+
+
+def test_in_a_simulation_all_are_waited_for_and_who_does_not_answer_or_fit_is_left_out():
+    federation = federation_of(member(0), member(1), engine="simulation")
+    federation.grid.members |= {7: member(1, node=7), 6: member(2, node=6)}
+    federation.grid.answers[6] = never
+    reasons = [failure.reason for failure in federation.welcome(1)]
+    assert reasons == [
+        "node 6: no reply within 0.05 s",
+        "partition-id 1 is claimed by two nodes, 99 and 7",
+    ]
+    assert client_ids(federation.roster) == [0, 1]
+
+
+def test_clients_must_agree_on_the_classes(refusal):
+    assert Roster([member(0), member(1)]).classes == 2
+    said = refusal(FederationError, lambda: Roster([member(0), member(1, classes=3, model="lenet5")]).classes)
+    assert "client 0 (mlp) has 2" in said
+    assert "client 1 (lenet5) has 3" in said
+    assert "no client is here" in refusal(FederationError, lambda: Roster().classes)
+
+
+def test_unlike_models_are_named_with_their_clients_and_with_what_would_do(refusal):
+    many = [member(k, weights="big", model="lenet5") for k in range(2, 9)]
+    roster = Roster([member(0), *many, member(1)])
+    said = refusal(FederationError, roster.check_same_weights, "fedavg", ["fedhe", "local"])
+    assert "mlp on client 0, 1; lenet5 on client 2, 3, 4, 5, 6 and 2 more" in said
+    assert said.endswith("fedhe, local")
+    Roster([member(0), member(1)]).check_same_weights("fedavg", [])
+
+
+# --- who takes part ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "count"),
+    [(1.0, 10, 10), (0.5, 10, 5), (0.41, 10, 5), (0.05, 10, 1), (1e-9, 10, 1), (0.14, 50, 7), (0.07, 100, 7)],
+)
+def test_a_fraction_of_the_clients_is_drawn_rounded_up(fraction, clients, count):
+    """0.14 * 50 and 0.07 * 100 are 7.000000000000001 in binary arithmetic, and 7 for a reader."""
+    federation = federation_of(*map(member, range(clients)), fraction=fraction)
+    assert len(federation.draw(1)) == count
+
+
+def test_the_draw_is_sorted_without_repeats_and_follows_seed_and_round_alone():
+    def draws(seed, order=1):
+        federation = federation_of(*[member(k) for k in range(10)][::order], fraction=0.5, seed=seed)
+        return [client_ids(federation.draw(number)) for number in range(1, 9)]
+
+    assert all(drawn == sorted(set(drawn)) for drawn in draws(0))
+    assert len({tuple(drawn) for drawn in draws(0)}) > 4
+    assert set().union(*draws(0)) == set(range(10))
+    assert draws(0) == draws(0, order=-1)
+    assert draws(0) != draws(1)
+
+
+def test_absent_clients_are_never_drawn():
+    """0.3 of 10 clients are 3, the same in each round; half of the other 7, rounded up, are 4."""
+
+    def drawn(seed):
+        federation = federation_of(*map(member, range(10)), nonparticipating_fraction=0.3, fraction=0.5, seed=seed)
+        draws = [frozenset(client_ids(federation.draw(number))) for number in range(1, 30)]
+        assert {len(drawn) for drawn in draws} == {4}
+        return frozenset.union(*draws)
+
+    assert {len(drawn(seed)) for seed in range(3)} == {7}
+    assert len({drawn(seed) for seed in range(3)}) == 3
+
+
+def test_a_strategy_sees_only_the_clients_drawn_ordered_by_partition():
+    federation = federation_of(*map(member, range(4)))
+    view = federation.view(list(federation.roster)[1:3])
+    assert view.get_node_ids() == [99, 98]
+    assert view.create_message(RecordDict(), "train", 99, "1").metadata.dst_node_id == 99
+
+
+# --- what they answer ----------------------------------------------------------------------------
+
+
+def test_replies_are_sorted_by_partition_in_whatever_order_they_come():
+    federation = federation_of(member(2), member(0), member(1))
+    result = exchange(federation)
+    assert client_ids(result.replies) == [0, 1, 2]
+    assert result.failures == []
+
+
+BAD = {
+    "error": (fails("client 1, train, round 1: it broke"), "client 1, train, round 1: it broke"),
+    "error of Flower's, in lines": (fails("Node\n  gone"), "client 1 (mlp): Node gone"),
+    "error without a reason": (fails(None), "client 1 (mlp): error 3 without a reason"),
+    "silence": (never, "client 1 (mlp): no reply within 0.05 s"),
+    "bad upload": (reply_with({}), "arrays none, expected logits, counts"),
+}
+"""Answers that cannot be used; `test_bad_peers` has a corpus of bad uploads."""
+
+
+@pytest.mark.parametrize("kind", list(BAD))
+def test_a_bad_reply_is_set_aside_by_name_and_the_others_are_kept(kind):
+    answer, said = BAD[kind]
+    federation = federation_of(*map(member, range(3)))
+    result = exchange(federation, {1: answer})
+    assert client_ids(result.replies) == [0, 2]
+    [failure] = result.failures
+    assert (failure.client_id, failure.stage) == (1, "train")
+    assert failure.reason.startswith("client 1")
+    assert said in failure.reason
+    assert "\n" not in failure.reason
+
+
+def test_arrays_are_not_looked_at_where_none_are_expected():
+    federation = federation_of(member(0), member(1))
+    result = exchange(federation, {0: reply_with({})}, uploads=None, kind="evaluate")
+    assert len(result.replies) == 2
+
+
+def test_each_client_is_held_to_its_own_declaration():
+    federation = federation_of(member(0), member(1))
+    narrow = PayloadSpec((ArraySpec("logits", (2,), "float32"),))
+    federation.grid.answers[99] = reply_with({"logits": GOOD["logits"]})
+    messages = [Message(RecordDict(), node, "train") for node in (99, 100)]
+    assert federation.exchange(messages, Expected(lambda one: narrow if one.client_id == 1 else UPLOAD)).failures == []
+
+
+def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():
+    federation = federation_of(*map(member, range(4)))
+    federation.grid.answers = {98: fails("no"), 97: never}
+    sent = [
+        Message(RecordDict({"arrays": ArrayRecord({"a": Array(np.zeros(10 * (1 + k)))})}), 100 - k, "train")
+        for k in range(4)
+    ]
+    result = federation.exchange(sent, Expected(lambda one: UPLOAD, messages=True))
+    assert list(result.traffic) == [0, 1, 2, 3]
+    assert [one.bytes_down for one in result.traffic.values()] == [80, 160, 240, 320]
+    assert [one.wire_down for one in result.traffic.values()] == [wire_bytes(message) for message in sent]
+    assert [one.bytes_up for one in result.traffic.values()] == [24, 24, 0, 0]  # 2 float32 and 2 int64
+    up = [one.wire_up for one in result.traffic.values()]
+    assert up[:2] == [wire_bytes(reply.message) for reply in result.replies]
+    assert up[0] > up[2] > up[3] == 0
+    assert payload_bytes(result.replies[0].message) == 24
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["arrays", "messages"])
+def test_an_upload_is_decoded_once_and_travels_on_as_arrays_or_as_its_message(monkeypatch, keep):
+    """Two arrays of each of two clients, for the check, the guard and the strategy; nothing is held in memory twice."""
+    decoded, read = [], codec._array
+    monkeypatch.setattr(codec, "_array", lambda data, *rest: decoded.append(data) or read(data, *rest))
+    federation = federation_of(member(0), member(1))
+    result = exchange(federation, keep=keep)
+    for reply in result.replies:
+        assert (set(reply.arrays), reply.message is None) == (set() if keep else {"logits", "counts"}, not keep)
+        assert (reply.upload.client_id, reply.upload.samples) == (reply.client_id, 5)
+    assert len(decoded) == 4
+
+
+def test_nothing_sent_is_nothing_received():
+    result = federation_of(member(0)).exchange([])
+    assert (result.replies, result.failures, result.traffic) == ([], [], {})
+
+
+def test_replies_to_something_else_are_passed_over():
+    """Such as the late reply of a round that is over."""
+    federation = federation_of(member(0))
+    stray = Message(RecordDict(), 100, "train")
+    stray.metadata.__dict__["_message_id"] = "of another round"
+    late = reply_with({}, {"num-examples": 99})(stray)
+    federation.grid._replies.append(late)
+    [reply] = exchange(federation, keep=True).replies
+    assert reply.message is not late
+    assert reply.samples == 5
+
+
+def test_a_message_lives_as_long_as_the_round_may_take():
+    """Flower's own limit, 12 hours, is raised for a longer round; for a shorter one late replies must still come in."""
+    federation = federation_of(member(0), round_timeout=50000.0)
+    exchange(federation)
+    assert [message.metadata.ttl for message in federation.grid.pushed] == [50000.0, 50000.0]
+
+
+def test_the_server_polls_at_flower_s_pace_where_the_grid_names_none():
+    assert Federation(Post([]), RunConfig()).messenger.poll == 0.0
+    assert Federation(object(), RunConfig()).messenger.poll == grids.DEPLOYMENT_POLL
+
+
+def test_a_slow_node_is_sent_nothing_more_until_its_late_reply_is_in():
+    """Client 1 misses round 1, is left alone in round 2, answers at last, and takes part in round 3."""
+    federation = federation_of(member(0), member(1))
+    grid, slow = federation.grid, 99
+    missed = exchange(federation, {1: never})
+    assert [failure.reason for failure in missed.failures] == ["client 1 (mlp): no reply within 0.05 s"]
+    late = next(message for message in grid.pushed if message.metadata.dst_node_id == slow and is_train(message))
+    left_alone = exchange(federation)
+    assert [failure.reason for failure in left_alone.failures] == ["client 1 (mlp): still busy with an earlier message"]
+    assert sorted(left_alone.traffic) == [0]
+    assert sum(is_train(message) and message.metadata.dst_node_id == slow for message in grid.pushed) == 1
+    grid._replies.append(reply_with()(late))
+    back = exchange(federation)
+    assert back.failures == []
+    assert sorted(back.traffic) == [0, 1]
+
+
+def by_its_looks(monkeypatch):
+    """Return a federation of two, and a clock that goes on by a second each time that it looks for replies."""
+    federation, clock = federation_of(member(0), member(1), round_timeout=100.0), [0.0]
+    monkeypatch.setattr(messenger, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    pull = federation.grid.pull_messages
+
+    def pulled(numbers):
+        clock[0] += 1
+        return pull(numbers)
+
+    monkeypatch.setattr(federation.grid, "pull_messages", pulled)
+    return federation, clock
+
+
+def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_answered_in_time(monkeypatch):
+    """It is asked all the same, one message at a time, and waited for as long again as the others take, a second."""
+    federation, clock = by_its_looks(monkeypatch)
+    grid = federation.grid
+
+    def answer_late(seconds):
+        clock[0] += seconds
+        asked = [message for message in grid.pushed if message.metadata.dst_node_id == 99 and is_train(message)]
+        grid._replies.append(reply_with()(asked[-1]))
+
+    def takes(answer=None, kind="train"):
+        began = clock[0]
+        failures = exchange(federation, {1: answer} if answer else {}, kind=kind).failures
+        return clock[0] - began, [failure.reason.removeprefix("client 1 (mlp): ") for failure in failures]
+
+    late = "no reply within 100 s"
+    for _ in range(2):
+        assert takes(never) == (101, [late])
+        answer_late(1)
+        assert takes(kind="evaluate")[1] == []  # an answer of another kind is none to these
+    hardly = f"{late} to several of its last messages, and none now in twice the time that the others took"
+    assert takes(never) == (3, [hardly])
+    answer_late(200)
+    assert takes(never) == (4, [hardly])
+    answer_late(50)  # in time, but the others were faster
+    assert takes(never) == (4, [hardly])
+    answer_late(50)  # once more: it is waited for again
+    assert takes(never) == (102, [late])
+    answer_late(1)
+    assert takes() == (2, [])  # faster than the others
+    assert takes(never) == (3, [hardly])
+    answer_late(50)
+    assert takes() == (2, [])
+    assert takes(never) == (101, [late])
+
+
+def test_a_node_that_misses_every_other_message_is_hardly_waited_for_either(monkeypatch):
+    """It costs the others three full waits in all, however long it goes on."""
+    federation, clock = by_its_looks(monkeypatch)
+    grid = federation.grid
+
+    seconds = []
+    for number in range(20):
+        began = clock[0]
+        exchange(federation, {} if number % 2 else {1: never})
+        seconds.append(clock[0] - began)
+        if not number % 2:
+            clock[0] += 101
+            late = [message for message in grid.pushed if message.metadata.dst_node_id == 99 and is_train(message)]
+            grid._replies.append(reply_with()(late[-1]))
+    assert sum(second > 100 for second in seconds) == 3
+    assert max(seconds[5:]) < 10
+
+
+@pytest.mark.parametrize("came", [False, True])
+def test_a_node_that_has_said_again_who_it_is_has_lost_what_it_was_sent_before(monkeypatch, came):
+    """It answers one message after the other: the late reply is there by then, or never."""
+    federation, _ = by_its_looks(monkeypatch)
+    [failure] = exchange(federation, {1: never}).failures
+    assert failure.reason.endswith("no reply within 100 s")
+    [failure] = exchange(federation, {}).failures
+    assert failure.reason.endswith("still busy with an earlier message")
+    [node] = [one.node for one in federation.roster if one.client_id == 1]
+    if came:
+        [late] = [
+            message for message in federation.grid.pushed if message.metadata.dst_node_id == node and is_train(message)
+        ]
+        federation.grid._replies.append(reply_with()(late))
+    federation.messenger.answers_again(node)
+    assert federation.messenger.busy() == set()
+    assert federation.messenger.have_lost() == (set() if came else {node})
+    assert exchange(federation, {}).failures == []
+    assert federation.messenger.have_lost() == set()
+
+
+def test_where_all_have_missed_two_messages_they_are_waited_for():
+    federation = federation_of(member(0))
+    for _ in range(3):
+        assert [one.reason for one in exchange(federation, {0: never}).failures] == [
+            "client 0 (mlp): no reply within 0.05 s"
+        ]
+        federation.grid._replies.append(reply_with()(federation.grid.pushed[-1]))
+
+
+def is_train(message):
+    return message.metadata.message_type == "train"

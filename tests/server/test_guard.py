@@ -1,0 +1,609 @@
+"""The guard: which uploads are far from the others, and which are not though they differ."""
+
+import json
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.grids import Tampering
+from fixtures.federations.post import GOOD, federation_of, member, reply_with
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec, Samples
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.messaging.exchange import Expected
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.guard import Guard, Size, measure
+from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.messages import ARRAYS, SEEN, SHARE
+from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
+
+UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
+
+
+def round_of(federation: Federation, answers: dict[int, Any]) -> list[Failure]:
+    """Let these clients train, who answer in these ways; return the failures."""
+    federation.grid.answers = {
+        one.node: answers[one.client_id] for one in federation.roster if one.client_id in answers
+    }
+    messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in federation.grid.answers]
+    return federation.exchange(messages, Expected(lambda one: UPLOAD)).failures
+
+
+def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
+    return {client: {"logits": Size(value, **keys)} for client, value in enumerate(values)}
+
+
+# --- what is far ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "far"),
+    [
+        ([1.0, 1.1, 0.9, 1.0, 5.4], [4]),  # 5.4 times the median 1.0
+        ([1.0, 1.1, 0.9, 1.0, 4.9], []),
+        ([1.0, 1.1, 0.9, 1.0, 1e-9], []),  # small sizes move no mean
+        ([1.0, 1.1, 1e6, 1e6, 0.9], [2, 3]),  # two of five
+        ([1.0, 1e6], []),  # of two, none is the odd one
+        ([1.0, 1.0, 1e6], [2]),
+        ([0.0, 0.0, 0.0, 1e6], []),  # who has sent nothing but zeros has learnt nothing
+        ([1.0, 2.0, 4.0, 8.0, 16.0, 30.0], []),  # honest clients that differ this much: 3 deviations are exp(4.6)
+        ([0.1, 1.0, 1.1, 10.0, 40.0], [4]),  # no spread allows more than 30 times the median
+    ],
+)
+def test_a_size_is_far_from_the_median_of_all(values, far):
+    assert list(Guard(5.0).set_aside(uploads(*values))) == far
+
+
+def test_the_reason_names_array_size_and_median():
+    assert Guard(5.0).set_aside(uploads(2.0, 2.0, 2.0, 90.0)) == {
+        3: "array 'logits' has size 90, 45 times the clients' median 2"
+    }
+
+
+def test_one_array_that_is_far_is_enough():
+    came = {client: {"a": Size(1.0), "b": Size(1.0)} for client in range(4)}
+    came[2]["b"] = Size(50.0)
+    assert list(Guard(5.0).set_aside(came)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("values", "far"),
+    [
+        ([0.0, 0.0, 0.0, 1e17], [3]),
+        ([0.0, 0.0, 1e17, 2e17, 0.0], [2, 3]),
+        ([0.0, 0.0, 0.0, 0.4], []),  # slight, against what was sent
+        ([0.0, 0.0, 0.6], [2]),
+        ([0.0, 0.6], []),
+        ([0.0, 0.0, 0.6, 0.6], []),  # not most
+        ([0.0, 0.0, 0.1, 1e6], [3]),  # too few to compare it with
+        ([0.0, 0.1, 1e6], [2]),
+        ([0.0, 0.1, 99.0], []),
+    ],
+)
+def test_an_array_that_most_do_not_change_is_changed_slightly_at_most(values, far):
+    came = {client: {"w": Size(1.0), "mean": Size(value, still=0.5)} for client, value in enumerate(values)}
+    said = Guard(5.0).set_aside(came)
+    assert list(said) == far
+    assert all(reason.endswith((", and most clients' is 0", " to compare it with")) for reason in said.values())
+
+
+def test_of_values_that_are_mostly_0_none_is_far_that_could_be_learnt():
+    came = {client: {"w": Size(1.0), "bias": Size(0.0)} for client in range(4)}
+    for value, far in ((99.0, set()), (101.0, {4})):
+        assert Guard(5.0).set_aside({**came, 4: {"w": Size(1.0), "bias": Size(value)}}).keys() == far
+
+
+def test_a_client_that_has_trained_on_more_may_change_more_up_to_a_limit():
+    """Three times the work: its change may be three times as large as the factor allows the others; four at most."""
+    came = {client: {"weight": Size(1.0, work=7)} for client in range(5)}
+    guard = Guard(5.0)
+    assert guard.set_aside({**came, 5: {"weight": Size(14.0, work=7)}}).keys() == {5}
+    assert guard.set_aside({**came, 5: {"weight": Size(14.0, work=21)}}) == {}
+    assert guard.set_aside({**came, 5: {"weight": Size(19.0, work=70)}}) == {}
+    assert guard.set_aside({**came, 5: {"weight": Size(21.0, work=70)}}).keys() == {5}
+
+
+def test_a_client_that_has_uploaded_more_may_be_ahead():
+    """In an asynchronous run one client is at its fourth upload, the others at their first: 4 * 5 * 1 is allowed."""
+    guard = Guard(5.0)
+    guard.set_aside(uploads(1.0, 1.0, 1.0, 1.0))
+    for value in (2.0, 4.0):
+        assert guard.set_aside({3: {"logits": Size(value)}}) == {}
+    assert guard.set_aside({3: {"logits": Size(21.0)}}).keys() == {3}
+    assert guard.set_aside({3: {"logits": Size(19.0)}}) == {}
+
+
+def test_the_size_of_few_numbers_is_inexact():
+    """Of n normal numbers the root mean square varies by 1 / sqrt(2 n) of itself: three of that are allowed for."""
+    draw = np.random.default_rng(0)
+    for numbers in (8, 128):
+        deviation = np.log(np.sqrt(np.square(draw.normal(size=(20_000, numbers))).mean(1))).std()
+        assert Size(1.0, numbers=numbers).error == pytest.approx(deviation, rel=0.1)
+    for numbers, allowed in ((2, 5 * 4.0), (10, 5 * np.exp(3 / np.sqrt(20))), (200, 5 * np.exp(0.15)), (0, 5.0)):
+        for value, far in ((0.99 * allowed, []), (1.01 * allowed, [4])):
+            came = {**uploads(1.0, 1.0, 1.0, 1.0), 4: {"logits": Size(value, numbers=numbers)}}
+            assert list(Guard(5.0).set_aside(came)) == far
+
+
+def test_up_to_what_is_usual_nothing_is_far():
+    came = {**uploads(0.1, 0.1, 0.1), 3: {"logits": Size(9.0, usual=10.0)}, 4: {"logits": Size(11.0, usual=10.0)}}
+    assert list(Guard(5.0).set_aside(came)) == [4]
+
+
+def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
+    guard = Guard(5.0)
+    for client, value in enumerate([1.0, 1.0, 1.2]):
+        assert guard.set_aside({client: {"logits": Size(value)}}) == {}
+    assert list(guard.set_aside({0: {"logits": Size(100.0)}})) == [0]
+    assert guard.newest[0]["logits"] == Size(1.0, work=1)  # what was set aside is nobody's measure
+    assert guard.set_aside({0: {"logits": Size(1.1)}}) == {}
+
+
+def test_what_it_knows_survives_a_checkpoint():
+    """Sizes go through JSON, whose keys are texts, and come back as the same bits."""
+    guard, other = Guard(5.0), Guard(5.0)
+    guard.set_aside({client: {"w": Size(0.1 + client / 3, 7, 1.5, 6), "c": Size(1.0, 7, inf)} for client in range(3)})
+    counts = json.loads(json.dumps(guard.counts(), allow_nan=False))
+    other.go_on({int(client): sizes for client, sizes in counts.items()})
+    assert other.newest == guard.newest
+
+
+def test_while_others_are_to_follow_what_is_unusual_is_set_aside_and_known():
+    guard = Guard(5.0)
+    said = guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True)
+    assert said == {0: "array 'logits' has size 1e+05, more than 100, and too few clients are known to compare it with"}
+    assert guard.set_aside({1: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
+    assert guard.set_aside({2: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
+    assert guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True).keys() == {0}
+    large = Guard(5.0)  # arrays of another scale lose the uploads before the third
+    for client in range(2):
+        assert large.set_aside({client: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True).keys() == {client}
+    assert large.set_aside({2: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
+    assert large.set_aside({0: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
+
+
+def test_factor_0_turns_it_off():
+    assert Guard(0.0).set_aside(uploads(1.0, 1.0, 1.0, 1e9)) == {}
+
+
+@given(
+    st.lists(st.floats(0.5, 2.0), min_size=5, max_size=15),
+    st.lists(st.floats(1e4, 1e30), max_size=7),
+    st.randoms(use_true_random=False),
+)
+def test_a_minority_of_any_sizes_is_set_aside_and_no_honest_client_is(honest, hostile, order):
+    hostile = hostile[: (len(honest) - 1) // 2]
+    values = [(value, False) for value in honest] + [(value, True) for value in hostile]
+    order.shuffle(values)
+    far = Guard(5.0).set_aside(uploads(*(value for value, _ in values)))
+    assert list(far) == [client for client, (_, bad) in enumerate(values) if bad]
+
+
+@given(
+    st.lists(st.floats(0.5, 2.0), min_size=3, max_size=15),
+    st.lists(st.floats(1e-6, 1e6), max_size=7),
+    st.randoms(use_true_random=False),
+)
+def test_colluders_move_the_bound_no_further_than_it_is_said(honest, hostile, order):
+    """No size above 30 times the largest honest one is taken; no honest one set aside up to 5 times the smallest."""
+    hostile = hostile[: (len(honest) - 1) // 2]
+    values = [*honest, *hostile]
+    order.shuffle(values)
+    far = Guard(5.0).set_aside(uploads(*values))
+    assert all(client in far for client, value in enumerate(values) if value > 30 * max(honest))
+    assert not [client for client in far if values[client] <= 5 * min(honest)]
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+def test_sizes_are_root_mean_squares_over_what_is_not_zero():
+    """Of (3, 4, 0): sqrt((9 + 16) / 2). Probabilities, accuracies, row numbers and yes or no have no size."""
+    spec = PayloadSpec(
+        (
+            ArraySpec("logits", (3,), "float32", usual=10.0),
+            ArraySpec("posteriors", (1, 2), "float32", sums_to_one=True),
+            ArraySpec("accuracy", (), "float32", minimum=0, maximum=1),
+            ArraySpec("indices", (2,), "int32", minimum=0, maximum=7),
+            ArraySpec("known", (2,), "bool"),
+            ArraySpec("counts", (2,), "int64", minimum=0, sensitive=True),
+        )
+    )
+    arrays = {
+        "logits": np.float32([3, 4, 0]),
+        "posteriors": np.float32([[1, 0]]),
+        "accuracy": np.float32(1),
+        "indices": np.int32([3, 7]),
+        "known": np.array([True, False]),
+        "counts": np.int64([0, 6]),
+    }
+    sizes = measure(arrays, spec, {}, samples=50)
+    assert sizes == {"logits": Size(np.sqrt(12.5), usual=10.0, numbers=2), "counts": Size(6.0, usual=1.0, numbers=1)}
+
+
+def test_of_an_update_the_change_is_measured():
+    spec = PayloadSpec((ArraySpec("weight", (2,), "float32", update=True), ArraySpec("logits", (2,), "float32")))
+    arrays = {"weight": np.float32([101, 98]), "logits": np.float32([5, 5])}
+    sent = {"weight": np.float16([100, 100]), "logits": np.float32([4, 4])}  # the average of all: another thing
+    assert measure(arrays, spec, sent, 49) == {
+        "weight": Size(np.sqrt(2.5), work=7, usual=5.0, numbers=2, still=5.0),
+        "logits": Size(5.0, usual=1.0, numbers=2),
+    }
+    zeros = measure(arrays, spec, {"weight": np.zeros(2, np.float32)}, 49)["weight"]
+    assert (zeros.usual, zeros.still) == (0, 0.05)
+
+
+def test_once_training_has_settled_no_slight_change_is_far():
+    """Weights of size 0.1: changes of 0.0003, and one of 0.0017, which is 6 times theirs and 2 % of the weights."""
+    spec, sent = PayloadSpec((ArraySpec("bias", (6,), "float32", update=True),)), np.full(6, 0.1, np.float32)
+
+    def set_aside(change: float) -> dict[int, str]:
+        changes = dict.fromkeys(range(3), 0.0003) | {3: change}
+        sizes = {
+            client: measure({"bias": sent + np.float32(one)}, spec, {"bias": sent}, 50)
+            for client, one in changes.items()
+        }
+        return Guard(5.0).set_aside(sizes)
+
+    assert set_aside(0.0017) == set_aside(0.0049) == {}
+    assert list(set_aside(0.0051)) == [3]
+
+
+def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_round():
+    """It changes as much as the others for 60 rounds, and then 8 times as much: beyond the factor, as in round 1."""
+    spec, sent = (
+        PayloadSpec((ArraySpec("weight", (400,), "float32", update=True),)),
+        {"weight": np.zeros(400, np.float32)},
+    )
+    guard = Guard(5.0)
+    for change, far in [(1.0, set())] * 60 + [(8.0, {3})]:
+        said = [(1.0, 150), (1.0, 150), (1.0, 150), (change, 0)]
+        sizes = {
+            client: measure({"weight": np.full(400, size, np.float32)}, spec, sent, samples)
+            for client, (size, samples) in enumerate(said)
+        }
+        assert guard.set_aside(sizes).keys() == far
+
+
+@pytest.mark.parametrize("said", [None, 0, 9, 2**53])
+def test_no_word_of_its_training_lets_a_client_change_ten_times_as_much(said, tmp_path, run_federation):
+    """One batch of 8 a round. What it says is within a round's draw, or refused; saying nothing gains nothing."""
+    small = {"algorithm": "fedavg", "models": "mlp", "clients": 4, "local-batches": 1, "batch-size": 8, "rounds": 3}
+    config = RunConfig.from_flat({**small, "output-dir": str(tmp_path)})
+
+    class Greedy(Tampering):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            self.down = next(
+                (
+                    from_record(one.content.array_records[ARRAYS])
+                    for one in pushed
+                    if one.metadata.message_type == MessageType.TRAIN
+                ),
+                None,
+            )
+            return super().push_messages(pushed)
+
+    def greedy(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        tenfold = {name: Array(grid.down[name] + 10 * (array - grid.down[name])) for name, array in arrays.items()}
+        metrics = {name: value for name, value in reply.content["metrics"].items() if name != SEEN}
+        reply.content[ARRAYS] = ArrayRecord(tenfold)
+        reply.content["metrics"] = MetricRecord(metrics if said is None else {**metrics, SEEN: said})
+        return reply
+
+    grid = Greedy(config, 1, greedy)
+    folder = run_federation(config, grid)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    refused = f"client 1 (mlp): metric 'samples-seen' is {said}, expected at most 9, what a round draws of its samples"
+    for entry in rounds[1:]:
+        [failure] = entry["failures"]
+        assert failure["partition"] == 1
+        assert failure["reason"] == refused if said == 2**53 else "times the clients' median" in failure["reason"]
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def at(round: int, change: Any) -> Any:
+    """Change a client's training reply, from a round on."""
+    seen = [0]
+
+    def tamper(reply: Message) -> Message:
+        seen[0] += 1
+        if seen[0] >= round:
+            arrays = from_record(reply.content.array_records[ARRAYS])
+            forged = {
+                name: Array(change(array)) if array.dtype == np.float32 else Array(array)
+                for name, array in arrays.items()
+            }
+            reply.content[ARRAYS] = ArrayRecord(forged)
+        return reply
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("fedhe", {}),
+        ("fedhe", {"fedhe.mode": "async"}),
+        ("fd", {"fd.outputs": "logits"}),
+        ("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
+        ("chfl", {}),
+        ("fml", {"fml.meme": "mlp"}),
+        ("fedavg", {}),
+        ("fedprox", {}),
+        ("fedrep", {}),
+        ("lgfedavg", {}),
+        ("lgfedavg", {"lgfedavg.mode": "body"}),
+        ("feddf", {"feddf.server-steps": 3}),
+        ("heterofl", {}),
+        ("fedproto", {}),
+        ("fedgh", {}),
+        ("fedtgp", {"fedtgp.server-epochs": 1}),
+        ("fedhenn", {}),
+        ("fedhenn", {"fedhenn.mode": "homogeneous"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_federation):
+    """One of five clients, once, in round 2. The run goes on without that upload, and with the client after it."""
+    config = RunConfig.from_flat(
+        {"algorithm": name, "models": "mlp", "width": 8, "clients": 5, "rounds": 3, "output-dir": str(tmp_path), **keys}
+    )
+    once = iter([False, True, False] + [False] * 9)
+    largest = lambda array: np.full_like(array, 1e6) if hostile else array  # noqa: E731
+
+    def tamper(reply: Message) -> Message:
+        nonlocal hostile
+        hostile = next(once)
+        return at(1, largest)(reply)
+
+    hostile = False
+    folder = run_federation(config, Tampering(config, 1, tamper))
+    failures = [
+        failure
+        for line in (folder / "rounds.jsonl").read_text().splitlines()
+        for failure in json.loads(line)["failures"]
+    ]
+    [failure] = failures
+    assert (failure["partition"], failure["stage"]) == (1, "train")
+    assert "times the clients' median" in failure["reason"]
+    assert failure["reason"].endswith("set aside (outlier-factor = 5)")
+
+
+class Normalizing(torch.nn.Module):
+    """The mean and deviation of pixels, which no training changes, before a model's own layers."""
+
+    def __init__(self, body: torch.nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.register_buffer("mean", torch.tensor([0.3]))
+        self.register_buffer("deviation", torch.tensor([0.4]))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.body((inputs - self.mean) / self.deviation)
+
+
+def normalizing(spec: DataSpec) -> SplitModel:
+    """Build a perceptron behind buffers that stay as they are."""
+    layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(prod(spec.shape), 16), torch.nn.ReLU())
+    return SplitModel(Normalizing(layers), torch.nn.Linear(16, spec.classes))
+
+
+def test_what_honest_clients_do_not_change_nobody_changes_much(tmp_path, run_federation):
+    """One of four, from round 2 on, in the two buffers alone: two uploads set aside, and the others' bits."""
+    keys = {"algorithm": "fedavg", "models": "test_guard:normalizing", "clients": 4, "rounds": 3}
+    config = RunConfig.from_flat({**keys, "output-dir": str(tmp_path / "hostile")})
+
+    def buffers(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        forged = {name: np.full_like(array, 1e5) if array.size == 1 else array for name, array in arrays.items()}
+        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in forged.items()})
+        return reply
+
+    once = iter([lambda reply: reply, buffers, buffers])
+    folder = run_federation(config, Tampering(config, 2, lambda reply: next(once)(reply)))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    reasons = [[(one["partition"], one["reason"]) for one in line["failures"]] for line in rounds[2:]]
+    assert all(client == 2 and "and most clients' is 0" in reason for [(client, reason)] in reasons)
+    assert rounds[-1]["accuracy"] > rounds[1]["accuracy"]
+
+
+def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):
+    """Whole epochs, so that the bound of num-examples is that of the registered rows: 2^40 of them are not believed."""
+    config = RunConfig.from_flat(
+        {
+            "algorithm": "fedavg",
+            "models": "mlp",
+            "clients": 4,
+            "rounds": 2,
+            "local-batches": 0,
+            "output-dir": str(tmp_path),
+        }
+    )
+
+    class Boasting(Tampering):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                member = reply.content.config_records.get("member") if reply.has_content() else None
+                if member is not None and member["client_id"] == 1:
+                    member["train"] = 2**40
+            return replies
+
+    def claim(reply: Message) -> Message:
+        reply.content["metrics"] = MetricRecord({**reply.content.metric_records["metrics"], "num-examples": 2**39})
+        return reply
+
+    folder = run_federation(config, Boasting(config, 1, claim))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for entry in rounds[1:]:
+        [failure] = entry["failures"]
+        assert failure["partition"] == 1
+        assert "array 'num-examples' has size 5.5e+11" in failure["reason"]
+
+
+@pytest.mark.parametrize("keys", [{"algorithm": "fedavg"}, {"algorithm": "fedhe", "fedhe.mode": "async"}])
+def test_who_registers_endless_test_rows_owns_no_accuracy(tmp_path, run_federation, keys):
+    """It claims 2^40 test rows, registered as such, and an accuracy of 0."""
+    small = {"models": "mlp", "clients": 4, "rounds": 2, "local-batches": 1, "output-dir": str(tmp_path)}
+    config = RunConfig.from_flat({**small, **keys})
+
+    class Boasting(Tampering):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                member = reply.content.config_records.get("member") if reply.has_content() else None
+                if member is not None and member["client_id"] == 1:
+                    member["test"] = 2**40
+            return replies
+
+    def claim(reply: Message) -> Message:
+        metrics = {**reply.content.metric_records["metrics"], "num-examples": 2**40, "accuracy": 0.0}
+        metrics |= {"global-accuracy": 0.0} if "global-accuracy" in metrics else {}
+        reply.content["metrics"] = MetricRecord(metrics)
+        return reply
+
+    folder = run_federation(config, Boasting(config, 1, claim, MessageType.EVALUATE))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert len(rounds) == 3
+    for entry in rounds:
+        [failure] = entry["failures"]
+        assert (failure["partition"], failure["stage"]) == (1, "evaluate")
+        assert failure["reason"].startswith("client 1 (mlp): array 'num-examples' has size 1.1e+12, ")
+        assert failure["reason"].endswith("set aside (outlier-factor = 5)")
+        assert keys["algorithm"] != "fedavg" or entry["global_accuracy"] > 0.01
+        assert "accuracy" not in entry["clients"].get("1", {})
+
+
+def test_what_the_guards_know_is_part_of_a_checkpoint(tmp_path, run_federation):
+    """Sizes know how many uploads and evaluations they are of, so that a run that forgot them would be found out."""
+    small = {"algorithm": "fedhe", "models": "mlp", "clients": 3, "local-batches": 1, "output-dir": str(tmp_path / "a")}
+    config = RunConfig.from_flat({**small, "rounds": 2})
+    run_federation(config)
+    parts = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "resume": True})))
+    whole = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "output-dir": str(tmp_path / "b")})))
+    for kind in ("sizes", "claims", "tests"):
+        assert parts.counts[kind] == whole.counts[kind]
+        assert parts.counts[kind].keys() == {"0", "1", "2"}
+
+
+def test_where_few_are_drawn_the_first_uploads_are_not_taken_on_trust():
+    """A fourth of four clients: one a round. While fewer than three sizes are known, none is taken that is unheard of;
+    of two clients there is never a third to compare with."""
+    huge = reply_with(GOOD | {"logits": Array(np.full(2, 1e6, np.float32))})
+    four, two = (federation_of(*map(member, range(clients)), fraction=0.25) for clients in (4, 2))
+    [failure] = round_of(four, {0: huge})
+    assert "size 1e+06, more than 100, and too few clients are known to compare it with" in failure.reason
+    assert round_of(two, {0: huge}) == []
+
+
+def test_the_sizes_of_clients_that_have_left_are_measures_no_more():
+    """Three of five leave, whose sizes were small: what the others send then is not held against these."""
+    federation = federation_of(*map(member, range(5)))
+    small, large = (reply_with(GOOD | {"logits": Array(np.full(2, size, np.float32))}) for size in (0.1, 80.0))
+    assert round_of(federation, dict.fromkeys(range(5), small)) == []
+    for node in (100, 99, 98):
+        del federation.grid.members[node]
+    federation.welcome(1)
+    assert round_of(federation, {3: large, 4: large}) == []
+    assert set(federation.messenger.guards.uploads.newest) == set(federation.messenger.guards.claims.newest) == {3, 4}
+
+
+def test_clients_that_differ_widely_do_not_let_one_of_any_size_pass():
+    """Their median is 2.2 and three of their deviations are exp(9.8); 30 times the median is the limit all the same."""
+    federation = federation_of(*map(member, range(5)))
+    sizes = (0.2, 2.0, 2.2, 20.0, 99.0)
+    answers = {
+        client: reply_with(GOOD | {"logits": Array(np.full(2, size, np.float32))}) for client, size in enumerate(sizes)
+    }
+    [failure] = round_of(federation, answers)
+    assert failure.client_id == 4
+    assert "has size 99, 45 times the clients' median 2.2" in failure.reason
+
+
+def test_the_first_upload_of_an_asynchronous_run_is_not_taken_on_trust(tmp_path, run_federation):
+    """The hostile client answers first, when nobody else is known, and each time after that."""
+    config = RunConfig.from_flat(
+        {
+            "algorithm": "fedhe",
+            "models": "mlp",
+            "clients": 4,
+            "rounds": 3,
+            "output-dir": str(tmp_path),
+            "fedhe.mode": "async",
+            "client-seconds": "3,1,3,3",
+        }
+    )
+    folder = run_federation(config, Tampering(config, 1, at(1, lambda array: np.full_like(array, 1e5))))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for entry in rounds[1:]:
+        assert [failure["partition"] for failure in entry["failures"]] == [1]
+        assert all("train-loss" in entry["clients"][honest] for honest in "023")
+
+
+@pytest.mark.parametrize("factor", [0.5, -1.0])
+def test_a_factor_below_1_is_refused(factor, refusal):
+    assert refusal(ConfigError, RunConfig.from_flat, {"outlier-factor": factor}).startswith("outlier-factor = ")
+
+
+# --- public samples ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedmd", "agg", "fedhenn"])
+def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_path, run_federation):
+    """One value of 1e12 in one column of one client's table: that client is named, in the others it changes nothing."""
+    config = RunConfig.from_flat(
+        {
+            "algorithm": name,
+            "dataset": "breast-cancer",
+            "models": "mlp",
+            "clients": 4,
+            "rounds": 2,
+            "output-dir": str(tmp_path),
+            **({"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1} if name == "fedmd" else {}),
+        }
+    )
+
+    def huge(reply: Message) -> Message:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        arrays["inputs"][0, 3] = 1e12
+        reply.content[ARRAYS] = ArrayRecord({key: Array(array) for key, array in arrays.items()})
+        return reply
+
+    folder = run_federation(config, Tampering(config, 1, huge, SHARE))
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for entry in rounds[::2]:  # it is asked again with each welcome, from round 2 on
+        [failure] = entry["failures"]
+        assert (failure["partition"], failure["stage"]) == (1, "sharing of public samples")
+        assert "array 'inputs, column 3' has size" in failure["reason"]
+    assert all("train-loss" in rounds[-1]["clients"][other] for other in "023")
+
+
+def test_public_rows_beyond_a_hundred_deviations_are_cut_on_the_node():
+    """Two clients are too few to say who is wrong. Of a column with mean 6 and deviation 2, 1e12 becomes 206, and a
+    column of one number only stays as it was."""
+    table = Arrays(
+        DataSpec((2,), 2),
+        inputs=torch.tensor([[4.0, 7.0], [8.0, 7.0]]),
+        labels=torch.tensor([0, 1]),
+        train_rows=2,
+        peak=torch.tensor([2.0, torch.inf]),
+        centre=torch.tensor([3.0, 0.0]),
+    )
+    own = Samples(table, torch.tensor([0, 1]))
+    theirs = own.like(torch.tensor([[1e12, 1e12], [-1e12, 5.0], [10.0, 7.0]]), torch.tensor([0, 1, 1]))
+    assert theirs.stored()[0].tolist() == [[206.0, pytest.approx(1e12)], [-194.0, 5.0], [10.0, 7.0]]
+    assert theirs.batch(torch.arange(3))[0].tolist() == [[100.0, 0.0], [-100.0, 0.0], [2.0, 0.0]]

@@ -1,0 +1,361 @@
+"""Clients that come late, leave, come back, lag or always fail: what the others and the server make of it."""
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import count
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fixtures.wrong.faults import GOOD, Fate, Scripted, failing, on_its_clock
+from flwr.app import Message, MessageType
+from flwr.common.constant import ErrorCode
+
+from hetfl_flwr.algorithms import build_strategy, find, names
+from hetfl_flwr.common.errors import TooFewClients
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.server.messaging.messenger import BUSY
+from hetfl_flwr.wire.messages import POOL, SHARE
+from simulations.engine.clients import FIRST_NODE
+
+ALGORITHMS = names()
+NORMED = "simulations.testing.lab:normed"
+TIMEOUT = 20.0
+LITTLE = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "fml.meme": NORMED}
+LITTLE |= {"fedkd.mentee": NORMED, "feddf.server-steps": 5}
+LITTLE["fd.leave-one-out"] = False
+"""Own keys of algorithms that would do much before or besides the local work, or send each client something else."""
+
+
+@pytest.fixture
+def config_for(make_config) -> Callable[..., RunConfig]:
+    """Build a config for an algorithm: three clients, heterogeneous models if it takes them, and hardly any work."""
+
+    def build(name: str, **keys: Any) -> RunConfig:
+        models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
+        own = {key: value for key, value in LITTLE.items() if key.startswith(f"{name}.")}
+        small = {"algorithm": name, "models": models, "clients": 3, "local-batches": 1, "batch-size": 8, "rounds": 4}
+        few = {"public-fraction": 0.05, "evaluate-every": 4, "round-timeout": TIMEOUT}
+        return make_config(**{**small, **few, **own, **keys})
+
+    return build
+
+
+@pytest.fixture
+def played(run_federation, monkeypatch) -> Callable[[Scripted, RunConfig], list[dict[str, Any]]]:
+    """Run a federation by a Grid's own clock and return its rounds."""
+
+    def play(grid: Scripted, config: RunConfig) -> list[dict[str, Any]]:
+        on_its_clock(grid, monkeypatch)
+        return rounds_of(run_federation(config, grid))
+
+    return play
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def server_state(config: RunConfig) -> bytes:
+    return (Path(config.output_dir) / "knowledge.safetensors").read_bytes()
+
+
+def trained(rounds: list[dict[str, Any]]) -> list[str]:
+    """Return who has trained in each round from 1 on."""
+    return ["".join(sorted(client for client in entry["clients"] if is_trained(entry, client))) for entry in rounds[1:]]
+
+
+def is_trained(entry: dict[str, Any], client: str) -> bool:
+    return "train-loss" in entry["clients"][client]
+
+
+def reasons(entry: dict[str, Any]) -> list[tuple[int, str, str]]:
+    return [(failure["partition"], failure["stage"], failure["reason"]) for failure in entry["failures"]]
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return {key: array.tobytes() for key, array in one.items()} == {k: array.tobytes() for k, array in other.items()}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_joins_during_round_2_takes_part_from_round_3_with_the_knowledge_so_far(name, config_for, played):
+    """It is sent what client 0 is sent: averages, heads, consensus or weights of rounds 1 and 2. In FedH2L that are the
+    signals of both others. Public samples go to it and from it to all."""
+    config = config_for(name, clients=2)
+    grid = Scripted(config, {3: lambda grid: grid.join(2)})
+    rounds = played(grid, config)
+    assert trained(rounds) == ["01", "01", "012", "012"]
+    assert [entry["failures"] for entry in rounds] == [[]] * 5
+    first, [own, _] = grid.sent(MessageType.TRAIN, 0), grid.sent(MessageType.TRAIN, 2)
+    if name == "fedh2l":
+        assert [download["teachers"].tolist() for download in first] == [[], [1], [1], [1, 2]]
+        assert own["teachers"].tolist() == [0, 1]
+    elif name == "fedkd":  # the whole mentee; client 0 is sent what has become of that of round 1
+        assert [(int(download["round"]), int(download["before"])) for download in (own, first[2])] == [(2, -1), (2, 1)]
+    else:
+        assert same(own, first[2])
+        assert name in ("agg", "local") or not same(own, first[0])
+    sharing = build_strategy(config).sharing
+    pools = [[sorted({key.rpartition(".")[2] for key in pool}) for pool in grid.sent(POOL, k)] for k in range(3)]
+    to_clients = sharing is not None and sharing.to_clients
+    assert pools == ([[["1"], ["2"]], [["0"], ["2"]], [["0", "1"]]] if to_clients else [[], [], []])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_leaves_for_good_is_noticed_once_and_the_others_go_on(name, config_for, played):
+    config = config_for(name)
+    rounds = played(Scripted(config, {3: lambda grid: grid.leave(1)}), config)
+    assert trained(rounds) == ["012", "012", "02", "02"]
+    [(client_id, _, reason)] = reasons(rounds[3])
+    assert client_id == 1
+    assert "left" in reason
+    assert [reasons(entry) for entry in (*rounds[:3], rounds[4])] == [[]] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_comes_back_under_another_node_id_keeps_partition_and_state(name, config_for, played, tmp_path):
+    """A new process with the same state folder goes on as the old one would have, had only its network been down."""
+    runs = {}
+    for kind in ("the same process", "another process"):
+        config = config_for(name, state_dir=str(tmp_path / kind / "state"), output_dir=str(tmp_path / kind / "run"))
+        back = (lambda grid: grid.come_back(1)) if kind == "the same process" else (lambda grid: grid.join(1, 1))
+        runs[kind] = played(Scripted(config, {3: lambda grid: grid.leave(1), 4: back}), config), server_state(config)
+    (one, knows), (other, knows_too) = runs.values()
+    assert trained(one) == trained(other) == ["012", "012", "02", "012"]
+    assert [entry["clients"] for entry in one] == [entry["clients"] for entry in other]
+    assert knows == knows_too
+    assert reasons(other[4]) == []
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_is_slow_misses_its_round_and_is_welcome_in_the_next(name, config_for, played, tmp_path):
+    """Its late upload is dropped: everything comes as if it had been an error."""
+    runs = []
+    for kind, slow in {"slow": Fate("no reply", TIMEOUT + 3), "failing": failing("client 1: no memory")}.items():
+        config = config_for(name, output_dir=str(tmp_path / kind))
+
+        def fate(client_id: int, kind: str, round: int, slow: Fate = slow) -> Fate:
+            return slow if (client_id, kind, round) == (1, MessageType.TRAIN, 2) else GOOD
+
+        rounds = played(Scripted(config, fate=fate), config)
+        assert trained(rounds) == ["012", "02", "012", "012"]
+        [(client_id, stage, reason)] = reasons(rounds[2])
+        assert (client_id, stage) == (1, "train")
+        assert ("no reply within 20 s" if kind == "slow" else "no memory") in reason
+        runs.append(([entry["clients"] for entry in rounds], server_state(config)))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, played):
+    """Client 1 from the first registration on, and client 2, which joins before round 2, at each registration."""
+
+    def fate(client_id: int, kind: str, round: int) -> Fate:
+        broken = (client_id == 1 and kind != MessageType.QUERY) or client_id == 2
+        return failing(f"client {client_id}: no memory") if broken else GOOD
+
+    config = config_for(name, clients=2)
+    rounds = played(Scripted(config, {2: lambda grid: grid.join(2)}, fate), config)
+    assert trained(rounds) == ["0"] * 4
+    for entry in rounds[:1] + rounds[2:]:  # who has not shared its rows before round 1 is asked again before round 2
+        assert "no memory" in [reason.rpartition(": ")[2] for client_id, _, reason in reasons(entry) if client_id == 1]
+        registration = [reason for _, stage, reason in reasons(entry) if stage == "client registration"]
+        assert registration == ["client 2: no memory"] * (entry["round"] > 1)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_when_all_have_left_the_run_ends_and_what_was_reached_is_kept(name, config_for, played, refusal, monkeypatch):
+    monkeypatch.setattr(
+        "flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: pytest.fail("waits for nodes for ever")
+    )
+    config = config_for(name)
+
+    def all_leave(grid: Scripted) -> None:
+        for client_id in range(3):
+            grid.leave(client_id)
+
+    said = refusal(TooFewClients, played, Scripted(config, {3: all_leave}), config)
+    assert said.startswith("round 3: 0 valid replies, fewer than min-clients = 1: ")
+    assert trained(rounds_of(Path(config.output_dir))) == ["012", "012", ""]
+
+
+def restarting(config: RunConfig, when: Callable[[Scripted, Message], bool]) -> Scripted:
+    """Return a Grid on which a node restarts as soon as it is asked to train, at some time or in some rounds."""
+    grid, generations = Scripted(config), count(1)
+
+    def fate(message: Message) -> Fate:
+        if message.metadata.message_type != MessageType.TRAIN or not when(grid, message):
+            return GOOD
+        client_id = grid.client_of(message)
+        grid.leave(client_id)
+        grid.join(client_id, generation=next(generations))
+        return Fate("no reply", delay=inf)
+
+    grid.fate = fate  # type: ignore[method-assign]
+    return grid
+
+
+@pytest.mark.parametrize(("lost", "end"), [({2}, 0), ({2, 3, 4}, 0), ({2, 3, 4, 5}, 5), ({6}, 6)])
+def test_a_round_in_which_all_nodes_restart_is_lost_and_the_run_goes_on_but_not_for_ever(
+    lost, end, config_for, played, refusal
+):
+    """It ends with the fourth in a row, or where the last round is lost."""
+    config = config_for("fedhe", rounds=6)
+    grid = restarting(config, lambda grid, message: message.content["config"]["server-round"] in lost)
+    if end:
+        said = refusal(TooFewClients, played, grid, config)
+        assert said.startswith(f"round {end}: 0 valid replies, fewer than min-clients = 1: ")
+        assert "no reply within 20 s" in said
+    else:
+        played(grid, config)
+    who = trained(rounds_of(Path(config.output_dir)))
+    assert who == ["" if number in lost else "012" for number in range(1, (end or 6) + 1)]
+
+
+def test_an_asynchronous_run_goes_on_too_when_all_nodes_have_restarted(config_for, played):
+    config = config_for("fedhe", rounds=12, **{"fedhe.mode": "async"})
+    who = trained(played(restarting(config, lambda grid, message: 20 < grid.now < 60), config))
+    assert len(who) == 12
+    assert "" in who
+    assert who[-1]
+
+
+class Deployed(Scripted):
+    """A deployment, whose Grid tells since when its nodes are here."""
+
+    engine = "deployment"
+
+    def __init__(self, config: RunConfig, **script: Any) -> None:
+        super().__init__(config, **script)
+        self._since: dict[int, str] = {}
+
+    def get_nodes(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(node_id=one, last_activated_at=self._since.get(one, "")) for one in self.get_node_ids()]
+
+    def restart(self, client_id: int) -> None:
+        """Let a node's connection begin anew; what it had begun to work on is lost where its fate says so."""
+        self._since[FIRST_NODE + client_id] = f"{self.now:g}"
+
+
+def test_an_asynchronous_run_waits_no_longer_for_what_a_restarted_node_had_begun(config_for, played):
+    """Client 1 loses its second message. The last round waits for all that is under way, and not for that."""
+    config = config_for("fedhe", **{"fedhe.mode": "async", "round-timeout": 500.0})
+    grid = Deployed(config)
+
+    def fate(message: Message) -> Fate:
+        about = grid.client_of(message), message.metadata.message_type
+        if about != (1, MessageType.TRAIN) or len(grid.sent(MessageType.TRAIN, 1)) != 1:
+            return GOOD
+        grid.restart(1)
+        return Fate("restarted", delay=inf)
+
+    grid.fate = fate  # type: ignore[method-assign]
+    rounds = played(grid, config)
+    assert len(rounds) == 5
+    said = [reason for entry in rounds for reason in reasons(entry)]
+    assert (1, "train", "client 1 (mlp): its node has left or restarted before it answered") in said
+    assert grid.now < 100
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_node_whose_connection_was_away_for_a_moment_loses_nothing(mode, config_for, played):
+    """It looks as if it had restarted, and is asked who it is; that it answers when it has uploaded what it has learnt.
+
+    Until then it is sent nothing else: it may be another than before.
+    """
+    config = config_for("fedhe", **{"fedhe.mode": mode, "round-timeout": 500.0})
+    grid = Deployed(config)
+
+    def fate(message: Message) -> Fate:
+        if message.metadata.message_type != MessageType.TRAIN:
+            return GOOD
+        if grid.client_of(message) == 1 and len(grid.sent(MessageType.TRAIN, 1)) == 1:
+            grid.restart(1)
+        return Fate(delay=50)
+
+    grid.fate = fate  # type: ignore[method-assign]
+    rounds = played(grid, config)
+    assert {reason.partition(": ")[2] for entry in rounds for _, _, reason in reasons(entry)} <= {BUSY}
+    assert trained(rounds)[:2] == ["012"] * 2
+    assert sum(map(len, trained(rounds))) >= 11
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_after_a_power_cut_the_run_goes_on_as_soon_as_the_nodes_are_back(mode, config_for, played):
+    """All restart in their places while they train; the run waits for nothing that is lost, however long it may."""
+    config = config_for("fedhe", min_clients=3, **{"fedhe.mode": mode, "round-timeout": 3600.0})
+    grid, cut = Deployed(config), {"at": inf}
+
+    def fate(message: Message) -> Fate:
+        if message.metadata.message_type != MessageType.TRAIN or cut["at"] < grid.now:
+            return GOOD
+        if len(grid.sent(MessageType.TRAIN, grid.client_of(message))) == 2:
+            cut["at"] = grid.now
+            for client_id in range(3):
+                grid.restart(client_id)
+        return Fate("restarted", delay=inf) if cut["at"] <= grid.now else GOOD
+
+    grid.fate = fate  # type: ignore[method-assign]
+    rounds = played(grid, config)
+    assert len(rounds) == 5
+    assert grid.now < 200
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if find(name).strategy.sharing])
+@pytest.mark.parametrize("deployment", [False, True])
+def test_who_restarts_while_public_samples_are_shared_takes_part_in_round_1(name, deployment, config_for, played):
+    """With as many clients as ``min-clients``, too: it is welcomed, and shares, before that round as before all."""
+    config = config_for(name, min_clients=3)
+    grid = (Deployed if deployment else Scripted)(config)
+    done: list[str] = []
+
+    def fate(message: Message) -> Fate:
+        if message.metadata.message_type != SHARE or grid.client_of(message) != 1 or done:
+            return GOOD
+        done.append("left")
+        grid.leave(1)
+        return Fate("no reply", delay=inf)
+
+    def look() -> None:
+        if done == ["left"]:
+            done.append("back")
+            grid.join(1, generation=1)
+
+    grid.fate, grid.look = fate, look  # type: ignore[method-assign]
+    assert trained(played(grid, config)) == ["012"] * 4
+
+
+def test_who_says_that_its_node_is_not_there_has_not_left_for_that(config_for, played, refusal):
+    """A node may write any error into its reply."""
+    config = config_for("fedhe", min_clients=3)
+    away = failing("Node Unavailable", ErrorCode.NODE_UNAVAILABLE)
+    grid = Scripted(config)
+    grid._fate = lambda client_id, kind, number: away if (client_id, kind) == (2, MessageType.TRAIN) else GOOD
+    said = refusal(TooFewClients, played, grid, config)
+    assert said.startswith("round 1: 2 valid replies, fewer than min-clients = 3: client 2 ")
+
+
+def test_nobody_trains_where_too_few_are_here(config_for, played, refusal):
+    """What they would send would be thrown away, and count for epsilon."""
+    config = config_for("fedhe", min_clients=3)
+    grid = Scripted(config, {3: lambda grid: grid.leave(1)})
+    said = refusal(TooFewClients, played, grid, config)
+    assert said == "round 3: 0 valid replies, fewer than min-clients = 3: only 2 clients could be asked to train"
+    asked = [message for event, message, _ in grid.log if event == "sent"]
+    assert sum(message.metadata.message_type == MessageType.TRAIN for message in asked) == 6
+
+
+def test_who_joins_late_is_sent_the_newest_averages_in_an_asynchronous_run(config_for, played):
+    """Round 3 is three uploads, of clients 0, 1 and 2; what client 2 is sent first holds all that came before it."""
+    config = config_for("fedhe", clients=2, **{"fedhe.mode": "async"})
+    grid = Scripted(config, {3: lambda grid: grid.join(2)})
+    rounds = played(grid, config)
+    assert [entry["failures"] for entry in rounds] == [[]] * 5
+    assert ["2" in clients for clients in trained(rounds)] == [False, False, True, True]
+    own = grid.sent(MessageType.TRAIN, 2)[0]
+    earlier = [download for k in (0, 1) for download in grid.sent(MessageType.TRAIN, k)]
+    assert own["known"].sum() >= max(download["known"].sum() for download in earlier[:2])
+    assert own["known"].any()

@@ -1,0 +1,1034 @@
+"""The start: who is waited for and how long, whose word counts, and who is left out by name."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fixtures.federations.post import Post, client_ids, fails, member, never
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.common.versions import installed
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.server.admission import attendance, registration
+from hetfl_flwr.server.admission.attendance import Origin
+from hetfl_flwr.server.admission.node_keys import NodeKeys, read_node_keys, write_node_keys
+from hetfl_flwr.server.admission.start import Refusal, Start
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.messaging import messenger
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.wire.messages import NEWEST
+
+
+class Clock:
+    """Stands in for the module ``time``: nothing sleeps, and what is to happen when happens in `sleep`."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.events = {}
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for due in [due for due in self.events if due <= self.now]:
+            self.events.pop(due)()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the server goes by."""
+    clock = Clock()
+    for module in (attendance, messenger, registration):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def post_of(*members, engine="deployment", answers=None):
+    """Return a Grid of these nodes, of which some answer the client registration in ways of their own, by node id."""
+    post = Post(members)
+    post.engine = engine
+    known = post.register
+    post.register = lambda message: (answers or {}).get(message.metadata.dst_node_id, known)(message)
+    return post
+
+
+def honest(clients, **fields):
+    return [member(client_id, clients=clients, **fields) for client_id in range(clients)]
+
+
+def started(post, check=None, **keys):
+    federation = Federation(post, RunConfig(**keys))
+    federation.assemble(check)
+    return federation
+
+
+def same_classes(roster):
+    _ = roster.classes
+
+
+# --- how many there are --------------------------------------------------------------------------
+
+
+def test_a_deployment_whose_operator_says_no_number_is_refused_at_once(clock, refusal):
+    """Lest a node that is alone at first, and says that there is one client, begins the run by itself."""
+    post = post_of(member(0, clients=1))
+    assert refusal(ConfigError, started, post) == (
+        "a deployment does not learn from its nodes how many clients there are: set clients, start-clients or node-keys"
+    )
+    assert (clock.now, post.pushed) == (0, [])
+
+
+@pytest.mark.parametrize("engine", ["local", "simulation"])
+def test_where_all_nodes_are_the_users_own_they_say_how_many_there_are(clock, engine):
+    federation = started(post_of(*honest(3), engine=engine))
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert clock.now == 0
+
+
+def test_a_lone_first_liar_begins_no_run(clock):
+    """It says that there is one client, and counts for one of those that are waited for."""
+    post = post_of(member(0, clients=1))
+    clock.events[20.0] = lambda: post.members.update({one.node: one for one in honest(3)[1:]})
+    federation = started(post, clients=3)
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert 20 <= clock.now < 21
+
+
+@pytest.mark.parametrize("claim", [1, 2, 8, 10**6])
+@pytest.mark.parametrize("who", ["client 0", "a stranger asked first", "a stranger asked last"])
+def test_one_wrong_number_of_clients_is_named_and_costs_no_wait(clock, claim, who):
+    """Whether a stranger says it or, by a typing error, one of the clients."""
+    members, wrong = honest(3), member(claim - 1, clients=claim, node=1 if who.endswith("first") else 999)
+    if who == "client 0":
+        members[0] = wrong = member(0, clients=claim)
+    elif claim > 3:
+        members.append(wrong)
+    else:
+        members[claim - 1] = wrong
+    federation = started(post_of(*members), clients=3)
+    assert clock.now == 0
+    assert client_ids(federation.roster)[:3] == [0, 1, 2]
+    [failure] = federation.notes()
+    assert (failure.node, failure.stage) == (wrong.node, "client registration")
+    beyond = f"says that it is client {claim - 1}, but there are 3 clients, with numbers from 0: see partition-id and "
+    beyond += "clients"
+    assert failure.reason.endswith(
+        beyond if wrong.client_id > 2 else f"says that there are {claim} clients, most say 3"
+    )
+
+
+@pytest.mark.parametrize("claim", [1, 10**6])
+def test_who_answers_first_does_not_decide_how_many_there_are(clock, claim):
+    """The others are here, and load their data for a minute."""
+    liar, waiting = member(0, node=1, clients=claim), []
+    post = post_of(liar, *honest(4)[1:], answers=dict.fromkeys((99, 98, 97), waiting.append))
+    clock.events[60.0] = lambda: post._replies.extend(Post.register(post, message) for message in waiting)
+    federation = started(post, start_timeout=100, clients=4)
+    assert client_ids(federation.roster) == [0, 1, 2, 3]
+    assert 60 <= clock.now < 61
+    assert [failure.node for failure in federation.notes()] == [1]
+
+
+def test_without_a_majority_the_start_waits_and_says_what_the_nodes_say(clock, caplog):
+    caplog.set_level("INFO")
+    post = post_of(member(0, clients=2), member(1, clients=20), engine="simulation")
+    federation = started(post, start_timeout=60)
+    assert client_ids(federation.roster) == [0, 1]
+    assert 60 <= clock.now < 62
+    said = "the nodes do not agree on how many there are: client 0 (mlp) says 2, client 1 (mlp) says 20"
+    assert f"waiting for nodes: {said}; 60 s left" in caplog.messages
+
+
+def test_numbers_beyond_the_clients_do_not_make_them_complete(clock):
+    """Two nodes with numbers of their own invention are no reason to begin before client 2 is here."""
+    post = post_of(*honest(3)[:2], *(member(number, node=number, clients=10**6) for number in (7, 8)))
+    clock.events[20.0] = lambda: post.members.update({5: member(2, node=5), 6: member(3, node=6)})
+    federation = started(post, start_timeout=60, clients=3)
+    assert {0, 1, 2} <= set(client_ids(federation.roster))
+    assert 20 <= clock.now < 21
+
+
+# --- how long is waited, and for whom ------------------------------------------------------------
+
+
+def test_who_is_missing_is_said_at_growing_intervals(clock, caplog):
+    caplog.set_level("INFO")
+    federation = started(post_of(*honest(9)[:5]), start_timeout=100, clients=9)
+    assert client_ids(federation.roster) == [0, 1, 2, 3, 4]
+    missing = "5 of 9 clients are here; missing: client 5, 6, 7, 8"
+    lines = [line for line in caplog.messages if "missing" in line]
+    left = [int(re.fullmatch(rf"waiting for nodes: {missing}; (\d+) s left", line)[1]) for line in lines[:-1]]
+    assert left == pytest.approx([100, 90, 70, 30], abs=1)
+    assert lines[-1] == f"waited 100 s for nodes: {missing}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"clients": 100_000}, "1 of 100000 clients are here; missing: client 1, 2, 3, 4, 5 and 99994 more"),
+        ({"start_clients": 2}, "1 of start-clients = 2 clients are here"),
+    ],
+)
+def test_many_missing_clients_or_unknown_ones_are_said_in_one_short_line(clock, caplog, refusal, keys, line):
+    caplog.set_level("INFO")
+    refusal(FederationError, started, post_of(member(0)), start_timeout=1, **keys)
+    assert caplog.messages[-1] == f"waited 1 s for nodes: {line}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "seconds"),
+    [
+        ({}, 600),
+        ({"round_timeout": 30}, 30),
+        ({"start_timeout": 5}, 5),
+        ({"round_timeout": 30, "start_timeout": 700}, 700),
+    ],
+)
+def test_one_device_that_is_off_delays_the_start_so_long(clock, keys, seconds):
+    federation = started(post_of(*honest(3)[:2]), clients=3, **keys)
+    assert seconds <= clock.now < seconds + 2
+    assert client_ids(federation.roster) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "demand"),
+    [
+        ({}, "without start-clients a run begins with more than half of its 4 clients, but there are 2 clients"),
+        ({"start_clients": 3}, "start-clients = 3, but there are 2 clients"),
+        ({"min_clients": 3}, "min-clients = 3, but there are 2 clients"),
+        ({"start_clients": 2}, ""),
+    ],
+)
+def test_half_of_the_clients_begin_a_run_only_where_the_operator_says_so(clock, refusal, keys, demand):
+    """Whoever is alone when the time is up does not decide what the others have to fit."""
+    post = post_of(*honest(4)[:2])
+    if demand:
+        assert refusal(FederationError, started, post, start_timeout=5, clients=4, **keys) == demand
+    else:
+        assert client_ids(started(post, start_timeout=5, clients=4, **keys).roster) == [0, 1]
+
+
+@pytest.mark.parametrize("keys", [{}, {"clients": 3}])
+def test_a_quorum_begins_at_once_and_waits_for_nobody_else(clock, keys):
+    """Neither for who is off nor for who is silent, which is asked again in the next round."""
+    post = post_of(*honest(3), answers={98: never})
+    federation = started(post, start_clients=2, **keys)
+    assert clock.now == 0
+    assert client_ids(federation.roster) == [0, 1]
+    assert federation.notes() == []
+    assert federation.messenger.busy() == {98}
+
+
+@pytest.mark.parametrize(
+    ("keys", "drawn"), [({"fraction": 0.6}, 2), ({"nonparticipating_fraction": 0.4}, "[12]")], ids=["drawn", "idle"]
+)
+def test_a_quorum_of_which_a_round_draws_too_few_waits_for_others(clock, refusal, keys, drawn):
+    """Of five clients three are drawn, as many as are wanted; three are here at first."""
+    post, wanted = post_of(*honest(3)), {"clients": 5, "start_clients": 3, "min_clients": 3, "start_timeout": 60}
+    line = f"min-clients = 3, but there are 3 clients, of whom fraction and nonparticipating-fraction let {drawn} train"
+    assert re.fullmatch(f"{line} in a round", refusal(FederationError, started, post, **wanted, **keys))
+    assert clock.now >= 60
+    post, began = post_of(*honest(3)), clock.now
+    clock.events[began + 20] = lambda: post.members.update({one.node: one for one in honest(5)})
+    assert client_ids(started(post, **wanted, **keys).roster) == [0, 1, 2, 3, 4]
+    assert 20 <= clock.now - began < 22
+
+
+def test_a_stranger_is_none_of_those_that_a_round_draws(clock):
+    """It says that there are eight clients and it is the last; the others, that there are five."""
+    said = {one.node: one for one in honest(5)}
+    post = post_of(*list(said.values())[:3], member(7, node=7, clients=8))
+    clock.events[20.0] = lambda: post.members.update(said)
+    federation = started(post, start_clients=3, min_clients=3, start_timeout=60, fraction=0.6)
+    assert client_ids(federation.roster) == [0, 1, 2, 3, 4]
+    assert 20 <= clock.now < 22
+
+
+def test_a_quorum_that_is_not_reached_in_time_ends_the_start(clock, refusal):
+    post = post_of(
+        *honest(3)[:1], member(1, node=7), answers={7: fails("client 1, client registration: no such model")}
+    )
+    said = refusal(FederationError, started, post, start_clients=2, start_timeout=5)
+    assert said == "start-clients = 2, but there are 1 clients; node 7: client 1, client registration: no such model"
+    assert 5 <= clock.now < 7
+
+
+def test_a_quorum_is_no_larger_than_the_clients(refusal):
+    line = refusal(ConfigError, RunConfig.from_flat, {"clients": 2, "start-clients": 3})
+    assert line == "start-clients = 3: more than clients = 2"
+
+
+@pytest.mark.parametrize("engine", ["local", "simulation"])
+@pytest.mark.parametrize("clients", [2, 3])
+def test_where_all_nodes_are_here_all_are_heard_whatever_the_quorum(clock, engine, clients):
+    """The bits of these engines do not depend on who answers first."""
+    post = post_of(*honest(3))
+    post.engine = engine
+    replies, looks = [], []
+
+    def one_by_one(numbers):
+        replies.extend(Post.pull_messages(post, numbers))
+        looks.append(1)
+        return [replies.pop()] if replies and len(looks) % 2 else []
+
+    post.pull_messages = one_by_one
+    federation = started(post, clients=clients, start_clients=1)
+    assert client_ids(federation.roster) == [0, 1, 2]
+
+
+# --- who is left out -----------------------------------------------------------------------------
+
+
+def nonsense(message):
+    return Message(RecordDict(), reply_to=message)
+
+
+LIARS = {
+    "nonsense": (member(7, node=1), {1: nonsense}, "node 1: not a registration reply"),
+    "an error": (member(7, node=1), {1: fails("no such model")}, "node 1: no such model"),
+    "another's number": (member(1, node=999), {}, "partition-id 1 is claimed by two nodes, 99 and 999"),
+}
+
+
+@pytest.mark.parametrize("liar", LIARS)
+@pytest.mark.parametrize("keys", [{"start_clients": 3}, {"clients": 3}])
+def test_a_bad_registration_costs_the_others_nothing_and_is_named(clock, caplog, liar, keys):
+    one, answers, reason = LIARS[liar]
+    federation = started(post_of(*honest(3), one, answers=answers), **keys)
+    assert clock.now == 0
+    assert [each.node for each in federation.roster] == [100, 99, 98]
+    [failure] = federation.notes()
+    assert (failure.node, failure.client_id) == (one.node, -1)
+    assert failure.reason.startswith(reason)
+    assert f"not taken in: {failure.reason}" in caplog.messages
+
+
+@pytest.mark.parametrize("liar", LIARS)
+@pytest.mark.parametrize("engine", ["local", "simulation"])
+def test_where_all_nodes_are_the_users_own_a_bad_registration_is_an_error(clock, refusal, liar, engine):
+    one, answers, reason = LIARS[liar]
+    post = post_of(*honest(3), one, engine=engine, answers=answers)
+    assert refusal(FederationError, started, post, clients=4).startswith(reason)
+    assert clock.now == 0
+
+
+def test_a_client_that_says_that_it_cannot_is_waited_for_where_so_many_are_asked_for(clock):
+    """In that time it may be mended and started again."""
+    post = post_of(*honest(3), answers={98: fails("client 2, client registration: no data")})
+    federation = started(post, start_timeout=60, clients=3)
+    assert 60 <= clock.now < 62
+    assert client_ids(federation.roster) == [0, 1]
+
+
+@pytest.mark.parametrize("cause", ["it was restarted", "the number is free"])
+def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
+    """After a restart; or when the one that held its number, its own old process say, is gone."""
+    answers = {999: fails("no data")} if cause == "it was restarted" else {}
+    post = post_of(*honest(2), member(1, node=999), answers=answers)
+    if cause == "it was restarted":
+        del post.members[99]
+    since = dict.fromkeys(post.members, "noon")
+    post.get_nodes = lambda: [SimpleNamespace(node_id=node, last_activated_at=at) for node, at in since.items()]
+
+    def later():
+        answers.clear()
+        if cause == "it was restarted":
+            since[999] = "one"
+        else:
+            del since[99]
+
+    clock.events[20.0] = later
+    federation = started(post, clients=3, start_clients=2 if cause == "it was restarted" else 0, start_timeout=30)
+    assert [one.node for one in federation.roster] == [100, 999]
+    assert federation.notes() == []
+
+
+def test_a_node_that_does_not_fit_is_compared_anew_when_it_is_mended(clock):
+    """In its place: under the same node id."""
+    post, since = post_of(*honest(2), member(2, classes=3)), {}
+    post.get_nodes = lambda: [
+        SimpleNamespace(node_id=node, last_activated_at=since.get(node, "noon")) for node in post.members
+    ]
+
+    def mended():
+        post.members[98], since[98] = member(2), "one"
+
+    clock.events[20.0] = mended
+    federation = started(post, same_classes, clients=3, min_clients=3, start_timeout=500)
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert 20 <= clock.now < 22
+
+
+def test_a_node_that_could_not_be_reached_for_a_moment_is_asked_again(clock):
+    """The SuperLink answers for it, and still lists it under the same id."""
+
+    def unreachable(message):
+        answers.clear()
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+
+    answers = {99: unreachable}
+    federation = started(post_of(*honest(2), answers=answers), clients=2)
+    assert client_ids(federation.roster) == [0, 1]
+    assert clock.now < 1
+
+
+def test_many_refusals_are_one_line(clock, refusal):
+    post = post_of(*(member(0, node=node) for node in range(1, 100)), answers=dict.fromkeys(range(1, 100), nonsense))
+    said = refusal(FederationError, started, post, start_timeout=1, clients=99)
+    demand = "without start-clients a run begins with more than half of its 99 clients, but there are 0 clients"
+    assert said.startswith(f"{demand}; node 1: not a registration reply")
+    assert said.endswith("; 96 more were refused")
+
+
+# --- who does not fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [{"start_clients": 3}, {"clients": 4}])
+@pytest.mark.parametrize("odd", [0, 2, 3])
+def test_a_minority_that_does_not_fit_is_left_out_by_name(clock, caplog, keys, odd):
+    members = [member(number, clients=4, classes=3 if number == odd else 2) for number in range(4)]
+    federation = started(post_of(*members), same_classes, **keys)
+    assert client_ids(federation.roster) == [number for number in range(4) if number != odd]
+    [failure] = federation.notes()
+    assert (failure.client_id, failure.stage, failure.node) == (odd, "client registration", 100 - odd)
+    assert failure.reason.startswith(
+        f"client {odd} (mlp): left out, for most clients agree without it: the clients must"
+    )
+    assert f"not taken in: {failure.reason}" in caplog.messages
+
+
+def test_several_who_each_differ_in_their_own_way_are_left_out(clock):
+    members = [member(number, clients=5, classes=2 if number < 3 else number) for number in range(5)]
+    federation = started(post_of(*members), same_classes, clients=5)
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert [failure.client_id for failure in federation.notes()] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("claims", "holders", "left_out"),
+    [
+        ([(1, 3)], {0: 100, 1: 99, 2: 98, 3: 97}, [(1, "left out")]),  # the liar alone does not fit
+        ([(1, 2)], {0: 100, 1: 1, 2: 98, 3: 97}, [(99, "claimed by two nodes")]),  # only its key would give it away
+        ([(1, 3), (3, 4)], {0: 100, 1: 99, 2: 98, 3: 97}, [(1, "left out"), (2, "left out")]),
+    ],
+)
+@pytest.mark.parametrize("keys", [{"clients": 5}, {"start_clients": 5}])
+def test_who_is_refused_for_a_number_that_a_liar_took_first_takes_part_in_round_1(
+    clock, claims, holders, left_out, keys
+):
+    """Liars, nodes 1 and 2, are asked first, and say with how many classes they are which client. They cost no wait."""
+    liars = [
+        member(number, clients=5, node=node, classes=classes) for node, (number, classes) in enumerate(claims, start=1)
+    ]
+    post = post_of(*liars, *honest(5))
+    federation = started(post, same_classes, **keys)
+    assert {one.client_id: one.node for one in federation.roster} == {**holders, 4: 96}
+    notes = federation.notes()
+    assert [failure.node for failure in notes] == [node for node, _ in left_out]
+    assert all(word in failure.reason for failure, (_, word) in zip(notes, left_out, strict=True))
+    assert clock.now == 0
+    assert len(post.pushed) == len(post.members)
+
+
+def test_who_gets_a_number_back_must_fit_like_all_others_and_is_named_once(clock):
+    """Of client 1's number there are, besides the liar's, an honest and a wrong claim, and one more that comes last."""
+    numbered = enumerate((3, 4, 2, 2), start=1)
+    claims = [member(1, clients=4, node=node, classes=classes) for node, classes in numbered]
+    federation = started(post_of(*claims, *honest(4)[::2], honest(4)[3]), same_classes, clients=4)
+    assert {one.client_id: one.node for one in federation.roster} == {0: 100, 1: 3, 2: 98, 3: 97}
+    assert sorted((failure.node, "left out" in failure.reason) for failure in federation.notes()) == [
+        (1, True),
+        (2, True),
+        (4, False),
+    ]
+
+
+WAY_OUT = ": name all classes, those too that not all data have, with classes"
+
+
+@pytest.mark.parametrize(
+    ("names", "lacking"),
+    [
+        (["ab", "acb"], f"; client 0 (mlp) has no class 'c'{WAY_OUT}"),
+        (["ab", "cdefghij"], f"; client 0 (mlp) has no class 'c', 'd', 'e', 'f', 'g' and 3 more{WAY_OUT}"),
+        (["", "acb"], ""),
+        (["01", "012"], ""),
+    ],
+)
+def test_who_lacks_a_class_is_told_which_and_what_to_do(refusal, names, lacking):
+    here = [
+        member(number, clients=2, classes=len(classes) or 2, class_names=tuple(classes))
+        for number, classes in enumerate(names)
+    ]
+    line = refusal(FederationError, started, post_of(*here, engine="local"), same_classes, clients=2)
+    said = ", ".join(f"{one} has {one.classes}" for one in here)
+    assert line == f"the clients must have the same number of classes: {said}{lacking}"
+
+
+ERROR = "the clients must have the same number of classes: client 0 (mlp) has 2, client 1 (mlp) has 3"
+
+
+@pytest.mark.parametrize(
+    ("engine", "classes", "keys"),
+    [
+        ("deployment", (2, 3), {}),
+        ("deployment", (2, 3, 2, 3), {}),
+        ("deployment", (2, 3, 2), {"start_clients": 3}),
+        ("deployment", (2, 3, 2), {"min_clients": 3}),
+        ("local", (2, 3, 2), {"clients": 3}),
+        ("simulation", (2, 3, 2), {}),
+    ],
+)
+def test_without_a_majority_or_with_too_few_left_or_all_the_users_own_it_is_an_error(
+    clock, refusal, engine, classes, keys
+):
+    members = [member(number, clients=len(classes), classes=count) for number, count in enumerate(classes)]
+    if engine == "deployment":
+        keys = {"clients": len(classes)} | keys
+    assert refusal(FederationError, started, post_of(*members, engine=engine), same_classes, **keys) == ERROR
+
+
+@pytest.mark.parametrize("liars", [1, 2])
+@pytest.mark.parametrize("keys", [{"start_clients": 3}, {"start_clients": 3, "clients": 6}])
+def test_where_too_few_get_on_others_are_waited_for(clock, caplog, liars, keys):
+    """Of the first three one or two do not fit: the run begins as soon as three have come that do."""
+    come = [member(k, clients=6, classes=3 if k < liars else 2) for k in range(6)]
+    post = post_of(*come[:3])
+    for late in come[3:]:
+        clock.events[20.0 * late.client_id - 40] = lambda late=late: post.members.update({late.node: late})
+    federation = started(post, same_classes, **keys)
+    assert client_ids(federation.roster) == list(range(liars, liars + 3))
+    assert 20 * liars <= clock.now < 20 * liars + 1
+    assert [failure.client_id for failure in federation.notes()] == list(range(liars))
+    assert sum(line.startswith("too few clients get on to begin; waiting for others: ") for line in caplog.messages) > 0
+
+
+def test_where_a_number_is_taken_by_one_that_does_not_fit_the_honest_client_is_waited_for(clock):
+    post = post_of(member(0, clients=4, node=7, classes=3), *honest(4)[1:])
+    clock.events[20.0] = lambda: post.members.update({100: member(0, clients=4)})
+    federation = started(post, same_classes, clients=4, min_clients=4)
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 99), (2, 98), (3, 97)]
+    assert 20 <= clock.now < 21
+
+
+def test_the_majority_is_of_those_who_get_on_as_a_whole():
+    """Pairs get on where neither has more than 5 rows, and all together where they have 9 at most."""
+
+    def check(roster):
+        if any(one.train > 5 for one in roster) or sum(one.train for one in roster) > 9:
+            raise FederationError("too many")
+
+    assert client_ids(Roster(member(k, train=train) for k, train in enumerate((3, 6, 3, 3))).majority(check)) == [
+        0,
+        2,
+        3,
+    ]
+    assert Roster(member(k, train=train) for k, train in enumerate((4, 6, 4, 4))).majority(check) == []
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def public():
+    """Four public keys."""
+    return [ec.generate_private_key(ec.SECP384R1()).public_key() for _ in range(4)]
+
+
+def ssh(key):
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+@pytest.fixture
+def keyed(tmp_path, public):
+    """Return a Grid whose nodes have keys, and a list with the first three of these for clients 0 to 2."""
+    path = tmp_path / "node-keys.toml"
+    path.write_bytes(write_node_keys({number: ssh(key) for number, key in enumerate(public[:3])}))
+
+    def build(*members, keys):
+        post = post_of(*members)
+        pem = [public[key].public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo) for key in keys]
+        pems = dict(zip(post.members, pem, strict=True))
+        post.get_nodes = lambda: [
+            SimpleNamespace(node_id=node, last_activated_at="noon", public_key=pems.get(node, b"none"))
+            for node in post.members
+        ]
+        return post, str(path)
+
+    return build
+
+
+@pytest.mark.parametrize("keys", [{}, {"clients": 3}], ids=["list", "list and number"])
+def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock, keyed, keys):
+    """Client 2's node claims client 1's number before client 1 is asked, and a stranger claims client 2's."""
+    post, path = keyed(member(1, node=1), member(0, node=5), member(1, node=6), member(2, node=7), keys=[2, 0, 1, 3])
+    federation = started(post, node_keys=path, **keys)
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 5), (1, 6)]
+    assert clock.now == 0  # client 2 is known to be the one that lies: nobody waits for it
+    liar, stranger = federation.notes()
+    assert (liar.client_id, liar.node, stranger.client_id, stranger.node) == (2, 1, -1, 7)
+    assert liar.reason == "node 1: says that it is client 1, but its key is that of client 2 in node-keys"
+    assert stranger.reason == "node 7: its key is not in node-keys"
+    assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
+
+
+def test_with_a_list_alone_there_are_as_many_clients_as_it_lists(clock, keyed):
+    """Client 0 comes first and says that there is one client; the two others are waited for, and one cannot."""
+    post, path = keyed(member(0, node=5, clients=1), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
+    late, known = {node: post.members.pop(node) for node in (6, 7)}, post.register
+    post.register = lambda message: (fails("no data") if message.metadata.dst_node_id == 7 else known)(message)
+    clock.events[20.0] = lambda: post.members.update(late)
+    federation = started(post, node_keys=path)
+    assert client_ids(federation.roster) == [0, 1]
+    assert 20 <= clock.now < 21
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"clients": 4}, "clients = 4: more than the 3 clients in node-keys"),
+        ({"start_clients": 4}, "start-clients = 4: more than the 3 clients in node-keys"),
+    ],
+)
+def test_more_clients_than_are_listed_are_refused_at_once(clock, keyed, refusal, keys, line):
+    post, path = keyed(*honest(3), keys=[0, 1, 2])
+    assert refusal(ConfigError, started, post, node_keys=path, **keys) == line
+    assert post.pushed == []
+
+
+def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
+    """Client 2's node says as client 1 that it cannot take part; client 1 comes a little later, and is waited for."""
+    post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
+    known, late = post.register, post.members.pop(6)
+    post.register = lambda message: (
+        fails("client 1, client registration: no data") if message.metadata.dst_node_id == 7 else known
+    )(message)
+    clock.events[20.0] = lambda: post.members.update({6: late})
+    federation = started(post, node_keys=path, start_timeout=60)
+    assert client_ids(federation.roster) == [0, 1]
+    assert 20 <= clock.now < 21
+
+
+@pytest.mark.parametrize("key", [0, 3])
+def test_who_joins_late_is_held_against_the_list_too(clock, keyed, key):
+    post, path = keyed(member(0, node=5), member(1, node=6), member(2, node=7), keys=[0, 1, key])
+    late = post.members.pop(7)
+    federation = started(post, node_keys=path, clients=2)
+    post.members[7] = late
+    [failure] = federation.welcome(1) or federation.welcome(1)
+    assert "node-keys" in failure.reason
+    assert client_ids(federation.roster) == [0, 1]
+
+
+def test_more_keys_may_be_listed_than_the_run_has_clients(clock, keyed, public, tmp_path):
+    """It begins with more than half of the clients that it waits for, however many might come."""
+    post, path = keyed(member(0), keys=[0])
+    Path(path).write_bytes(write_node_keys({**{n: ssh(key) for n, key in enumerate(public)}}))
+    assert len(public) >= 2
+    assert client_ids(started(post, node_keys=path, clients=1).roster) == [0]
+
+
+def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
+    (tmp_path / "list").write_bytes(write_node_keys({4: ssh(public[0])}))
+    listed = NodeKeys(tmp_path / "list")
+    assert [listed.number(key) for key in (b"", b"no key", ssh(public[0]).encode())] == [-1, -1, -1]
+    assert listed.number(public[0].public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)) == 4
+
+
+def test_the_start_waits_not_long_where_all_that_are_here_are_refused():
+    """Half a minute, and anew once somebody is taken in or is asked."""
+    roster = Roster()
+    start = Start(RunConfig(clients=1), roster, fixed=False)
+    assert not start.hopeless(0, 0.0)
+    start.refuse(Refusal(Failure(-1, "client registration", "node 5: no data", 5)))
+    assert [start.hopeless(pending, now) for pending, now in ((0, 10.0), (0, 39.0), (1, 40.0), (0, 45.0))] == [
+        False
+    ] * 4
+    assert start.hopeless(0, 76.0)
+    roster.add(member(0))
+    assert not start.hopeless(0, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (None, "list: No such file or directory"),
+        ("0 = ", "list: no list of node keys: Invalid value (at end of document)"),
+        ("first = 'KEY'", "list: 'first' is no client number"),
+        ("-1 = 'KEY'", "list: '-1' is no client number"),
+        ("0 = 'ecdsa'", "list: client 0 has no public key in OpenSSH's format"),
+        ("0 = 3", "list: client 0 has no public key in OpenSSH's format"),
+        ("0 = 'KEY'\n1 = 'KEY comment'", "list: client 1 and client 0 are listed with one key"),
+        ("0 = 'KEY'\n00 = 'OTHER'", "list: client 0 is listed twice"),
+    ],
+)
+def test_a_list_that_is_none_is_refused_in_one_line(tmp_path, public, refusal, text, line):
+    path = tmp_path / "list"
+    if text is not None:
+        path.write_text(text.replace("KEY", ssh(public[0])).replace("OTHER", ssh(public[1])))
+    assert refusal(ConfigError, read_node_keys, path) == f"{tmp_path}/{line}"
+
+
+def test_an_empty_list_is_refused(tmp_path, refusal):
+    (tmp_path / "list").write_bytes(write_node_keys({}))
+    assert refusal(ConfigError, NodeKeys, tmp_path / "list") == f"{tmp_path}/list: lists no client"
+
+
+def test_a_list_of_keys_needs_a_deployment(refusal, keyed):
+    post, path = keyed(*honest(2), keys=[0, 1])
+    post.engine = "simulation"
+    line = refusal(ConfigError, Federation, post, RunConfig(node_keys=path))
+    assert line == "node-keys: only nodes of a deployment have keys; leave it out"
+
+
+# --- who comes later -----------------------------------------------------------------------------
+
+
+def running(*members, answers=None, **keys):
+    """Return an assembled deployment of two clients, and what happens to it."""
+    post = post_of(*honest(2), *members, answers=answers)
+
+    def pull(numbers):
+        ready = [reply for reply in post._replies if reply and reply.metadata.reply_to_message_id in numbers]
+        post._replies = [reply for reply in post._replies if reply not in ready]
+        return ready
+
+    post.pull_messages = pull
+    late = {one.node: post.members.pop(one.node) for one in members}
+    since = {}
+    post.get_nodes = lambda: [
+        SimpleNamespace(node_id=node, last_activated_at=since.get(node, "noon")) for node in post.members
+    ]
+    federation = started(post, **{"clients": 3, "start_clients": 2} | keys)
+    post.members |= late
+    return federation, post, since
+
+
+def train(federation):
+    """Send every client a message."""
+    return federation.exchange([Message(RecordDict(), one.node, "train") for one in federation.roster])
+
+
+def asked(post, node):
+    return sum(message.metadata.dst_node_id == node for message in post.pushed)
+
+
+def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(clock, caplog):
+    """It is asked once, and taken in when it has answered; meanwhile it is no client, and is sent nothing else."""
+    unanswered = []
+    federation, post, _ = running(member(2, node=7), answers={7: unanswered.append})
+    failures = []
+    for _ in range(8):
+        failures += federation.welcome(1)
+        assert client_ids(federation.roster) == [0, 1]
+        assert train(federation).failures == []
+        clock.now += 20
+    assert clock.now == 160
+    assert asked(post, 7) == len(unanswered) == 1
+    [failure] = failures
+    assert failure == Failure(-1, "client registration", "node 7: no answer to the client registration within 60 s", 7)
+    assert sum("no answer to the client registration within 60 s from node 7:" in line for line in caplog.messages) == 1
+    post._replies.append(Post.register(post, unanswered[0]))
+    assert federation.welcome(1) == []
+    assert client_ids(federation.roster) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("when", [1, 50])
+@pytest.mark.parametrize("what", ["leaves", "restarts", "is silent"])
+def test_it_is_known_after_a_long_round_which_nodes_have_left_or_restarted_in_it(clock, what, when):
+    """Meanwhile the server looks for nodes again and again, and asks those that have restarted who they are."""
+    federation, post, since = running(round_timeout=100)
+    federation.messenger.poll = 1.0
+    post.answers = {99: lambda message: None}  # to training; it does say who it is
+    if what != "is silent":
+        clock.events[when] = lambda: post.members.pop(99) if what == "leaves" else since.update({99: "one"})
+    result = train(federation)
+    assert [failure.node for failure in result.failures] == [99]
+    assert federation.has_lost(result.failures) is (what != "is silent")
+    post.answers = {}
+    if what == "restarts":  # it has said who it is: what it had begun is lost, and not waited for
+        assert clock.now < when + 15
+        federation.welcome(1)
+        assert train(federation).failures == []
+
+
+def test_a_wait_is_for_as_many_as_a_round_draws(clock):
+    """Of two clients one is drawn, and two are wanted."""
+    federation, post, _ = running(member(2, node=7), min_clients=2)
+    federation.registration.config = federation.config = federation.config.with_values({"clients": 0, "fraction": 0.6})
+    federation.welcome(1)
+    federation.welcome(1)
+    assert len(federation.draw(2)) == 2
+    third = post.members.pop(7)
+    del post.members[99]
+    clock.events[clock.now + 30] = lambda: post.members.update({7: third})
+    began = clock.now
+    federation.welcome(1)
+    assert 30 <= clock.now - began < 31
+
+
+@pytest.mark.parametrize("keys", [{"fraction": 0.5}, {"nonparticipating_fraction": 0.5}], ids=["drawn", "idle"])
+def test_a_wait_is_for_those_who_are_drawn(clock, keys):
+    """They are busy; that another one is not helps nobody."""
+    post = post_of(*honest(2))
+    federation = started(post, clients=2, round_timeout=10.0, start_timeout=60.0, **keys)
+    federation.messenger.poll = 1.0
+    [drawn] = federation.draw(1)
+    pull, done = post.pull_messages, []
+    post.pull_messages = lambda wanted: pull(wanted) if done else []
+    federation.exchange([Message(RecordDict(), drawn.node, "train")])
+    began = clock.now
+    clock.events[began + 30] = lambda: done.append(True)
+    federation.welcome(1)
+    assert federation.draw(1) == [drawn]
+    assert 29 <= clock.now - began < 32
+
+
+def test_who_never_trains_is_the_same_whoever_is_here(clock):
+    """Of five clients by number, two never train; where all are here, the same as where three are."""
+    post = post_of(*honest(5))
+    late = {node: post.members.pop(node) for node in list(post.members)[3:]}
+    federation = started(post, start_clients=3, nonparticipating_fraction=0.4)
+    before = set(client_ids(federation.draw(1)))
+    post.members |= late
+    federation.welcome(1)
+    federation.welcome(2)
+    assert len(federation.roster) == 5
+    assert len(federation.draw(3)) == 3
+    assert before == set(client_ids(federation.draw(3))) & {0, 1, 2}
+
+
+def test_where_all_clients_are_away_between_two_rounds_they_are_waited_for(clock, caplog):
+    federation, post, _ = running()
+    away, post.members = post.members, {}
+    clock.events[50.0] = lambda: post.members.update(away)
+    noticed = federation.welcome(1)
+    assert [failure.reason.removeprefix("client ") for failure in noticed] == [
+        f"{number} (mlp): its node has left" for number in (0, 1)
+    ]
+    assert client_ids(federation.roster) == [0, 1]
+    assert 50 <= clock.now < 51
+    assert "0 clients are online, too few for min-clients = 1: waiting up to 600 s for others" in caplog.messages
+
+
+def test_who_leaves_while_others_are_waited_for_is_not_counted_and_its_number_is_free(clock):
+    """Client 1 leaves during the wait, and comes back as another node, which was refused while the old one was here."""
+    federation, post, _ = running(member(2, node=7))
+    federation.welcome(1)
+    federation.welcome(1)
+    federation.registration.config = federation.config = federation.config.with_values({"min-clients": 3})
+    assert client_ids(federation.roster) == [0, 1, 2]
+    began = clock.now
+    third = post.members.pop(7)
+    clock.events[began + 5] = lambda: post.members.update({8: member(1, node=8)})
+    clock.events[began + 10] = lambda: post.members.pop(99)
+    clock.events[began + 60] = lambda: post.members.update({7: third})
+    federation.welcome(1)
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 8), (2, 7)]
+    assert 60 <= clock.now - began < 61
+
+
+def test_strangers_that_come_while_others_are_waited_for_are_named_up_to_a_number(clock):
+    federation, post, _ = running(min_clients=2, start_timeout=100)
+    del post.members[99]
+    for number in range(50):
+        stranger = member(40, node=1000 + number)
+        clock.events[clock.now + 1 + number] = lambda stranger=stranger: post.members.update({stranger.node: stranger})
+    lines = [failure.reason for failure in federation.welcome(1)]
+    assert len(lines) == 1 + registration.MOST_NAMED + 1
+    assert sum("says that it is client 40, but there are 3 clients" in line for line in lines) == 20
+    assert "30 more nodes were refused while others were waited for" in lines
+
+
+def test_a_node_that_says_that_it_is_not_there_is_asked_a_few_times_and_named(clock, caplog):
+    """The SuperLink says so of a node that has left; a node may write it into its own reply."""
+    away = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "x"), reply_to=message)  # noqa: E731
+    post = post_of(*honest(3), answers={98: away})
+    federation = started(post, clients=3, start_timeout=60)
+    assert client_ids(federation.roster) == [0, 1]
+    assert asked(post, 98) == 4
+    assert [failure.reason for failure in federation.notes()] == [
+        "node 98: could not be reached 4 times in a row, and is online"
+    ]
+
+
+def test_clients_that_stay_away_are_waited_for_as_long_as_at_the_start(clock):
+    federation, post, _ = running(start_timeout=70)
+    post.members = {}
+    federation.welcome(1)
+    assert list(federation.roster) == []
+    assert 70 <= clock.now < 71
+
+
+def test_a_newcomer_that_leaves_is_forgotten_and_asked_anew_where_it_returns(clock):
+    federation, post, since = running(member(2, node=7), answers={7: lambda message: None})
+    federation.welcome(1)
+    late = post.members.pop(7)
+    assert federation.welcome(1) == []
+    assert federation.messenger.busy() == set()
+    post.members[7], since[7] = late, "one"
+    federation.welcome(1)
+    assert asked(post, 7) == 2
+    since[7] = "two"  # a restart that nobody has seen it leave for
+    federation.welcome(1)
+    assert asked(post, 7) == 3
+
+
+def test_a_client_that_restarts_and_is_silent_is_sent_nothing_else_and_stays_a_client(clock):
+    unanswered = []
+    answers = {}
+    federation, post, since = running(answers=answers)
+    since[99], answers[99] = "one", unanswered.append
+    assert federation.welcome(1) == []
+    result = train(federation)
+    assert [failure.reason for failure in result.failures] == ["client 1 (mlp): still busy with an earlier message"]
+    assert clock.now == 0
+    post._replies.append(Post.register(post, unanswered[0]))
+    assert federation.welcome(1) == []
+    assert train(federation).failures == []
+    assert asked(post, 99) == 3  # at the start, at its restart, to train
+
+
+def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in_the_next(clock):
+    """Looks are some seconds apart but the one before messages are sent; a node that is refused is asked once."""
+    federation, post, _ = running(round_timeout=30.0)
+    federation.messenger.poll = 1.0
+    post.answers[99] = never
+    looks = []
+    known = post.get_nodes
+    post.get_nodes = lambda: looks.append(clock.now) or known()
+    clock.events[12.0] = lambda: post.members.update({7: member(2, node=7), 8: member(0, node=8)})
+    train(federation)
+    assert all(later - earlier >= 5 for earlier, later in pairwise(looks[1:]))
+    assert len(looks) > 3
+    assert asked(post, 7) == asked(post, 8) == 1
+    assert [failure.reason for failure in federation.welcome(1)] == [
+        "partition-id 0 is claimed by two nodes, 100 and 8"
+    ]
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert asked(post, 8) == 2
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
+    here = installed()
+    members = [
+        member(0, **here),
+        member(1, **here | {"torch": "1.0", "flwr": "0.1"}),
+        member(2, **here | {"hetfl": "0"}),
+    ]
+    federation = started(post_of(*members), clients=4, start_clients=3)
+    assert client_ids(federation.roster) == [0, 1, 2]
+    assert federation.notes() == []
+    assert caplog.messages == [
+        f"versions differ, and bits may: the server has hetfl {here['hetfl']}, flwr {here['flwr']}, torch "
+        f"{here['torch']}; client 1 (mlp) has flwr 0.1 and torch 1.0; client 2 (mlp) has hetfl 0"
+    ]
+    caplog.clear()
+    federation.grid.members[7] = member(3, node=7, **here | {"torch": "2"})
+    assert federation.welcome(1) == federation.welcome(1) == []
+    [line] = caplog.messages
+    assert line.endswith("; client 3 (mlp) has torch 2")
+
+
+# --- strangers beside the clients ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strangers", [1, 4, 20])
+@pytest.mark.parametrize("keys", [{"clients": 3}, {"start_clients": 3}])
+def test_numbers_that_no_client_has_are_refused_by_name_at_the_start_and_later(clock, strangers, keys):
+    """Without ``clients`` there are as many as the middle one of the nodes says: 23 honest ones beside 20 strangers."""
+    clients = 3 if "clients" in keys else strangers + 3
+    wrong = [member(100 + k, clients=500, node=900 + k) for k in range(strangers)]
+    federation = started(post_of(*wrong, *honest(clients)), same_classes, **keys)
+    assert client_ids(federation.roster) == list(range(clients))
+    assert [failure.node for failure in federation.notes()] == [one.node for one in wrong]
+    federation.grid.members = {one.node: one for one in honest(clients)} | {7: member(clients, node=7, clients=500)}
+    federation.welcome(1)
+    [failure] = federation.welcome(1)
+    assert failure.reason == (
+        f"node 7: says that it is client {clients}, but there are {clients} clients, with numbers from 0: see "
+        "partition-id and clients"
+    )
+    assert clock.now == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [1, 3])
+def test_who_joins_must_fit_those_with_whom_the_run_began_also_when_none_of_them_is_here(clock, clients):
+    """Another node that does not fit is no federation of its own, and those with whom it began are welcome again."""
+    post = post_of(*honest(clients))
+    federation = started(post, same_classes, clients=clients)
+    began, post.members = post.members, {7: member(0, node=7, classes=3)}
+    federation.welcome(1, same_classes)
+    assert [failure.reason for failure in federation.welcome(1, same_classes)] == [
+        "the clients must have the same number of classes: client 0 (mlp) has 2, client 0 (mlp) has 3"
+    ]
+    assert client_ids(federation.roster) == []
+    post.members = began
+    federation.welcome(1, same_classes)
+    assert federation.welcome(1, same_classes) == []
+    assert client_ids(federation.roster) == list(range(clients))
+
+
+def test_a_node_is_one_client_for_a_whole_run(clock):
+    """It leaves, and comes back with a number that is free; its own is free for it and for others."""
+    post = post_of(*honest(2))
+    federation = started(post, clients=3, start_clients=2)
+    del post.members[99]
+    assert [failure.client_id for failure in federation.welcome(1)] == [1]
+    post.members[99] = member(2, node=99)
+    federation.welcome(1)
+    [failure] = federation.welcome(1)
+    assert failure.reason == "node 99: says that it is client 2, but in this run it has been client 1"
+    post.members[99], post.members[7] = member(1, node=99), member(2, node=7)
+    assert [failure.node for failure in federation.welcome(1)] == [99]
+    assert federation.welcome(1) == []
+    assert client_ids(federation.roster) == [0, 1, 2]
+
+
+def test_a_registration_in_another_node_s_name_is_refused_by_the_node_that_was_asked(clock):
+    def forged(message):
+        reply = Post.register(post, message)
+        reply.metadata.__dict__["_src_node_id"] = 100
+        return reply
+
+    post = post_of(*honest(3), answers={98: forged})
+    federation = started(post, start_clients=2, clients=3)
+    assert [one.node for one in federation.roster] == [100, 99]
+    assert [failure.reason for failure in federation.notes()] == ["node 98: a reply of node 100, expected node 98"]
+
+
+@pytest.mark.parametrize("latest", [0, 40])
+def test_state_of_a_round_that_is_far_from_being_reached_is_nobodys(clock, latest):
+    """An asynchronous run that goes on numbers its messages beyond all that clients say that they have answered."""
+    origin = Origin(5, NEWEST, {0: latest}, sent=latest)
+    post = post_of(*honest(2, round=latest), member(2, clients=3, round=2**53))
+    federation = Federation(post, RunConfig(clients=3, start_clients=2), origin)
+    federation.assemble()
+    assert client_ids(federation.roster) == [0, 1]
+    assert [failure.reason for failure in federation.notes()] == [
+        f"node {member(2).node}: says that its state is of round {2**53}, after round {latest}"
+    ]
+
+
+def test_a_client_that_is_still_busy_is_no_client_that_a_round_may_count_on(clock):
+    """It has restarted, and loads its data: where all are wanted, they wait for it and do not train in vain."""
+    answers = {}
+    federation, post, since = running(answers=answers, min_clients=2)
+    since[99], answers[99], unanswered = "one", lambda message: unanswered.append(message), []
+    began = clock.now
+    clock.events[began + 120] = lambda: post._replies.append(Post.register(post, unanswered[0]))
+    federation.welcome(1)
+    assert 120 <= clock.now - began < 121
+    assert train(federation).failures == []

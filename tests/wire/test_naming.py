@@ -1,0 +1,327 @@
+"""Names of classes and columns: compared wherever sizes are, and shown to others only where they may be."""
+
+import json
+import logging
+from hashlib import sha256
+
+import pytest
+from fixtures.data.columns import write_csv
+from fixtures.federations.members import member
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.supercore.logger import FLOWER_LOGGER
+from flwr.supercore.task_identity import TaskIdentity
+
+from hetfl_flwr import client_app
+from hetfl_flwr.algorithms import build_strategy, names
+from hetfl_flwr.common.errors import FederationError, PayloadError, private
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, MEMBER, METRICS, ROUND
+from hetfl_flwr.wire.naming import MOST_NAMES, Naming, data_label
+from simulations.engine.grid import LocalGrid
+
+CLASSES = ("benign", "malignant", "unsure")
+COLUMNS = ("bmi", "bp")
+
+
+def named(client_id, classes=CLASSES, columns=COLUMNS, *, share=True, **fields):
+    own, inputs = Naming.of(classes, share=share), Naming.of(columns, share=share)
+    names = {"class_digests": own.digests, "class_names": own.shown}
+    names |= {"input_digests": inputs.digests, "input_names": inputs.shown}
+    return member(client_id, **names, classes=len(classes), shape=(len(columns),), **fields)
+
+
+def strategy(text):
+    name, _, option = text.partition(" ")
+    key, _, value = option.partition("=")
+    return build_strategy(RunConfig.from_flat({"algorithm": name, **({f"{name}.{key}": value} if key else {})}))
+
+
+ALL = [*names(), "chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body", "lgfedavg mode=body"]
+UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body", "lgfedavg mode=body"}
+UNLIKE_COLUMNS = {"fd", "fedgh", "fedhe", "fedproto", "fedtgp", "chfl", "lgfedavg", "local", "chfl mode=solo"}
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+@pytest.mark.parametrize("kind", ["class", "column"])
+def test_names_are_compared_where_sizes_are(refusal, algorithm, kind):
+    unlike = {"class": ("benign", "Malignant", "unsure")} if kind == "class" else {"column": ("weight_kg", "aaa")}
+    other = named(1, unlike.get("class", CLASSES), unlike.get("column", COLUMNS), public=9)
+    roster = Roster([named(0, public=9), other])
+    if algorithm in (UNLIKE_CLASSES if kind == "class" else UNLIKE_COLUMNS):
+        strategy(algorithm).check(roster)
+        return
+    said = refusal(FederationError, strategy(algorithm).check, roster)
+    if kind == "class":
+        assert said.startswith("client 0's class 1 is 'malignant', client 1's is 'Malignant': they differ in capitals")
+        assert "set classes = 'benign,malignant:Malignant,unsure' on client 1" in said
+    else:
+        assert said.startswith("client 0's column 0 is 'bmi', client 1's is 'weight_kg': give all tables the same")
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_words_of_tokens_are_compared_where_columns_are(refusal, algorithm):
+    texts = {"shape": (4,), "vocabulary": 9, "class_digests": Naming.of("abc", share=False).digests, "public": 9}
+    roster = Roster([member(0, **texts, input_digests=("ab",)), member(1, **texts, input_digests=("cd",))])
+    if algorithm in UNLIKE_COLUMNS:
+        strategy(algorithm).check(roster)
+        return
+    assert refusal(FederationError, strategy(algorithm).check, roster) == (
+        "client 0 and client 1 have other words for the same tokens, for vocabulary = 'shared:9' numbers the words of "
+        "each data set by itself: set vocabulary = 'hashed:9'"
+    )
+
+
+MOODS = "said,sick\n" + "".join(f"good day {row % 3},{row % 2}\n" for row in range(40))
+
+
+@pytest.mark.parametrize(("vocabulary", "digests"), [("shared:9", [1, 1, 2]), ("hashed:9", [0, 0, 0])])
+def test_a_node_tells_whether_its_words_are_those_of_others_and_none_of_them(
+    ask, tmp_path, caplog, vocabulary, digests
+):
+    """Two nodes have the same texts, the third has a word more, and of all words there is one digest."""
+    texts = {"one": MOODS, "two": MOODS, "three": MOODS + "Jane Doe,1\n"}
+    keys = {"text-column": "said", "model": "bag", "share-names": True}
+    asked = [
+        Member.from_reply(ask({"vocabulary": vocabulary}, dataset=write_csv(tmp_path / name, train=lines), **keys))
+        for name, lines in texts.items()
+    ]
+    told = [member.input_digests for member in asked]
+    assert [len(set(told[: end + 1]) - {()}) for end in range(3)] == digests
+    assert all(len(digest) == (vocabulary == "shared:9") for digest in told)
+    assert [member.input_names for member in asked] == [()] * 3
+
+
+def test_words_that_each_data_set_numbers_by_itself_are_not_averaged(refusal, tmp_path, make_config, run_federation):
+    """Of a list of data sets the first client has the one, the second the other."""
+    folders = [write_csv(tmp_path / name, train=MOODS.replace("good", name)) for name in ("fine", "well")]
+    keys = {"text_column": "said", "label_column": "sick", "models": "bag", "rounds": 1, "classes": "0,1"}
+    config = make_config(algorithm="fedavg", dataset=",".join(folders), vocabulary="shared:9", **keys)
+    said = refusal(FederationError, run_federation, config)
+    assert "have other words for the same tokens" in said
+    run_federation(config.with_values({"vocabulary": "hashed:9"}))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "remedy"),
+    [
+        (("malignant", "benign", "unsure"), "they differ in order alone"),
+        (("0", "1", "2"), "set classes = 'benign,malignant,unsure,0,1,2' on all, of which each may lack some"),
+    ],
+)
+def test_the_way_out_fits(refusal, theirs, remedy):
+    assert remedy in refusal(FederationError, lambda: Roster([named(0), named(1, theirs)]).classes)
+
+
+def test_names_that_stay_at_home_are_compared_all_the_same(refusal):
+    roster = Roster([named(0, share=False), named(1, ("benign", "Jane Doe", "unsure"), share=False)])
+    said = refusal(FederationError, lambda: roster.classes)
+    assert said.startswith("client 0's class 1 has another name than client 1's (each node's log says its own): give")
+    assert "Jane" not in said
+    assert Roster([named(0, share=False), named(1)]).classes == 3
+
+
+def test_many_names_have_one_digest_and_are_not_shown(refusal):
+    """4,097 names: their digest is that of all, a NUL between two."""
+    names = [f"c{number}" for number in range(MOST_NAMES + 1)]
+    many = Naming.of(names, share=True)
+    assert many == Naming((sha256("\0".join(names).encode()).hexdigest()[:16],), ())
+    members = [named(0, names), named(1, [*names[:-1], "other"])]
+    said = refusal(FederationError, lambda: Roster(members).classes)
+    assert said.startswith("client 0 and client 1 have different names of classes: ")
+
+
+def test_unlike_inputs_of_like_models_are_named_as_such(refusal):
+    roster = Roster([named(0, weights="a"), named(1, columns=("bmi", "bp", "age"), weights="b")])
+    said = refusal(FederationError, strategy("fedavg").check, roster)
+    assert said.startswith("fedavg averages weights: the clients must have inputs of the same shape: client 0 ")
+
+
+def test_what_a_data_set_is_called():
+    assert data_label("/home/me/ward", {}, share=False) == "/home/me/ward"  # the run config's own word
+    assert data_label("digits,rotated-mnist", {"dataset": "x"}, share=False) == "digits,rotated-mnist"
+    assert data_label("/home/me/ward", {"dataset": "x"}, share=False) == "own"
+    assert data_label("/home/me/ward", {"dataset": "x"}, share=True) == "ward"
+
+
+SICK = "age,sick\n" + "".join(f"{row}.5,{'Jane Doe HIV+' if row % 2 else 'no'}\n" for row in range(40))
+
+
+@pytest.fixture
+def ask(monkeypatch, make_config):
+    """Register one node of a deployment, which has a data set of its own; return its answer."""
+
+    def asked(keys=None, *, deployed=True, **node_config):
+        if deployed:
+            monkeypatch.setattr(TaskIdentity, "_node_id", 5)
+        own = {"partition-id": 0, "num-partitions": 2, "partition": "all", "label-column": "sick", "model": "mlp"}
+        flat = make_config(algorithm="fedhe").to_flat() | {"dataset": "", **(keys or {})}
+        message = Message(RecordDict(), 5, MessageType.QUERY)
+        message.metadata.__dict__["_message_id"] = "1"
+        return client_app.app(message, Context(7, 5, own | node_config, RecordDict(), flat))
+
+    return asked
+
+
+def test_a_deployed_node_shows_digests_and_its_log_the_names(ask, tmp_path, caplog):
+    folder = write_csv(tmp_path / "ward", train=SICK)
+    with caplog.at_level(logging.INFO, "flwr"):
+        told = Member.from_reply(ask(dataset=folder))
+    assert (told.class_names, told.input_names, told.dataset) == ((), (), "own")
+    assert told.class_digests == tuple(sha256(name).hexdigest()[:16] for name in (b"Jane Doe HIV+", b"no"))
+    assert len(told.input_digests) == 1
+    assert "Jane" not in repr(vars(told))
+    assert "classes: 0 'Jane Doe HIV+', 1 'no'" in caplog.text
+
+
+def test_a_node_may_show_its_names(ask, tmp_path):
+    told = Member.from_reply(ask(dataset=write_csv(tmp_path / "ward", train=SICK), **{"share-names": True}))
+    assert (told.class_names, told.input_names, told.dataset) == (("Jane Doe HIV+", "no"), ("age",), "ward")
+
+
+@pytest.mark.parametrize(("deployed", "share", "told"), [(True, {}, False), (True, True, True), (False, {}, True)])
+def test_how_well_single_classes_are_told_stays_on_a_deployed_node_unless_it_says_so(
+    monkeypatch, make_config, tmp_path, deployed, share, told
+):
+    if deployed:
+        monkeypatch.setattr(TaskIdentity, "_node_id", 5)
+    folder = write_csv(tmp_path / "ward", train=SICK)
+    own = {"partition-id": 0, "num-partitions": 2, "partition": "all", "label-column": "sick", "model": "mlp"}
+    flat = make_config(algorithm="local").to_flat() | {"dataset": ""}
+    content = RecordDict({ARRAYS: ArrayRecord(), CONFIG: ConfigRecord({ROUND: 0})})
+    message = Message(content, 5, MessageType.EVALUATE)
+    message.metadata.__dict__["_message_id"] = "1"
+    keys = own | {"dataset": folder} | ({"share-recall": share} if share else {})
+    metrics = client_app.app(message, Context(7, 5, keys, RecordDict(), flat)).content[METRICS]
+    assert {"accuracy", "balanced-accuracy", "macro-f1"} <= metrics.keys()
+    assert bool(metrics.keys() & {"recall", "untested", "unpredicted"}) is told
+
+
+def test_names_of_the_catalogue_are_no_secret(ask):
+    told = Member.from_reply(ask(dataset="breast-cancer"))
+    assert (told.class_names, told.dataset) == (("malignant", "benign"), "breast-cancer")
+    assert told.input_names[0] == "mean radius"
+
+
+def test_in_deployment_there_is_no_default_data_set(ask):
+    said = ask().error.reason
+    assert said.endswith(
+        "this node has no data set: set dataset in its --node-config, or in the run config for all nodes, such as "
+        "dataset = 'digits'"
+    )
+    assert Member.from_reply(ask(dataset="digits")).dataset == "digits"
+
+
+def test_simulated_clients_have_the_bundled_digits(ask):
+    assert Member.from_reply(ask(deployed=False)).dataset == "digits"
+
+
+SPOILT = {
+    "a label": ({"train": SICK, "test": "age,sick\n1,John Roe\n"}, {}, "has sick (not shown): labels must be"),
+    "one label": ({"train": SICK.replace(",no", ",Jane Doe HIV+")}, {}, "has one value only, (not shown)"),
+    "no header": ({"train": "54,Jane Doe\n7,John Roe\n"}, {}, "has no column 'sick' in its split 'train'"),
+    "declared": ({"train": SICK}, {"classes": "no,yes"}, "has sick (not shown): labels must be (not shown)"),
+    "a broken row": (
+        {"train": SICK + "1,2,3,Jane Doe\n"},
+        {},
+        "row 42 of '(not shown)' has 4 fields, its header 2",
+    ),
+    "no folder": (None, {}, "dataset '(not shown)' is not a folder"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_no_cell_and_no_path_leaves_a_deployed_node(ask, tmp_path, caplog, case):
+    splits, keys, line = SPOILT[case]
+    folder = str(tmp_path / "ward") if splits is None else write_csv(tmp_path / "ward", **splits)
+    reason = ask(dataset=folder, **keys).error.reason
+    assert line in reason
+    assert not any(secret in reason for secret in ("Jane", "John", str(tmp_path)))
+    assert reason.endswith("; this node's log says more")
+    assert str(tmp_path) in caplog.text
+
+
+def test_the_simulated_are_told_all(ask, tmp_path):
+    splits, _, _ = SPOILT["a label"]
+    reason = ask(deployed=False, dataset=write_csv(tmp_path / "ward", **splits)).error.reason
+    assert "has sick John Roe: labels must be Jane Doe HIV+, no" in reason
+    assert str(tmp_path) in reason
+
+
+@pytest.mark.parametrize("deployed", [True, False])
+def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch, caplog, deployed):
+    def fail(context):
+        raise KeyError("Jane Doe")
+
+    monkeypatch.setattr(client_app.Node, "from_context", fail)
+    reason = ask(deployed=deployed, dataset="digits").error.reason
+    assert ("Jane Doe" in reason) is not deployed
+    assert "KeyError" in reason
+    assert "Jane Doe" in caplog.text
+
+
+def test_private_text_is_shown_here_and_not_abroad():
+    cell = private("a\x03b")
+    error = PayloadError(f"'{private('/srv/a b')}': {cell} owner/name https://x.org/a and/or")
+    assert str(error) == "'/srv/a b': ab owner/name https://x.org/a and/or"
+    assert error.outward == "'(not shown)': (not shown) owner/name https://x.org/a and/or"
+    assert PayloadError(f"client 0: {error.marked}").outward == f"client 0: {error.outward}"
+
+
+@pytest.mark.parametrize(
+    "place", ["/d/O'Brien ward/x", "~/O'Brien, J", "~brien/x", "./Brien", "../x (Brien)", "file:///Brien"]
+)
+@pytest.mark.parametrize("before", ["no such file: '", "path=", "see (", "rotated-", "at https://me:pass@x.org"])
+def test_of_a_path_that_nobody_has_marked_all_that_follows_stays_here(place, before):
+    error = PayloadError(f"row 3: {before}{place}' is no file")
+    assert "Brien" in str(error) or "/x" in str(error)
+    assert error.outward.startswith("row 3: ")
+    assert not any(part in error.outward for part in ("Brien", "/x", "pass", "is no file"))
+
+
+def test_a_mark_that_was_cut_hides_the_rest():
+    assert PayloadError(private("Jane Doe")[:5] + ": more").outward == "(not shown)"
+
+
+def test_flower_logs_no_traceback_of_an_error_that_is_one_line(make_config, run_federation, caplog):
+    """Flower logs what the ServerApp has raised by this logger, with its traceback; other errors keep theirs."""
+    with pytest.raises(FederationError) as caught:
+        run_federation(make_config(algorithm="fedavg"))
+    for error in (caught.value, KeyError("bug")):
+        FLOWER_LOGGER.error("ServerApp raised an exception", exc_info=error)
+    kept = [record.exc_info for record in caplog.records if record.msg == "ServerApp raised an exception"]
+    assert [bool(info) for info in kept] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("clients", "others", "configured", "said"),
+    [
+        (3, {1: "cifar10, <b>"}, "digits", "digits"),
+        (2, {1: "own"}, "digits", "digits"),
+        (3, {1: "own", 2: "own"}, "digits", "own"),
+        (2, {1: "own"}, "", "several"),
+    ],
+)
+def test_a_run_is_called_by_what_most_clients_trained_on(
+    make_config, run_federation, clients, others, configured, said
+):
+    """As the nodes of a deployment do, some call their data otherwise. Each client's own word is in clients.json."""
+
+    class Deployed(LocalGrid):
+        engine = "deployment"
+
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                member = reply.content.config_records.get(MEMBER) if reply.has_content() else None
+                if member:
+                    member["dataset"] = others.get(member["client_id"], "digits")
+            return replies
+
+    config = make_config(rounds=1, clients=clients)
+    grid = Deployed(config.to_flat(), clients, 7)
+    folder = run_federation(config.with_values({"dataset": configured}), grid)
+    assert json.loads((folder / "summary.json").read_text())["dataset"] == said
+    told = json.loads((folder / "clients.json").read_text())
+    assert [client["dataset"] for client in told] == [others.get(k, "digits") for k in range(clients)]

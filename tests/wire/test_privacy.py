@@ -1,0 +1,559 @@
+"""Clipping, noise and half precision, by themselves and in two rounds of every algorithm."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from html import unescape
+from math import exp, inf, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.federations.grids import Tampering
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.supercore.differential_privacy import compute_clip_model_update
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from hetfl_flwr.algorithms import find, names
+from hetfl_flwr.common.errors import ConfigError, PayloadError
+from hetfl_flwr.config import RunConfig, for_node
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.wire.codec import HALF_LIMIT, check_halves, decode, from_record, halved, to_record
+from hetfl_flwr.wire.messages import ARRAYS, METRICS
+from hetfl_flwr.wire.privacy import (
+    GaussianMechanism,
+    caveats,
+    epsilon,
+    guarantee,
+    onto_simplex,
+    private_rows,
+    private_upload,
+)
+from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.spec import EMPTY, ArraySpec, PayloadSpec
+from hetfl_flwr.wire.weights import weights
+from simulations.engine.grid import LocalGrid
+from simulations.reports.html.report import report_page
+from simulations.reports.runs import load_run
+from simulations.reports.tables import compare_table, summary_table
+from strategies.logits.fedhe import class_logits, known_class_logits
+from strategies.parts.chfl import linear_head, summed_heads
+from strategies.public_samples.fedh2l import teaching_signal
+
+ALGORITHMS = names()
+NORMED = "simulations.testing.lab:normed"
+
+LITTLE: dict[str, dict[str, Any]] = {
+    "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
+    "fml": {"fml.meme": NORMED},
+    "fedkd": {"fedkd.mentee": NORMED},
+    "feddf": {"feddf.server-steps": 5},
+}
+"""Keys of algorithms that would do much before or besides the local work, or send a factor of more rows than rank."""
+
+Named = dict[str, NDArray[Any]]
+
+
+def config(**keys: Any) -> RunConfig:
+    return RunConfig(**{"noise_source": "seed", **keys})
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+# --- the mechanism -------------------------------------------------------------------------------
+
+
+def test_rows_are_cut_to_the_clipping_norm_each_by_itself():
+    """(3, 4) has norm 5, so it is halved; (0.6, 0.8) has norm 1 and nothing has none: both stay as they are."""
+    rows = np.array([[3.0, 4.0], [0.6, 0.8], [0.0, 0.0]])
+    cut = GaussianMechanism(2.5, 0.0)(rows, rng())
+    np.testing.assert_allclose(cut[0], [1.5, 2.0], rtol=1e-6)
+    assert (cut[1:] == rows[1:]).all()
+
+
+def test_the_noise_has_the_deviation_that_was_asked_for():
+    """Of N normal numbers of deviation s, the mean has the deviation s / sqrt(N) and the measured deviation about
+    s / sqrt(2 N). Five of either are passed in one of a million runs, and the seed is fixed."""
+    count, deviation = 100_000, 0.5 * 3.0
+    noise = GaussianMechanism(3.0, 0.5)(np.zeros((10, count // 10)), rng())
+    assert abs(noise.mean()) < 5 * deviation / sqrt(count)
+    assert abs(noise.std() - deviation) < 5 * deviation / sqrt(2 * count)
+
+
+# --- uploads -------------------------------------------------------------------------------------
+
+WEIGHTS = PayloadSpec((ArraySpec("w", (2, 2), "float32"), ArraySpec("b", (2,), "float32")))
+
+
+def test_clipping_is_that_of_flower_s_local_dp_mod():
+    """Which clips the change of weights, all arrays together."""
+    draw = rng()
+    sent = {"w": draw.normal(size=(2, 2)).astype("f4"), "b": draw.normal(size=2).astype("f4")}
+    learnt = {name: array + 1 for name, array in sent.items()}
+    theirs = list(learnt.values())
+    compute_clip_model_update(theirs, list(sent.values()), 0.5)
+    ours = private_upload(learnt, WEIGHTS, sent, WEIGHTS, config(clipping_norm=0.5), 0, 1)
+    for mine, other in zip(ours.values(), theirs, strict=True):
+        assert mine.dtype == np.float32
+        np.testing.assert_allclose(mine, other, rtol=1e-6)
+
+
+def test_an_update_within_the_norm_and_no_update_at_all_stay_as_they_are():
+    """The change of 4 + 2 entries by 1 has the norm sqrt(6)."""
+    sent = {"w": np.ones((2, 2), "f4"), "b": np.ones(2, "f4")}
+    for learnt in (sent, {name: array + 1 for name, array in sent.items()}):
+        ours = private_upload(learnt, WEIGHTS, sent, WEIGHTS, config(clipping_norm=sqrt(6)), 0, 1)
+        assert all((ours[name] == learnt[name]).all() for name in learnt)
+
+
+def test_what_is_declared_otherwise_is_no_update():
+    """The sum of heads has a head's names and shapes, and is another quantity: the head itself is clipped, (3, 4)."""
+    head, total = {"weight": np.float32([[3.0]]), "bias": np.float32([4.0])}, np.float32([[9.0]])
+    sent = {"weight": total, "bias": total[0], "heads": np.array(2, "i4")}
+    ours = private_upload(head, linear_head(1, 1), sent, summed_heads(1, 1), config(clipping_norm=1.0), 0, 1)
+    np.testing.assert_allclose([ours["weight"][0, 0], ours["bias"][0]], [0.6, 0.8], rtol=1e-6)
+
+
+def test_of_counts_only_whether_there_are_any_is_clipped_with_the_logits():
+    """Logits of norm sqrt(14) and two classes that are there, (1, 1), have norm 4: all is cut to a quarter. The classes
+    stay there, though 1/4 rounds to 0."""
+    upload = {"logits": np.full((3, 3), sqrt(14) / 3, "f4"), "counts": np.array([0, 600, 8])}
+    ours = private_upload(upload, class_logits(3), {}, known_class_logits(3), config(clipping_norm=1.0), 0, 1)
+    np.testing.assert_allclose(ours["logits"], upload["logits"] / 4, rtol=1e-6)
+    assert ours["counts"].tolist() == [0, 1, 1]
+    assert ours["counts"].dtype == np.int64
+
+
+def test_a_noisy_count_is_there_above_the_noise_s_deviation():
+    """The noise of deviation 1 passes it with probability 0.159 where there is none, and 0.5 where there are any (whose
+    1 is not cut: a norm of 1 is allowed). Of 200 draws of each, five deviations are 0.13 and 0.18."""
+    noisy = config(clipping_norm=1.0, noise_multiplier=1.0)
+    upload = {"logits": np.zeros((2, 2), "f4"), "counts": np.array([0, 9])}
+    draws = [private_upload(upload, class_logits(2), {}, EMPTY, noisy, 0, round)["counts"] for round in range(200)]
+    np.testing.assert_array_less(np.abs(np.mean(draws, 0) - [0.159, 0.5]), [0.13, 0.18])
+
+
+def test_row_numbers_and_step_counters_leave_as_they_are():
+    spec = teaching_signal(2, 5, 2)
+    upload = {"indices": np.array([4, 1], "i4"), "posteriors": np.eye(2, dtype="f4"), "accuracy": np.float32(1)}
+    ours = private_upload(upload, spec, {}, EMPTY, config(clipping_norm=1.0, noise_multiplier=9.0), 0, 1)
+    assert ours["indices"] is upload["indices"]
+    assert not (ours["posteriors"] == upload["posteriors"]).any()
+
+
+@given(st.integers(0, 2**31), st.sampled_from([0.1, 1.0, 1e12]))
+def test_whatever_the_noise_the_upload_fits_its_declaration(seed, noise):
+    """Distributions, a fraction, counts from 0 on, limits of weights, and variances from 0 on."""
+    norm_layer = PayloadSpec((ArraySpec("running_var", (3,), "float32", minimum=0.0, maximum=50.0),))
+    for spec, upload in (
+        (teaching_signal(2, 5, 3), {"indices": np.zeros(2, "i4"), "posteriors": np.eye(3, dtype="f4")[:2]}),
+        (class_logits(3), {"logits": np.eye(3, dtype="f4"), "counts": np.arange(3)}),
+        (norm_layer, {"running_var": np.ones(3, "f4")}),
+    ):
+        whole: Named = {**upload, "accuracy": np.array(0.5, "f4")} if "indices" in upload else upload
+        keys = {"clipping_norm": 2.0, "noise_multiplier": noise, "seed": seed}
+        noised = private_upload(whole, spec, {}, EMPTY, config(**keys), 0, 1)
+        spec.check_named(noised, "client 0")
+
+
+@given(arrays(np.float64, (3, 4), elements=st.floats(-100, 100)))
+def test_no_distribution_is_nearer_than_the_projection(rows):
+    """The nearest point p of a convex set is the one from which no other point lies towards x: (x - p)(q - p) <= 0.
+    It is enough to try the corners q."""
+    nearest = onto_simplex(rows)
+    assert (nearest >= 0).all()
+    np.testing.assert_allclose(nearest.sum(1), 1)
+    for row, point in zip(rows, nearest, strict=True):
+        assert ((np.eye(4) - point) @ (row - point) <= 1e-9).all()
+
+
+def test_the_declared_variances_of_batch_norm_are_0_or_more(make_node, make_config):
+    declared = {one.name: one for one in weights(make_node(make_config(models=NORMED)).model).arrays}
+    assert [one.minimum for name, one in declared.items() if name.endswith("running_var")] == [0.0]
+    assert [one.minimum < 0 for name, one in declared.items() if name.endswith("running_mean")] == [True]
+
+
+# --- public samples ---------------------------------------------------------------------------------
+
+
+def test_pixels_are_clipped_row_by_row_and_stay_pixels():
+    """(6, 8) is cut from norm 10 to 4: (2.4, 3.2), rounded. With much noise all lie in 0 to 255, and at both ends."""
+    spec = public_samples(2, DataSpec((1, 1, 2), 3), "uint8", labelled=True)
+    rows: Named = {"inputs": np.array([[[[6, 8]]], [[[0, 1]]]], np.uint8), "labels": np.array([2, 0])}
+    cut = private_rows(rows, spec, config(public_clipping_norm=4.0), 0)
+    assert cut["inputs"].ravel().tolist() == [2, 3, 0, 1]
+    assert cut["inputs"].dtype == np.uint8
+    assert cut["labels"] is rows["labels"]
+    many = {**rows, "inputs": np.repeat(rows["inputs"], 50, 0)}
+    noised = private_rows(many, spec, config(public_clipping_norm=1.0, public_noise_multiplier=1e4), 0)["inputs"]
+    assert {0, 255} <= set(noised.ravel().tolist())
+    assert private_rows(rows, spec, config(clipping_norm=0.1), 0) is rows
+
+
+def test_texts_cannot_be_clipped(refusal):
+    spec = public_samples(1, DataSpec((2,), 2, vocabulary=9), "int32", labelled=False)
+    said = refusal(ConfigError, private_rows, {"inputs": np.ones((1, 2))}, spec, config(public_clipping_norm=1.0), 0)
+    assert "texts are tokens" in said
+
+
+# --- where noise comes from ----------------------------------------------------------------------
+
+
+def noise_of(*scope: int, **keys: Any) -> float:
+    spec = PayloadSpec((ArraySpec("x", (), "float64"),))
+    noisy = config(clipping_norm=1.0, noise_multiplier=1.0, **keys)
+    return float(private_upload({"x": np.zeros(())}, spec, {}, EMPTY, noisy, *scope)["x"])
+
+
+def test_noise_from_the_seed_is_each_client_s_and_each_round_s_own():
+    scopes = [(0, 1), (0, 2), (1, 1)]
+    assert [noise_of(*scope) for scope in scopes] == [noise_of(*scope) for scope in scopes]
+    assert len({*(noise_of(*scope) for scope in scopes), noise_of(0, 1, seed=1)}) == 4
+
+
+def test_in_deployment_noise_is_nobody_s_to_foresee(monkeypatch):
+    """A process that is not known to simulate has the id of a node of its own, or none."""
+    assert noise_of(0, 1, noise_source="auto") == noise_of(0, 1)
+    assert noise_of(0, 1, noise_source="system") != noise_of(0, 1, noise_source="system")
+    monkeypatch.setattr(TaskIdentity, "_node_id", 2**62 + 3)
+    assert noise_of(0, 1, noise_source="auto") != noise_of(0, 1, noise_source="auto")
+    assert noise_of(0, 1) == noise_of(0, 1)
+
+
+# --- what is guaranteed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("noise", "uploads", "sensitivity"), [(1.0, 1, 2.0), (4.0, 10, 2.0), (20.0, 50, 1.0)])
+def test_epsilon_is_that_of_the_definition(noise, uploads, sensitivity):
+    """(epsilon, delta) holds of two densities p and q if the integral of max(p - e^epsilon q, 0) is delta: here of the
+    sum of R uploads that all differ by the sensitivity, N(R Delta, R s^2) and N(0, R s^2)."""
+    deviation = sqrt(uploads) * noise
+    p, q = norm(uploads * sensitivity, deviation), norm(0, deviation)
+    found = epsilon(noise, uploads, 1e-3, sensitivity=sensitivity)
+    ends = p.mean() - 12 * deviation, p.mean() + 12 * deviation
+    delta, _ = quad(lambda x: max(p.pdf(x) - exp(found) * q.pdf(x), 0.0), *ends, limit=500)
+    assert delta == pytest.approx(1e-3, rel=1e-4)
+
+
+def test_epsilon_at_its_ends():
+    """Without noise nothing is guaranteed, without uploads all; so much noise that delta alone covers it needs none.
+    With little noise, epsilon is near mu^2 / 2: here 2 (1 / 0.001)^2."""
+    assert epsilon(0.0, 1) == inf
+    assert epsilon(0.0, 0) == epsilon(1e9, 1) == 0.0
+    assert epsilon(0.001, 1) == pytest.approx(2e6, rel=0.01)
+    assert [epsilon(noise, uploads) for noise in (1e-160, 1e-100, 1e-9) for uploads in (1, 50)] == [inf] * 6
+
+
+# --- config --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["", "public-"])
+def test_noise_needs_a_clipping_norm(refusal, prefix):
+    said = refusal(ConfigError, RunConfig.from_flat, {f"{prefix}noise-multiplier": 1.0})
+    assert said.startswith(f"{prefix}noise-multiplier = 1 needs {prefix}clipping-norm above 0")
+    RunConfig.from_flat({f"{prefix}noise-multiplier": 1.0, f"{prefix}clipping-norm": 0.1})
+
+
+def test_a_node_may_want_more_noise_than_the_run(refusal):
+    run = config(clipping_norm=1.0, noise_multiplier=0.5)
+    own = for_node(run, {"noise-multiplier": 4, "noise-source": "system"})
+    assert (own.clipping_norm, own.noise_multiplier, own.noise_source) == (1.0, 4.0, "system")
+    assert "clipping-norm above 0" in refusal(ConfigError, for_node, run, {"clipping-norm": 0.0})
+
+
+def test_precision_is_nothing_that_one_node_may_choose():
+    assert for_node(config(), {"payload-precision": "half"}).payload_precision == "full"
+
+
+# --- half precision ------------------------------------------------------------------------------
+
+
+def test_float32_alone_is_halved_and_comes_back_wide():
+    spec = PayloadSpec(tuple(ArraySpec(kind, (2,), kind) for kind in ("float32", "float64", "int64", "bool")))
+    whole = {one.name: np.array([0, 1], one.dtype) for one in spec.arrays}
+    sent = halved(whole)
+    assert [array.dtype.name for array in sent.values()] == ["float16", "float64", "int64", "bool"]
+    came = decode(spec, to_record(sent), "client 0", half=True)
+    assert {name: array.dtype.name for name, array in came.items()} == {name: name for name in spec.names}
+
+
+@pytest.mark.parametrize(("half", "sent"), [(True, "float32"), (False, "float16")])
+def test_another_precision_than_agreed_is_refused_by_name(refusal, half, sent):
+    spec = PayloadSpec((ArraySpec("logits", (2,), "float32"),))
+    record = to_record({"logits": np.zeros(2, sent)})
+    said = refusal(PayloadError, decode, spec, record, "client 3", half=half)
+    assert said == f"client 3: array 'logits' has dtype {sent}, expected {'float16' if half else 'float32'}"
+
+
+def test_posteriors_sum_to_one_again_and_what_never_did_is_refused(refusal):
+    """A thousand classes, each rounded by itself, are off by more than float32's tolerance."""
+    draw = rng().dirichlet(np.ones(1000), 4).astype("f4")
+    spec = PayloadSpec((ArraySpec("posteriors", (4, 1000), "float32", sums_to_one=True),))
+    sent = halved({"posteriors": draw})
+    assert np.abs(sent["posteriors"].astype("f8").sum(1) - 1).max() > 1e-6
+    came = decode(spec, to_record(sent), "client 0", half=True)["posteriors"]
+    np.testing.assert_allclose(came, draw, rtol=1e-2, atol=1e-7)
+    np.testing.assert_allclose(came.sum(1, dtype="f8"), 1, atol=1e-6)
+    forged = to_record({"posteriors": (sent["posteriors"] * 0.9).astype("f2")})
+    assert "do not sum to 1" in refusal(PayloadError, decode, spec, forged, "client 0", half=True)
+
+
+def test_a_client_s_numbers_beyond_half_precision_are_refused_the_server_s_are_cut_off(refusal):
+    largest = {"weight": np.float32([HALF_LIMIT, -HALF_LIMIT])}
+    check_halves(largest, "client 0")
+    beyond = {"weight": largest["weight"] * np.float32(1.1)}
+    said = refusal(PayloadError, check_halves, beyond, "client 0")
+    assert said == (
+        "client 0: array 'weight' has values beyond 65504, the largest of half precision: "
+        "set payload-precision = 'full'"
+    )
+    assert halved(beyond)["weight"].tolist() == [HALF_LIMIT, -HALF_LIMIT]
+
+
+def test_public_rows_of_tables_travel_in_half_precision_and_are_wide_again(make_config, make_federation, make_node):
+    config = make_config(dataset="breast-cancer", models="mlp", algorithm="agg", payload_precision="half")
+    federation: Federation = make_federation(config)
+    own = make_node(config, 0).own_public_samples(labelled=True)["inputs"]
+    assert federation.share(find("agg").strategy.sharing).failures == []
+    assert (federation.roster.public_samples[0]["inputs"] == own.astype(np.float16)).all()
+    other = make_node(config, 1)
+    assert other.keep_public_samples(to_record(halved({"inputs.0": own, "labels.0": np.zeros(len(own), "i8")}))) == len(
+        own
+    )
+    kept, _ = other.pool.blocks[0].stored()
+    assert kept.numpy().dtype == np.float32
+    assert (kept.numpy() == own.astype(np.float16)).all()
+
+
+def test_public_rows_are_shared_with_their_noise(make_config, make_federation, make_node):
+    keys = {"public_clipping_norm": 20.0, "public_noise_multiplier": 0.1}
+    config = make_config(algorithm="agg", models="mlp", **keys)
+    federation: Federation = make_federation(config)
+    own = make_node(config, 0).own_public_samples(labelled=True)
+    assert federation.share(find("agg").strategy.sharing).failures == []
+    seen = federation.roster.public_samples[0]
+    assert (seen["labels"] == own["labels"]).all()
+    assert 1 < np.abs(seen["inputs"].astype(float) - own["inputs"]).mean() < 10
+
+
+# --- every algorithm -----------------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """What was on the wire: bytes of float16 arrays, save for those that evaluation costs, and the dtypes of all."""
+
+    halves: int = 0
+    dtypes: frozenset[str] = frozenset()
+
+    def look(self, message: Message) -> None:
+        for array in (a for record in message.content.array_records.values() for a in from_record(record).values()):
+            self.dtypes |= {array.dtype.name}
+            if array.dtype == np.float16 and message.metadata.message_type != MessageType.EVALUATE:
+                self.halves += array.nbytes
+
+
+class Watched(LocalGrid):
+    """Looks at all messages."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config.to_flat(), config.clients, run=7)
+        self.seen = Seen()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        pushed = list(messages)
+        for message in pushed:
+            self.seen.look(message)
+        return super().push_messages(pushed)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            self.seen.look(reply)
+        return replies
+
+
+@pytest.fixture
+def small(make_config) -> Callable[..., RunConfig]:
+    """Build a config of two clients with hardly any work; heterogeneous models where the algorithm takes them."""
+
+    def build(name: str, folder: str, **keys: Any) -> RunConfig:
+        little = {"local_batches": 1, "public_fraction": 0.05, **LITTLE.get(name, {})}
+        models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
+        config = make_config(**{"algorithm": name, "models": models, **little, **keys})
+        return config.with_values({"output-dir": f"{config.output_dir}/{folder}"})
+
+    return build
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_half_precision_halves_all_floats_of_every_algorithm_and_nothing_else(name, small, run_federation):
+    """Each float16 that travelled is two bytes less than without it. FedHeNN's factor has one rank in both."""
+    whole = rounds(run_federation(small(name, "full")))
+    config = small(name, "half", payload_precision="half")
+    grid = Watched(config)
+    half = rounds(run_federation(config, grid))
+    assert [entry["failures"] for entry in half] == [[], [], []]
+    assert "float32" not in grid.seen.dtypes
+    sums = [sum(entry[f"bytes_{way}"] for entry in entries for way in ("up", "down")) for entries in (whole, half)]
+    assert sums[0] - sums[1] == grid.seen.halves
+    assert (grid.seen.halves > 0) == (name not in ("agg", "local"))
+
+
+def test_an_asynchronous_server_sends_half_precision_too(small, run_federation):
+    config = small("fedhe", "async", payload_precision="half", **{"fedhe.mode": "async"})
+    grid = Watched(config)
+    assert [entry["failures"] for entry in rounds(run_federation(config, grid))] == [[], [], []]
+    assert grid.seen.dtypes == {"float16", "int64", "bool"}
+
+
+NOISE = {"clipping_norm": 1.0, "noise_multiplier": 0.5, "public_clipping_norm": 20.0, "public_noise_multiplier": 0.1}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_takes_clipped_and_noisy_uploads(name, small, run_federation):
+    """Rounds go on with all clients, in half precision too, and what the server learns depends on the noise alone."""
+    folders = [
+        run_federation(small(name, f"noise-{source}", **NOISE, noise_source=source, payload_precision="half"))
+        for source in ("auto", "system")
+    ]
+    assert [entry["failures"] for folder in folders for entry in rounds(folder)] == [[]] * 6
+    seeded, system = ((folder / "knowledge.safetensors").read_bytes() for folder in folders)
+    assert (seeded != system) == (name not in ("agg", "local"))
+
+
+def test_the_summary_says_what_is_guaranteed_where_there_is_noise(small, run_federation):
+    folders = [run_federation(small("fedhe", "off")), run_federation(small("fedhe", "on", **NOISE))]
+    tables = [summary_table(load_run(folder)) for folder in folders]
+    off, on = (dict(zip(*(map(str, column.cells) for column in table.columns), strict=True)) for table in tables)
+    assert on["privacy"] == f"{guarantee(0.5, 2)}; {caveats('seed')}"
+    assert "privacy" not in off
+
+
+@pytest.mark.parametrize("name", ["fedhe", "fml"])
+def test_a_clipping_norm_that_nothing_reaches_changes_no_bit(name, small, run_federation):
+    """Knowledge that is clipped itself, and a change of weights that is put back together."""
+    runs = [run_federation(small(name, f"{norm:g}", clipping_norm=norm)) for norm in (0.0, 1e9)]
+    off, high = ((folder / "knowledge.safetensors").read_bytes() for folder in runs)
+    assert off == high
+
+
+def test_an_upload_in_another_precision_is_left_out_by_name(small, run_federation):
+    def widened(reply: Message) -> Message:
+        wide = {name: array.astype("f4") for name, array in from_record(reply.content.array_records[ARRAYS]).items()}
+        reply.content = RecordDict({**reply.content, ARRAYS: to_record(wide)})
+        return reply
+
+    config = small("fedavg", "run", payload_precision="half")
+    for entry in rounds(run_federation(config, Tampering(config, 1, widened)))[1:]:
+        [failure] = entry["failures"]
+        assert failure["partition"] == 1
+        assert "float16" in failure["reason"] or "bytes, expected" in failure["reason"]
+
+
+# --- whose uploads count -------------------------------------------------------------------------
+
+
+def told(folder: Path) -> tuple[dict[str, Any], list[int], list[float]]:
+    """Return a run's summary, and each client's uploads and epsilon."""
+    clients = json.loads((folder / "clients.json").read_text())
+    summary = json.loads((folder / "summary.json").read_text())
+    return summary, [client["uploads"] for client in clients], [client["epsilon"] for client in clients]
+
+
+def test_epsilon_counts_the_uploads_of_each_client_in_an_asynchronous_run(small, run_federation, caplog):
+    """Ten rounds of three clients are 30 uploads, of which client 2, twenty times slower, makes one."""
+    keys = {"fedhe.mode": "async", "rounds": 10, "clients": 3, "client_seconds": "1,1,20"}
+    folder = run_federation(small("fedhe", "run", **NOISE, **keys))
+    summary, uploads, epsilons = told(folder)
+    assert sum(uploads) == 30
+    assert uploads[2] == 1
+    assert max(uploads) > 13
+    assert epsilons == [epsilon(0.5, count) for count in uploads]
+    assert summary["epsilon"] == max(epsilons) > epsilon(0.5, 10)
+    assert summary["noise_source"] == "seed"
+    assert any(f"privacy: {guarantee(0.5, max(uploads))}; " in line for line in caplog.messages)
+
+
+def test_epsilon_counts_fewer_uploads_where_only_some_clients_are_drawn(small, run_federation):
+    folder = run_federation(small("fedhe", "run", **NOISE, fraction=0.3, rounds=4, clients=3))
+    summary, uploads, epsilons = told(folder)
+    assert sum(uploads) == 4
+    assert epsilons == [epsilon(0.5, count) for count in uploads]
+    assert summary["epsilon"] == epsilon(0.5, max(uploads))
+
+
+def test_an_upload_that_is_rejected_counts_and_one_that_an_error_came_instead_of_does_not(small, run_federation):
+    def spoilt(reply: Message) -> Message:
+        reply.content = RecordDict({METRICS: reply.content.metric_records[METRICS]})
+        return reply
+
+    def failed(reply: Message) -> Message:
+        error = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "client 1: broke"), reply_to=reply)
+        error.metadata.__dict__.update(reply.metadata.__dict__)
+        return error
+
+    for change, expected in ((spoilt, [2, 2]), (failed, [2, 0])):
+        config = small("fedhe", change.__name__, **NOISE, clients=2, rounds=2)
+        folder = run_federation(config, Tampering(config, 1, change))
+        assert sum(len(entry["failures"]) for entry in rounds(folder)) == 2
+        assert told(folder)[1] == expected
+
+
+@pytest.mark.parametrize(("source", "expected"), [("seed", [4, 4]), ("system", [6, 6])])
+def test_an_upload_that_is_made_again_counts_again_unless_it_is_the_same_bits(small, run_federation, source, expected):
+    """The run dies in round 4, its checkpoint is that of round 2: rounds 3 and 4 of four are done again."""
+
+    class Dying(LocalGrid):
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            replies = super().pull_messages(message_ids)
+            path = Path(self._config.output_dir) / "rounds.jsonl"
+            if path.exists() and path.read_bytes().count(b"\n") == 4:
+                raise SystemExit
+            return replies
+
+    config = small("fedhe", "run", **NOISE, noise_source=source, rounds=4, clients=2, checkpoint_every=2)
+    with pytest.raises(SystemExit), Dying(config.to_flat(), 2, 7) as grid:
+        run_federation(config, grid)
+    folder = run_federation(config.with_values({"resume": True}))
+    summary, uploads, _ = told(folder)
+    assert uploads == expected
+    assert summary["noise_source"] == source
+    assert (folder / "uploads.log").exists() == (source == "system")
+
+
+def test_without_noise_no_epsilon_is_told(small, run_federation):
+    summary, uploads, epsilons = told(run_federation(small("fedhe", "run")))
+    assert (summary["epsilon"], summary["noise_source"]) == (None, None)
+    assert min(uploads) > 0
+    assert set(epsilons) == {None}
+
+
+def test_the_report_and_the_comparison_tell_epsilon_and_what_it_rests_on(small, run_federation):
+    keys = {"fedhe.mode": "async", "rounds": 6, "clients": 3, "client_seconds": "1,1,20"}
+    folder = run_federation(small("fedhe", "run", **NOISE, **keys))
+    summary, uploads, _ = told(folder)
+    run, other = load_run(folder), load_run(run_federation(small("fedhe", "off")))
+    page = report_page([run])
+    line = f"{guarantee(0.5, max(uploads))}; {caveats('seed')}"
+    assert line in unescape(page)
+    columns = {
+        str(column.header): [str(cell) for cell in column.cells] for column in compare_table([run, other]).columns
+    }
+    assert columns["epsilon"] == [f"{summary['epsilon']:.3g}", "-"]
+    assert "epsilon" not in [str(column.header) for column in compare_table([other]).columns]
