@@ -12,14 +12,14 @@ from hetfl_flwr.common.errors import HetflError, TooFewClients
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
+from hetfl_flwr.runs.figures.quality import notes
+from hetfl_flwr.runs.figures.tables import client_table, lines
 from hetfl_flwr.runs.observers.notes import Notes
 from hetfl_flwr.runs.observers.progress import Watch
 from hetfl_flwr.runs.observers.tracking import check_trackers, start_trackers
-from hetfl_flwr.runs.quality import notes
 from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.resuming import Checkpoints, choice_of, go_on, origin_of, take_up
-from hetfl_flwr.runs.tables import client_table, lines
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, Played, Rounds, SyncRounds

@@ -18,7 +18,7 @@ from rich.filesize import decimal
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.config import RunConfig, Value, flattened, renamed
-from hetfl_flwr.runs.quality import notes
+from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import INCIDENTAL, figures, load_run

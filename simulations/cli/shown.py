@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def show_run(folder: Path) -> None:
     """Print what a run has come to, and draw its accuracy into its folder."""
-    from hetfl_flwr.runs.tables import client_table
+    from hetfl_flwr.runs.figures.tables import client_table
     from simulations.reports.plots import plot_run
     from simulations.reports.runs import load_run
     from simulations.reports.tables import summary_table
@@ -26,7 +26,7 @@ def show_run(folder: Path) -> None:
 
 def print_tables(*tables: Any) -> None:
     """Print tables as wide as the terminal is; to a file or a pipe as plain lines."""
-    from hetfl_flwr.runs.tables import fitted, lines
+    from hetfl_flwr.runs.figures.tables import fitted, lines
 
     console = make_console()
     for table in tables:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from hetfl_flwr.runs.quality import DOUBTS, Doubts, doubts, first_ones, listed
+from hetfl_flwr.runs.figures.quality import DOUBTS, Doubts, doubts, first_ones, listed
 from hetfl_flwr.runs.schema import name_of
 from hetfl_flwr.wire.naming import called
 from simulations.reports.runs import Run, method_of

@@ -10,7 +10,7 @@ from statistics import fmean
 from rich.table import Table
 
 from hetfl_flwr.common.errors import RunFolderError
-from hetfl_flwr.runs.tables import NOTHING, table_of
+from hetfl_flwr.runs.figures.tables import NOTHING, table_of
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.gains import Answer, Gain, interval, points
 from simulations.reports.runs import POOLED

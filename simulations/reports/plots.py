@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.text import printable
+from hetfl_flwr.runs.figures.tables import byte_size
 from hetfl_flwr.runs.schema import ClientRecord, name_of
-from hetfl_flwr.runs.tables import byte_size
 from simulations.reports.impact import Impact, Standing
 from simulations.reports.runs import Group, Run, client_scores, curve, figures, group_runs, method_of
 from simulations.reports.tables import shared_terms, unequal_terms

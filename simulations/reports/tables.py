@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.runs.costs import in_words
-from hetfl_flwr.runs.quality import notes
+from hetfl_flwr.runs.figures.costs import in_words
+from hetfl_flwr.runs.figures.quality import notes
+from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
 from hetfl_flwr.runs.schema import Summary
-from hetfl_flwr.runs.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
 from simulations.reports.estimates import ACCURACY, Measure
 from simulations.reports.runs import (
     Group,

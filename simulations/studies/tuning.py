@@ -20,8 +20,8 @@ from hetfl_flwr.algorithms import chosen, resolve
 from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
+from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
 from hetfl_flwr.runs.schema import read_rounds, read_summary
-from hetfl_flwr.runs.tables import NOTHING, byte_size, percent, table_of
 from simulations.studies.jobs import Job
 from simulations.studies.sweeps import jobs, run_jobs
 

@@ -19,9 +19,9 @@ from sklearn.utils.class_weight import compute_class_weight
 from clients.local import LocalClient
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
-from hetfl_flwr.runs.quality import named_classes, notes, still_rising
+from hetfl_flwr.runs.figures.quality import named_classes, notes, still_rising
+from hetfl_flwr.runs.figures.tables import client_table, lines
 from hetfl_flwr.runs.schema import Round, read_clients, read_rounds, read_summary
-from hetfl_flwr.runs.tables import client_table, lines
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS, ROUND
 from simulations.engine.grid import LocalGrid

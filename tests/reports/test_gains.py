@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr import gains, load
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.tables import client_table, lines
+from hetfl_flwr.runs.figures.tables import client_table, lines
 from simulations.cli.command import app, main
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named

@@ -6,7 +6,7 @@ from fixtures.folders.studies import ALONE, HELPED, ended, study
 from scipy import stats
 from typer.testing import CliRunner
 
-from hetfl_flwr.runs.tables import lines
+from hetfl_flwr.runs.figures.tables import lines
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES
 from simulations.reports.impact import Impact, impact_table, standings

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.tables import client_table
+from hetfl_flwr.runs.figures.tables import client_table
 from simulations.cli.command import main
 from simulations.reports.plots import (
     compare_figure,

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from hetfl_flwr.runs.figures.tables import NOTHING, percent
 from hetfl_flwr.runs.schema import ClientRecord, name_of
-from hetfl_flwr.runs.tables import NOTHING, percent
 from hetfl_flwr.wire.naming import called
 from simulations.reports.html import svg
 from simulations.reports.html.sheets import Cell, Sheet

@@ -22,13 +22,13 @@ from rich.table import Table
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.runs.quality import notes
+from hetfl_flwr.runs.figures.quality import notes
+from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import ClientRecord, name_of, read_notes
-from hetfl_flwr.runs.tables import NOTHING
-from simulations.reports.costs import costs_sheet
 from simulations.reports.doubts import doubts_of
 from simulations.reports.gains import Answer, answer, names_of, points
 from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
+from simulations.reports.html.costs import costs_sheet
 from simulations.reports.html.page import PAGE, STYLE
 from simulations.reports.html.quality import HEADINGS, quality, recalls
 from simulations.reports.html.sheets import Cell, Sheet

@@ -18,8 +18,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import name_of
-from hetfl_flwr.runs.tables import NOTHING
 from simulations.reports.gains import Answer, points
 from simulations.reports.plots import (
     COLOURS,

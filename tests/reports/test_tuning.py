@@ -8,7 +8,7 @@ from rich.console import Console
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, read_toml
-from hetfl_flwr.runs.tables import lines
+from hetfl_flwr.runs.figures.tables import lines
 from simulations.studies.tuning import Among, Between, Trial, Tuning, parse_space, tune, tuning_table, usual_space
 
 pytest.importorskip("optuna", reason="optuna is not installed")

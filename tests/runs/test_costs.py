@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 import torch
-from hetfl_flwr.runs.tracking import Tracking, scalars
 from typer.testing import CliRunner
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import COSTS, RunConfig
 from hetfl_flwr.node import meter
 from hetfl_flwr.node.meter import Meter
-from hetfl_flwr.runs.costs import total_costs
+from hetfl_flwr.runs.figures.costs import total_costs
+from hetfl_flwr.runs.figures.tables import lines
+from hetfl_flwr.runs.observers.tracking import Tracking, scalars
 from hetfl_flwr.runs.schema import Round
-from hetfl_flwr.runs.tables import lines
-from simulations.cli import app
+from simulations.cli.command import app
 from simulations.engine.run import run_locally
 from simulations.reports.html import write_report
 from simulations.reports.impact import impact_table, standings

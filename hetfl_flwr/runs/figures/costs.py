@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from hetfl_flwr.runs.figures.tables import byte_size
 from hetfl_flwr.runs.schema import Round
-from hetfl_flwr.runs.tables import byte_size
 from hetfl_flwr.wire.messages import (
     COST_METRICS,
     CPU_SECONDS,

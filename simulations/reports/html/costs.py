@@ -1,11 +1,11 @@
 """What training has cost each client, as a table of the report."""
 
-from hetfl_flwr.runs.costs import SHOWN, total_costs
+from hetfl_flwr.runs.figures.costs import SHOWN, total_costs
+from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import name_of
-from hetfl_flwr.runs.tables import NOTHING
 from hetfl_flwr.wire.naming import called
+from simulations.reports.html.sheets import Cell, Sheet
 from simulations.reports.runs import Run
-from simulations.reports.sheets import Cell, Sheet
 
 
 def costs_sheet(run: Run) -> Sheet | None:
