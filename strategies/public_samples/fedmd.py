@@ -40,7 +40,8 @@ class FedMD(AnswersStrategy):
         they come.
     consensus : {"logits", "softmax"}
         What clients upload and the server averages: logits, as in the authors' code, or softmax scores. The paper's
-        "class scores" can be read as either. Scores are averaged robustly as `strategies.dsfl.DSFL` does it.
+        "class scores" can be read as either. Scores are averaged robustly as
+        `strategies.public_samples.dsfl.DSFL` does it.
 
     Raises
     ------
