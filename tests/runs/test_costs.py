@@ -17,7 +17,7 @@ from hetfl_flwr.runs.observers.tracking import Tracking, scalars
 from hetfl_flwr.runs.schema import Round
 from simulations.cli.command import app
 from simulations.engine.run import run_locally
-from simulations.reports.html import write_report
+from simulations.reports.html.report import write_report
 from simulations.reports.impact import impact_table, standings
 from simulations.reports.runs import figures, load_run
 from simulations.reports.tables import summary_table
