@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fixtures.columns import write_csv
-from fixtures.loading import load_client
+from fixtures.data.columns import write_csv
+from fixtures.data.loading import load_client
 from fixtures.zoo import assert_is_a_model_of_the_zoo
 from torch.utils.data import TensorDataset
 
@@ -28,8 +28,8 @@ from hetfl_flwr.data.sources.signals import CHANNELS
 from hetfl_flwr.models import build_model, parameter_count
 from hetfl_flwr.runs.trained import load_client as load_trained
 from simulations.engine.stacks import stackable
-from simulations.predict import predict
 from simulations.testing import AlgorithmContract
+from simulations.trained.predict import predict
 
 ROWS, CHANNEL_COUNT, LENGTH = 60, 3, 16
 NAMES = ["conv1d:small", "conv1d:medium", "conv1d:large"]
