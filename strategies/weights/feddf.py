@@ -120,7 +120,10 @@ class FedDF(KnowledgeStrategy):
         for upload in uploads:
             if upload.arrays:
                 groups.setdefault(model_of[upload.client_id], []).append(upload)
-        means: Mapping[str, Arrays] = {name: self._mean(group) for name, group in groups.items()}
+        means: Mapping[str, Arrays] = {
+            name: self.robust.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
+            for name, group in groups.items()
+        }
         sent = [(name, upload) for name, group in groups.items() for upload in group]
         if self.schedule.steps and len(sent) > 1:
             students = {name: loaded(self._models[name], arrays) for name, arrays in means.items()}
@@ -142,9 +145,6 @@ class FedDF(KnowledgeStrategy):
             if member.client_id in far:
                 log(WARNING, "feddf: %s: %s on public samples: it teaches nobody", member, far[member.client_id])
         return [array for client_id, array in zip(client_ids, logits, strict=True) if client_id not in far]
-
-    def _mean(self, group: Sequence[Upload]) -> Arrays:
-        return self.robust.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
 
 
 def _named(groups: Mapping[str, Arrays]) -> Arrays:
