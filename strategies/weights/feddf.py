@@ -117,9 +117,8 @@ class FedDF(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average each group, and distil all models into each mean."""
         model_of, groups = {member.client_id: member.model for member in self.roster}, dict[str, list[Upload]]()
-        for upload in uploads:
-            if upload.arrays:
-                groups.setdefault(model_of[upload.client_id], []).append(upload)
+        for upload in (one for one in uploads if one.arrays):
+            groups.setdefault(model_of[upload.client_id], []).append(upload)
         means: Mapping[str, Arrays] = {
             name: self.robust.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
             for name, group in groups.items()
