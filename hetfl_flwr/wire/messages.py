@@ -15,11 +15,6 @@ It is n_k of McMahan et al. 2017, by which weights are averaged, however many of
 SEEN = "samples-seen"
 """Key of a client's metrics that says how many samples it has trained on in a round, repeats included."""
 
-CPU_SECONDS, WALL_SECONDS, FLOPS, JOULES = "cpu-seconds", "wall-seconds", "flops", "joules"
-MEMORY, DEVICE_MEMORY = "peak-memory", "device-memory"
-COST_METRICS = (CPU_SECONDS, WALL_SECONDS, FLOPS, JOULES, MEMORY, DEVICE_MEMORY)
-"""Keys of a client's metrics that say what a round of training has cost it, see `hetfl_flwr.node.meter`."""
-
 MEMBER = "member"
 """Name of the record in which a client registers."""
 
