@@ -18,6 +18,7 @@ from simulations.cli.models import export, predict
 from simulations.cli.reproducing import reproduce
 from simulations.cli.results import compare, report
 from simulations.cli.running import run
+from simulations.cli.tuning import tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,7 +29,7 @@ app = typer.Typer(
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, export, predict, partition, keys, rehearse, supernode),
-    *(new, list_, reproduce, compare, report),
+    *(new, list_, tune, reproduce, compare, report),
 )
 """In the order of the help."""
 

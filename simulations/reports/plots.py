@@ -39,8 +39,8 @@ MOST_CLIENT_LINES = 12
 CLIENT_COLOURS = 6
 """The first so many colours are the clients'; black is the mean's."""
 DPI = 150
-ROW_HEIGHT = 0.3
-"""Of a method among others, inches."""
+WIDE, ROW_HEIGHT = 8, 0.3
+"""Of a picture of methods by gain, and of each method; inches."""
 LETTERS, HANDLE_WIDTH = 14, 10
 """Of a legend: characters on an inch, and those that a line's sample takes."""
 LONGEST_LABEL = 200
@@ -248,32 +248,6 @@ def payload_figure(courses: Sequence[Course]) -> Figure:
     return _literal(figure)
 
 
-def gains_figure(gains: Mapping[str, Sequence[float]]) -> Figure:
-    """Return how gains are spread over the clients as a figure in a page, which has its title.
-
-    Parameters
-    ----------
-    gains : mapping
-        By method, the clients' differences from training alone; fractions, in any order.
-    """
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    figure, axes = _page_figure()
-    axes.axhline(0, color=COLOURS[6], linewidth=0.8)
-    for number, (method, differences) in enumerate(gains.items()):
-        share = (np.arange(len(differences)) + 0.5) / max(len(differences), 1)
-        points, colour = np.sort([100 * value for value in differences]), COLOURS[number % CLIENT_COLOURS]
-        marker = MARKERS[number % len(MARKERS)]
-        axes.plot(share, points, color=colour, linewidth=1.2, marker=marker, markersize=4, label=method)
-    _dress(axes, None)
-    axes.yaxis.set_major_formatter("{x:+g}")
-    axes.xaxis.set_major_locator(MaxNLocator())
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel("clients, from the least gain to the largest")
-    figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
-    return _literal(figure)
-
-
 def plot_impact(found: Sequence[Standing], path: Path) -> None:
     """Draw who gains how much by each method, and write the picture.
 
@@ -292,13 +266,20 @@ def plot_impact(found: Sequence[Standing], path: Path) -> None:
     ConfigError
         If the picture cannot be written there.
     """
+    figure = impact_figure(found)
+    figure.set_figwidth(WIDE)
+    write_figure(figure, path)
+
+
+def impact_figure(found: Sequence[Standing]) -> Figure:
+    """Return the figure that `plot_impact` writes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 1.4 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(PAGE_SIZE[0], 1.1 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
     axes.set_xlabel("points over training alone")
-    write_figure(_literal(figure), path)
+    return _literal(figure)
 
 
 def draw_impact(axes: Axes, rows: Mapping[str, Impact], beside: Mapping[str, str]) -> None:

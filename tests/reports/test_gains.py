@@ -359,7 +359,9 @@ def test_a_report_of_a_hundred_clients_shows_the_ends_and_the_spread(tmp_path):
     (caption,) = [name for name in page.tables if name.startswith("fedhe: 10 clients with the least gains")]
     names = [row[0] for row in page.tables[caption][1:]]
     assert names == [f"client {k}" for k in [*range(10), *range(90, 100)]]
-    assert "fedhe: -50.0 to 49.0 points" in (tmp_path / "r.html").read_text()
+    rows = {row[0]: row[1:4] for row in page.tables["Methods by gain"][1:]}
+    assert rows == {"local": ["0.0", "0.0", "0.0"], "fedhe": ["-0.5", "49.0", "-45.5"]}
+    assert "fedhe: -0.5 points" in (tmp_path / "r.html").read_text()
     cells = rendered(said_of([alone, other]))
     assert "... 80 between ..." in cells
 

@@ -33,6 +33,7 @@ from simulations.reports.html.page import PAGE, STYLE
 from simulations.reports.html.quality import HEADINGS, quality, recalls
 from simulations.reports.html.sheets import Cell, Sheet
 from simulations.reports.html.svg import Picture, of_clients, of_gains, over_payload, over_rounds, percent
+from simulations.reports.impact import impact_table, standings
 from simulations.reports.runs import (
     POOLED,
     Group,
@@ -172,7 +173,9 @@ def _answer(runs: Sequence[Run]) -> AnswerPart | None:
     if found is None:
         return None
     many = len(names_of(found.gains)) > MOST_CLIENTS
-    sheets = (
+    standing = standings(runs)
+    sheets = [_sheet("Methods by gain", impact_table(standing))]
+    sheets += (
         [_ends(found, method) for method in found.methods] if many else [_sheet(title_of(found), gains_table(found))]
     )
     notes = " ".join(found.notes)
@@ -180,7 +183,7 @@ def _answer(runs: Sequence[Run]) -> AnswerPart | None:
     return AnswerPart(
         sentences=list(found.sentences.values()),
         sheets=sheets,
-        picture=of_gains(found) if many else None,
+        picture=of_gains(standing, found.baseline),
         left_out=left_out(found),
     )
 

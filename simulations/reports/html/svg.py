@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import name_of
-from simulations.reports.gains import Answer, points
+from simulations.reports.impact import Standing, gain_in_points
 from simulations.reports.plots import (
     COLOURS,
     Course,
     client_figure,
     course_of,
-    gains_figure,
+    impact_figure,
     payload_figure,
     rounds_figure,
     run_courses,
@@ -77,12 +77,12 @@ def over_payload(groups: Sequence[Group]) -> Picture | None:
     return Picture(title, svg, _note(courses, "one standard deviation over seeds each way"))
 
 
-def of_gains(answer: Answer) -> Picture:
-    """Return how the gains of each method are spread over the clients."""
-    title = f"Points over {answer.baseline}, of all clients in order"
-    spread = {method: [gain.difference for gain in gains] for method, gains in answer.methods.items()}
-    each = (f"{name}: {points(min(some))} to {points(max(some))} points" for name, some in spread.items())
-    return Picture(title, _inline(partial(gains_figure, spread), title, f"{title}. {'; '.join(each)}."))
+def of_gains(found: Sequence[Standing], baseline: str) -> Picture:
+    """Return who gains how much by each method: a dot for each client, and the mean with its interval."""
+    title = f"Points over {baseline}, a dot for each client"
+    each = (f"{one.method}: {gain_in_points(one.impact)} points" for one in found)
+    note = "The mean over clients with its 95 % interval over seeds; hollow where that is not known or has 0 in it."
+    return Picture(title, _inline(partial(impact_figure, found), title, f"{title}. {'; '.join(each)}."), note)
 
 
 def of_clients(run: Run) -> list[Picture]:

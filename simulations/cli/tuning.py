@@ -1,0 +1,77 @@
+"""``hetfl tune``: a method's own best settings, by validation samples."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetfl_flwr.common.errors import ConfigError, Interrupted
+from hetfl_flwr.config import RunConfig, renamed
+from hetfl_flwr.runs.schema import check_no_run_file
+from simulations.cli.options import (
+    MOST_WORKERS,
+    ClientsOption,
+    DatasetOption,
+    FolderOption,
+    RecipeOption,
+    SettingsOption,
+    chosen_keys,
+    path,
+)
+from simulations.cli.shown import make_console, print_tables
+
+
+def tune(
+    algorithm: Annotated[str, typer.Argument(help="Name from `hetfl list algorithms`, or a package of your own.")],
+    out: Annotated[Path, typer.Option(parser=path, help="Folder of the runs, of best.toml and of tuning.json.")],
+    dataset: DatasetOption = None,
+    data_dir: FolderOption = None,
+    clients: ClientsOption = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
+    recipe: RecipeOption = None,
+    settings: SettingsOption = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH",
+            help="What is tried: numbers from LOW to HIGH, or KEY=VALUE,VALUE; repeatable. Default: the learning rate "
+            "and the method's own first weight, 30 times less to 30 times more than they are.",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, max=10_000, help="Settings to try; the first as they are.")] = 12,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each: seeds 0 to N - 1.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Runs at a time; what is tried depends on their number.")
+    ] = 1,
+) -> None:
+    """Try settings of a method and keep those with the best accuracy on validation samples. Needs optuna.
+
+    Runs that have ended are not repeated: the same command goes on. Test samples have no say; keep seeds for the
+    comparison that were not tuned on.
+
+    Example: hetfl tune fedhe --clients 10 --rounds 50 --set partition=dirichlet:0.3 --out tuned/fedhe; then hetfl run
+    fedhe --recipe tuned/fedhe/best.toml --seed 1
+    """
+    from simulations.studies.tuning import BEST_FILE, parse_space, tuning_table, usual_space
+    from simulations.studies.tuning import tune as tune_all
+
+    chosen = chosen_keys(
+        recipe,
+        settings,
+        algorithm=algorithm,
+        dataset=dataset,
+        data_dir=None if data_dir is None else str(data_dir),
+        clients=clients,
+        rounds=rounds,
+    )
+    if "seed" in chosen:
+        raise ConfigError("seed: set --seeds, the number of seeds from 0")
+    space = renamed(parse_space(over)) if over else usual_space(RunConfig.from_flat(dict(chosen)))
+    folder = check_no_run_file(out)
+    try:
+        found = tune_all(chosen, space, folder, make_console(), trials=trials, seeds=range(seeds), workers=workers)
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(1) from None
+    print_tables(tuning_table(found))
+    typer.echo(f"best: {folder / BEST_FILE}")
