@@ -533,3 +533,20 @@ def test_grey_images_among_coloured_ones_are_noted(tmp_path):
     note = f"3 of 8 images of '{tmp_path}/photos' are grey: read as colour"
     data = load_client_data(Split(dataset=str(tmp_path / "photos"), clients=1, seed=0), 0)
     assert [plain(line) for line in data.train.arrays.notes] == [note]
+
+
+@pytest.mark.parametrize(("features", "said"), [("all", 1), ("slices:0.5", 0)])
+def test_columns_that_two_files_do_not_share_are_noted_once(
+    tmp_path, features, said, patients, make_config, run_federation
+):
+    """Where each client is given columns of its own, nobody has misspelt them."""
+    numbers = patients.select_dtypes("number").assign(sick=patients.sick)
+    first = numbers.columns[0]
+    numbers[:40].to_csv(tmp_path / "a.csv", index=False)
+    numbers[40:80].rename(columns={first: f"{first}s"} if said else {}).to_csv(tmp_path / "b.csv", index=False)
+    keys = {"dataset": f"{tmp_path}/a.csv,{tmp_path}/b.csv", "label_column": "sick", "models": "mlp", "rounds": 2}
+    folder = run_federation(make_config(algorithm="fedhe", clients=2, features=features, **keys))
+    notes = (folder / "notes.txt").read_text() if (folder / "notes.txt").exists() else ""
+    assert notes.count("clients have different columns: ") == said
+    if said:
+        assert f"client 0 alone has '{first}', and client 1 alone has '{first}s': write them alike" in notes

@@ -9,6 +9,7 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.observers.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round
+from hetfl_flwr.server.messaging.differences import unlike_columns
 from hetfl_flwr.server.messaging.member import Member
 
 
@@ -24,11 +25,11 @@ class Notes(RoundCallback):
     def __init__(self, members: Iterable[Member]) -> None:
         self._members = members
         self._said: list[str] = []
-        self._written = 0
+        self._written, self._told = 0, False
 
     def begin(self, run: RunInfo) -> None:
         """Say what the clients have said."""
-        self._path = run.folder / NOTES_FILE
+        self._path, self._sliced = run.folder / NOTES_FILE, run.config.features != "all"
         self._say()
 
     def round(self, entry: Round) -> None:
@@ -40,7 +41,9 @@ class Notes(RoundCallback):
 
     def _say(self) -> None:
         lines = dict.fromkeys(line for member in self._members for line in member.notes)
-        for line in [line for line in lines if line not in self._said]:
+        unlike = "" if self._sliced or self._told else unlike_columns(list(self._members))
+        self._told |= bool(unlike)
+        for line in [line for line in [*lines, *filter(None, [unlike])] if line not in self._said]:
             self._said.append(line)
             if FLOWER_LOGGER.isEnabledFor(WARNING):
                 log(WARNING, "data: %s", line)

@@ -56,19 +56,27 @@ def way_to_equal_classes(members: Sequence[Member]) -> str:
 
 def lacking(members: Sequence[Member]) -> str:
     """Return which columns of a table one client has and another lacks, and the way out; empty where nobody knows."""
-    first, other = members[0], members[-1]
+    said = _columns_of_one(members[0], members[-1])
+    way_out = "name these in ignore-columns, numeric-columns or categorical-columns on all of them"
+    return f"; {said}: {way_out}" if said else ""
+
+
+def unlike_columns(members: Sequence[Member]) -> str:
+    """Return a note where two clients have different columns, as a misspelt name makes them; else nothing."""
+    for member in members[1:]:
+        if said := _columns_of_one(members[0], member):
+            return f"clients have different columns: {said}: write them alike where they mean the same"
+    return ""
+
+
+def _columns_of_one(first: Member, other: Member) -> str:
     ours, theirs = first.input_digests, other.input_digests
     if min(len(ours), len(theirs)) < 2 or first.vocabulary or other.vocabulary:
         return ""
-    said = [
+    return ", and ".join(
         f"client {one.client_id} alone has {_columns_beyond(one, known)}"
         for one, known in ((first, {*theirs}), (other, {*ours}))
         if {*one.input_digests} - known
-    ]
-    return (
-        f"; {', and '.join(said)}: name these in ignore-columns, numeric-columns or categorical-columns on all of them"
-        if said
-        else ""
     )
 
 
