@@ -168,20 +168,42 @@ def find(name: str) -> Algorithm:
     server_side = _class_named(servers, last)
     clients = _module(client)
     algorithm = Algorithm(name, server_side, _class_named(clients, f"{last}client"), _modes(name, servers, clients))
-    for side in algorithm.sides:
-        _check_keywords(side)
+    for one in algorithm.modes.values() or [algorithm]:
+        _check_keywords(one.strategy, given=0)
+        _check_keywords(one.client, given=1)  # its node
+    _check_defaults(algorithm)
     return algorithm
 
 
-def _check_keywords(side: type[Any]) -> None:
-    """Refuse a constructor with an option that is not keyword-only: it would be no key of the run config."""
-    for name, parameter in inspect.signature(side).parameters.items():
-        positional = parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        if positional and parameter.default is not inspect.Parameter.empty:
+def _check_keywords(side: type[Any], given: int) -> None:
+    """Refuse a constructor with an option that cannot be a key: not keyword-only, or without a type or a default.
+
+    The first so many of its parameters are given by whoever builds it.
+    """
+    empty, called = inspect.Parameter.empty, f"{side.__module__}.{side.__qualname__}"
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    for number, (name, parameter) in enumerate(inspect.signature(side).parameters.items()):
+        if parameter.kind in positional and (parameter.default is not empty or number >= given):
             raise ConfigError(
-                f"{side.__module__}.{side.__qualname__}: '{name}' of its constructor is not keyword-only, so it cannot "
-                f"be set: write '*, {name}'"
+                f"{called}: '{name}' of its constructor is not keyword-only, so it cannot be set: write '*, {name}'"
             )
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and empty in (parameter.annotation, parameter.default):
+            raise ConfigError(
+                f"{called}: '{name}' of its constructor needs a type and a default, such as '{name}: float = 0.5'"
+            )
+
+
+def _check_defaults(algorithm: Algorithm) -> None:
+    """Refuse two sides that give an option of one name different defaults: a key has one."""
+    known: dict[str, tuple[object, type[Any]]] = {}
+    for side in algorithm.sides:
+        for name, parameter in _hyper_parameters(side).items():  # type: ignore[arg-type]  # as above
+            value, other = known.setdefault(name, (parameter.default, side))
+            if value != parameter.default:
+                raise ConfigError(
+                    f"{algorithm.name}: the default of '{name}' is {value!r} in {other.__qualname__} and "
+                    f"{parameter.default!r} in {side.__qualname__}: write one default, or two names"
+                )
 
 
 def chosen(config: RunConfig) -> Algorithm:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache, partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from time import perf_counter, process_time
 from types import TracebackType
@@ -55,6 +56,7 @@ class Meter:
 
     def __enter__(self) -> Self:
         """Begin."""
+        self._synchronize()
         begin = {"flops": self._flops, "memory": self._memory, "energy": self._energy, "time": self._time}
         self._readings = [start() for cost, start in begin.items() if cost in self._wanted]
         return self
@@ -63,11 +65,17 @@ class Meter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End, and read what has been used."""
+        try:
+            self._synchronize()
+            for reading in reversed(self._readings):
+                with suppress(OSError, ValueError):  # what cannot be read any more is left out
+                    self.costs |= reading()
+        finally:
+            self._stack.close()
+
+    def _synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        for reading in reversed(self._readings):
-            self.costs |= reading()
-        self._stack.close()
 
     def _time(self) -> Callable[[], Mapping[str, float]]:
         wall, used = perf_counter(), process_time()
@@ -92,15 +100,16 @@ class Meter:
 
     def _energy(self) -> Callable[[], Mapping[str, float]]:
         sources = _joules(self._device)
-        before = [(read, read()) for read in sources]
-        return lambda: {JOULES: sum(read() - start for read, start in before)} if before else {}
+        before = [(read, read(), whole) for read, whole in sources]
+        return lambda: {JOULES: sum((read() - start) % whole for read, start, whole in before)} if before else {}
 
 
 def _peak() -> int:
     """Return the peak resident memory of this process, in bytes."""
     with suppress(OSError):
         lines = PEAK.read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+        if kilobytes := [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]:
+            return 1024 * kilobytes[0]
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -108,25 +117,26 @@ def _peak() -> int:
 
 
 @cache
-def _joules(device: torch.device) -> list[Callable[[], float]]:
-    """Return what tells the joules that this machine has used so far: its processors, and the model's device."""
-    packages = sorted(POWERCAP.glob("intel-rapl:[0-9]"))
-    sources: list[Callable[[], float]] = [partial(_rapl, path / "energy_uj") for path in packages]
-    if device.type == "cuda":
-        sources += _nvml(device)
-    return [source for source in sources if _tells(source)]
+def _joules(device: torch.device) -> list[tuple[Callable[[], float], float]]:
+    """Return what tells the joules that this machine has used so far, and at which number each begins anew.
+
+    These are its processors, and the model's device. All that runs on them counts.
+    """
+    packages = [path for path in sorted(POWERCAP.glob("intel-rapl:*")) if path.name.count(":") == 1]
+    sources = [(partial(_rapl, path / "energy_uj"), partial(_rapl, path / "max_energy_range_uj")) for path in packages]
+    found = [(read, whole) for read, most in sources if _told(read) is not None and (whole := _told(most))]
+    return found + [(read, inf) for read in (_nvml(device) if device.type == "cuda" else []) if _told(read) is not None]
 
 
 def _rapl(counter: Path) -> float:
     return int(counter.read_text()) / 1e6
 
 
-def _tells(source: Callable[[], float]) -> bool:
+def _told(source: Callable[[], float]) -> float | None:
     try:
-        source()
+        return source()
     except Exception:  # not for this user, or not by this device
-        return False
-    return True
+        return None
 
 
 def _nvml(device: torch.device) -> list[Callable[[], float]]:

@@ -45,7 +45,7 @@ def algorithms() -> Table:
         Column("what crosses the wire", ratio=6),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
         Column("options = default", no_wrap=True),
-        title="algorithms (in full: the docstrings of NAME.py in strategies/ and clients/)",
+        title="algorithms (in full: the docstrings of FOLDER/NAME.py in strategies/ and clients/)",
         show_lines=True,
         expand=True,
     )

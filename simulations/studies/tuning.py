@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import annotated_types
 from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.algorithms import chosen, resolve
 from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.common.errors import unknown as no_such
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
@@ -31,8 +31,14 @@ BEST_FILE, TRIALS_FILE = "best.toml", "tuning.json"
 WIDE = 30.0
 """A value is tried from so many times less to so many times more than it is, where nobody says otherwise."""
 
+INSIDE = 1e-3
+"""By such a part of it, an open bound of a number is kept away from."""
+
 DIGITS = 3
 """Of a value that is tried."""
+
+DRAWN = 5
+"""The first trials, which are drawn by chance."""
 
 LEARNING_RATE = "learning-rate"
 
@@ -132,8 +138,18 @@ def parse_space(texts: Sequence[str]) -> dict[str, Between | Among]:
             raise ConfigError(f"--over {text!r}: expected key=low:high or key=value,value")
         if key in found:
             raise ConfigError(f"--over {text!r}: {key} is there twice")
-        found[key] = _between(text, values) if ":" in values else Among(tuple(map(parse_value, values.split(","))))
+        found[key] = _space(text, values)
     return found
+
+
+def _space(text: str, values: str) -> "Between | Among":
+    """Return a range, where both ends are numbers, or the values of a list."""
+    named = [one.strip() for one in values.split(",")]
+    if not all(named):
+        raise ConfigError(f"--over {text!r}: a value is empty")
+    if len(named) > 1 or ":" not in values:
+        return Among(tuple(map(parse_value, named)))
+    return _between(text, values)
 
 
 def _between(text: str, values: str) -> Between:
@@ -158,8 +174,8 @@ def usual_space(config: RunConfig) -> dict[str, Between | Among]:
         for name, (default, low, high) in _weights(side).items():
             key = f"{config.algorithm}.{name}"
             value = config.options.get(key, default)
-            if isinstance(value, float) and value > 0:
-                return space | {key: _around(value, low, high)}
+            if isinstance(value, int | float) and value > 0:
+                return space | {key: _around(float(value), low, high)}
     return space
 
 
@@ -171,10 +187,22 @@ def _weights(side: type[Any]) -> dict[str, tuple[float, float, float]]:
     for name, one in signature(side, eval_str=True).parameters.items():
         if one.kind is Parameter.KEYWORD_ONLY and isinstance(one.default, float):
             limits = [limit for field in getattr(one.annotation, "__metadata__", ()) for limit in _limits(field)]
-            lows = [float(at.ge) for at in limits if isinstance(at, annotated_types.Ge)]  # type: ignore[arg-type]
-            highs = [float(at.le) for at in limits if isinstance(at, annotated_types.Le)]  # type: ignore[arg-type]
-            found[name.replace("_", "-")] = (one.default, max(lows, default=0.0), min(highs, default=float("inf")))
+            lows = [_bound(at, "ge", "gt", 1 + INSIDE) for at in limits]
+            highs = [_bound(at, "le", "lt", 1 - INSIDE) for at in limits]
+            found[name.replace("_", "-")] = (
+                one.default,
+                max([0.0, *(low for low in lows if low is not None)]),
+                min([float("inf"), *(high for high in highs if high is not None)]),
+            )
     return found
+
+
+def _bound(limit: object, closed: str, open_: str, within: float) -> float | None:
+    """Return a bound of a number that a field's limit says; of an open one, a number a little within it."""
+    if (value := getattr(limit, closed, None)) is not None:
+        return float(value)
+    value = getattr(limit, open_, None)
+    return None if value is None else float(value) * within
 
 
 def _limits(field: Any) -> Sequence[object]:
@@ -232,13 +260,14 @@ def tune(
     if fixed := [key for key in space if key in UNTUNED]:
         raise ConfigError(f"--over: {fixed[0]} cannot be tuned")
     if unknown := [key for key in space if key not in flat]:
-        raise ConfigError(f"--over: there is no config key {unknown[0]!r}")
+        raise ConfigError(f"--over: {no_such('config key', unknown[0], flat)}")
     study = _study()
     usual, done = {key: flat[key] for key in space}, list[Trial]()
     if known := all(_holds(space[key], value) for key, value in usual.items()):
         study.enqueue_trial(usual)
     while len(done) < trials:
-        asked = [study.ask() for _ in range(min(max(1, workers // len(seeds)), trials - len(done)))]
+        at_once = max(1, workers // len(seeds)) if done else DRAWN  # the first ones hang on no other
+        asked = [study.ask() for _ in range(min(at_once, trials - len(done)))]
         drawn = [{key: one.draw(trial, key) for key, one in space.items()} for trial in asked]
         if known and not done:
             drawn[0] = usual
@@ -265,7 +294,7 @@ def _study() -> Any:
     except ImportError:
         raise ConfigError("tuning needs the package optuna: pip install 'hetfl[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=5)
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=DRAWN)
     return optuna.create_study(direction="maximize", sampler=sampler)
 
 

@@ -133,6 +133,7 @@ class TestTables:
         for name in ("p.parquet", "p.json", "p.jsonl", "p.csv"):
             assert written(predict(table, home / name, client=0)) == expected, name
 
+    @pytest.mark.slow
     def test_the_lines_of_the_documentation_give_the_same(self, table, home):
         export(table, 0, home / "model.pt2")
         assert recipe(0) == written(predict("model.pt2", "patients.csv"))
@@ -217,6 +218,7 @@ class TestTables:
         (home / "new.csv").write_text(f"{HEADER}\n{row},Rome,True,1,W,1,\n")
         assert refusal(DataError, predict, table, "new.csv", client=0) == f"column {wrong}: write them alike"
 
+    @pytest.mark.slow
     def test_the_lines_of_the_documentation_stop_at_another_notation(self, table, home):
         export(table, 0, home / "model.pt2")
         frame = pd.read_csv(home / "patients.csv", dtype=str, keep_default_na=False)
@@ -277,6 +279,7 @@ class TestImages:
         assert [name.split("/")[-2] for name in found.names] == list(found.classes)
 
     @pytest.mark.exhaustive
+    @pytest.mark.slow
     def test_the_lines_of_the_documentation_give_the_same(self, images, home):
         export(images, 0, home / "model.pt2")
         assert recipe(1) == written(predict("model.pt2", "photo.png"))

@@ -350,9 +350,9 @@ class TestNames:
             (
                 "digits,rotated-digit",
                 "unknown dataset 'rotated-digit': did you mean 'rotated-digits'? Known: adult, breast-cancer, "
-                "breast-cancer-wisconsin, cifar10, cifar100, digits, digits-colour, fashion-mnist, hcc, ilpd, mnist, "
-                "mnist-m, office-home, pacs, rotated-digits, rotated-mnist, sentiment140, synthetic-digits, usps, "
-                "or a hub id such as owner/name, or a folder such as ./digit",
+                "breast-cancer-wisconsin, cifar10, cifar100, digits, digits-colour, fashion-mnist, har, hcc, ilpd, "
+                "mnist, mnist-m, office-home, pacs, rotated-digits, rotated-mnist, sentiment140, synthetic-digits, "
+                "usps, waveform, or a hub id such as owner/name, or a folder such as ./digit",
             ),
             ("rotated-rotated-mnist", "dataset 'rotated-rotated-mnist' is rotated twice: write rotated- once"),
             (

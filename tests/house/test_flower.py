@@ -103,6 +103,7 @@ def test_they_take_what_is_listed_here_and_offer_it_all(own):
         assert used == set(own.__all__)
 
 
+@pytest.mark.slow
 def test_help_and_reports_need_nothing_of_flower():
     modules = "simulations.cli.command, simulations.reports.tables, simulations.reports.html.report"
     program = f"import sys, {modules}; print('flwr' in sys.modules)"

@@ -17,11 +17,7 @@ from hetfl_flwr.config import RunConfig
 ROOT = Path(__file__).parents[2]
 DEFAULT = RunConfig().algorithm
 GROUND = [path for path in sorted(ROOT.glob("hetfl_flwr/**/*.py")) if path.parent.name != "models"]
-FLOORS = (
-    "*.py",
-    *(f"{folder}/**/*.py" for folder in ("deployment", "engine", "reports", "skeleton", "studies", "testing")),
-)
-COMMANDS = [path for pattern in FLOORS for path in sorted((ROOT / "simulations").glob(pattern))]
+COMMANDS = [path for path in sorted((ROOT / "simulations").glob("**/*.py")) if "benchmarks" not in path.parts]
 NAME = re.compile(rf"(?<!/dev/)\b({'|'.join(name for name in names() if name != 'local')})\b(?!:\d)")
 """An algorithm; ``local`` is a word like any other, ``fedhe:5`` is a network, and ``/dev/fd`` a folder."""
 
@@ -95,6 +91,7 @@ def test_what_code_says_is_told_from_what_docstrings_say(source, found):
     assert said(f"y = 0\n{source}") == found
 
 
+@pytest.mark.slow
 def test_no_file_lists_algorithms():
     """The one that is run where none is named may be named; what a file needs of any other, that one declares."""
     assert {str(path): more for path in GROUND + COMMANDS if (more := said(path.read_text()) - {DEFAULT})} == {}

@@ -21,7 +21,7 @@ from flwr.cli.config_utils import load, load_and_validate
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("hetfl_flwr", "strategies", "clients", "simulations")
 PUBLISH = sys.modules["flwr.cli.app_cmd.publish"]
-MOST = 1_100_000
+MOST = 1_150_000
 """Bytes of a bundle without its methods: it is sent to each node, and unpacked there for each message."""
 
 WATCHED = """
@@ -187,7 +187,7 @@ def test_a_wheel_is_small_and_runs_wherever_it_is_called(checkout, tmp_path):
         for file in zipfile.ZipFile(wheel).infolist()
         if file.filename.startswith(("strategies/", "clients/"))
     ]
-    assert wheel.stat().st_size - sum(methods) < 680_000
+    assert wheel.stat().st_size - sum(methods) < 720_000
     assert {Path(name).suffix for name in zipfile.ZipFile(wheel).namelist()} & {".png", ".jsonl"} == set()
     home = tmp_path / "venv"
     venv.create(home)

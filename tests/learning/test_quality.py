@@ -175,6 +175,7 @@ def test_an_algorithm_that_knows_no_weights_is_refused(make_config, run_federati
 
 
 @pytest.mark.parametrize("keys", [{"batched": True}, {"workers": 2}])
+@pytest.mark.slow
 def test_weights_hold_in_every_way_of_running(keys, tmp_path, make_config, run_federation):
     seen = []
     for own in ({}, keys):

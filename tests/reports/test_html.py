@@ -282,6 +282,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
 def test_the_page_in_a_browser(tmp_path: Path, browser: Any, scheme: str) -> None:
     """On a phone, with the network refused: nothing is asked for or complained of, and nothing sticks out."""
     failure = {"partition": 0, "stage": "train", "reason": EVIL + "x" * 200, "node": 1}

@@ -7,6 +7,7 @@ from simulations.benchmarks.speed.kernels import WAYS, drawn
 
 
 @pytest.mark.parametrize(("way", "rank"), [("dense", 0), ("Cholesky", 0), ("dense", 128)])
+@pytest.mark.slow
 def test_same_kernel(way, rank):
     uploads = drawn(900)
     ours, theirs = (WAYS[name](uploads, rank) for name in ("factored", way))

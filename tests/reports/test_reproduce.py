@@ -190,6 +190,7 @@ def test_a_picture_of_gains_has_the_largest_mean_on_top_and_a_dot_for_each_clien
     assert _gains(small, outcomes(small, cells, records[:2]), records[:2]).axes == []
 
 
+@pytest.mark.slow
 def test_what_each_client_reached_is_kept_where_clients_are_compared(recipe, tmp_path):
     """A record of before, which lacks it, is made again from the run's folder."""
     recipe.write_text(GAINS)

@@ -2,14 +2,26 @@
 
 import json
 from io import StringIO
+from typing import Annotated
 
 import pytest
+from pydantic import Field
 from rich.console import Console
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.runs.figures.tables import lines
-from simulations.studies.tuning import Among, Between, Trial, Tuning, parse_space, tune, tuning_table, usual_space
+from simulations.studies.tuning import (
+    Among,
+    Between,
+    Trial,
+    Tuning,
+    _weights,
+    parse_space,
+    tune,
+    tuning_table,
+    usual_space,
+)
 
 pytest.importorskip("optuna", reason="optuna is not installed")
 
@@ -31,12 +43,14 @@ def tuned(out, space=None, **keys):
 
 
 def test_what_is_to_be_tried_is_read():
-    found = parse_space(["learning-rate=0.001:0.1", "local-epochs=1:5", "optimizer=sgd,adam", "momentum=0:0.9"])
+    texts = ["learning-rate=0.001:0.1", "local-epochs=1:5", "optimizer=sgd,adam", "momentum=0:0.9"]
+    found = parse_space([*texts, "partition=dirichlet:0.1,dirichlet:0.5"])
     assert found == {
         "learning-rate": Between(0.001, 0.1),
         "local-epochs": Between(1, 5, whole=True),
         "optimizer": Among(("sgd", "adam")),
         "momentum": Between(0, 0.9),
+        "partition": Among(("dirichlet:0.1", "dirichlet:0.5")),
     }
 
 
@@ -49,6 +63,7 @@ def test_what_is_to_be_tried_is_read():
         (["a=x:2"], "expected two numbers"),
         (["a=true:2"], "expected two numbers"),
         (["a=2:1"], "no number is between 2 and 1"),
+        (["a=1,"], "a value is empty"),
         (["a=1:inf"], "no number is between"),
         (["a=1:2", "a=3:4"], "a is there twice"),
     ],
@@ -74,6 +89,7 @@ def test_the_usual_space_is_the_learning_rate_and_the_first_weight(algorithm, ow
         assert (space[key].low, space[key].high) == pytest.approx((one.low, one.high), rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_best_is_by_validation_and_can_be_run(tmp_path):
     found = tuned(tmp_path / "out", trials=4)
     assert len(found.trials) == 4
@@ -87,6 +103,7 @@ def test_the_best_is_by_validation_and_can_be_run(tmp_path):
     assert best.options["fedhe.alpha"] == found.best.values["fedhe.alpha"]
 
 
+@pytest.mark.slow
 def test_it_goes_on_and_repeats_nothing(tmp_path):
     first = tuned(tmp_path, trials=2)
     made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
@@ -96,6 +113,7 @@ def test_it_goes_on_and_repeats_nothing(tmp_path):
     assert len([*tmp_path.glob("*/summary.json")]) == 3
 
 
+@pytest.mark.slow
 def test_several_seeds_are_averaged(tmp_path):
     found = tuned(tmp_path, {"learning-rate": Among((0.01, 0.1))}, trials=1, seeds=(0, 1))
     runs = [json.loads(path.read_text()) for path in tmp_path.glob("*/summary.json")]
@@ -104,6 +122,7 @@ def test_several_seeds_are_averaged(tmp_path):
     assert found.best.payload == sum(run["bytes_up"] + run["bytes_down"] for run in runs)
 
 
+@pytest.mark.slow
 def test_values_that_are_not_to_be_tried_are_not(tmp_path):
     found = tuned(tmp_path, {"learning-rate": Between(0.1, 0.2)}, trials=2)
     assert all(0.1 <= one.values["learning-rate"] <= 0.2 for one in found.trials)
@@ -124,10 +143,22 @@ def test_a_trial_that_fails_is_not_the_best():
     ("base", "space", "said"),
     [
         ({"validation-fraction": 0.0}, None, "settings are judged by validation samples: set it above 0"),
-        ({}, {"learning-rte": Between(1.0, 2.0)}, "there is no config key 'learning-rte'"),
+        ({}, {"learning-rte": Between(1.0, 2.0)}, "unknown config key 'learning-rte': did you mean 'learning-rate'?"),
         ({}, {"seed": Among((1, 2))}, "seed cannot be tuned"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(tmp_path, refusal, base, space, said):
     assert said in refusal(ConfigError, tuned, tmp_path / "out", space, base=base)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_weight_that_was_set_to_a_whole_number_and_one_with_open_bounds_are_tried():
+    space = usual_space(RunConfig.from_flat({"algorithm": "fedhe", "fedhe.alpha": 2}))
+    assert space["fedhe.alpha"] == Between(pytest.approx(2 / 30, rel=0.01), 60.0)
+
+    class Side:
+        def __init__(self, *, momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9) -> None: ...
+
+    (_, low, high) = _weights(Side)["momentum"]
+    assert 0 <= low < 0.01
+    assert 0.99 < high < 1

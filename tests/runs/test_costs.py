@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from typer.testing import CliRunner
 
 from hetfl_flwr.common.errors import ConfigError
@@ -57,14 +58,42 @@ def test_the_peak_of_memory_is_that_since_the_meter_was_entered():
 
 def test_energy_is_the_difference_of_the_counters_that_can_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(meter, "POWERCAP", tmp_path)
-    for package, microjoules in (("intel-rapl:0", "1500000"), ("intel-rapl:1", "?"), ("intel-rapl:0:0", "7")):
+    for package, microjoules in (
+        ("intel-rapl:0", "1500000"),
+        ("intel-rapl:10", "9000000"),
+        ("intel-rapl:1", "?"),
+        ("intel-rapl:0:0", "7"),
+    ):
         (tmp_path / package).mkdir()
         (tmp_path / package / "energy_uj").write_text(microjoules)
+        (tmp_path / package / "max_energy_range_uj").write_text("10000000")
     meter._joules.cache_clear()
     with Meter(frozenset({"energy"}), CPU) as measured:
         (tmp_path / "intel-rapl:0" / "energy_uj").write_text("4000000")
+        (tmp_path / "intel-rapl:10" / "energy_uj").write_text("500000")  # it has begun anew at 10 J
     meter._joules.cache_clear()
-    assert measured.costs == {"joules": 2.5}
+    assert measured.costs == {"joules": pytest.approx(2.5 + 1.5)}
+
+
+def test_what_cannot_be_read_any_more_hides_no_error_and_leaves_no_counter(tmp_path, monkeypatch):
+    monkeypatch.setattr(meter, "POWERCAP", tmp_path)
+    (tmp_path / "intel-rapl:0").mkdir()
+    for name in ("energy_uj", "max_energy_range_uj"):
+        (tmp_path / "intel-rapl:0" / name).write_text("9000000")
+    meter._joules.cache_clear()
+    measured = Meter(ALL, CPU)
+
+    def training():
+        with measured:
+            (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
+            raise KeyError("of training")
+
+    with pytest.raises(KeyError):
+        training()
+    meter._joules.cache_clear()
+    assert "flops" in measured.costs
+    assert "joules" not in measured.costs
+    assert not _get_current_dispatch_mode_stack()
 
 
 def test_what_a_device_does_not_tell_is_left_out(tmp_path, monkeypatch):

@@ -404,6 +404,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_process_that_was_killed_is_taken_over(refusal, tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

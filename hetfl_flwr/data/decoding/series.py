@@ -88,6 +88,8 @@ class Cells:
             return f"{self.outer[row]} numbers"
         starts = np.concatenate([[0], np.cumsum(np.maximum(self.outer, 0))])
         lengths = sorted(set(np.maximum(self.inner[0][starts[row] : starts[row + 1]], 0).tolist()))
+        if not lengths:
+            return "0 lists"
         return f"{self.outer[row]} x {lengths[0] if len(lengths) == 1 else f'{lengths[0]} to {lengths[-1]}'}"
 
 
@@ -205,7 +207,8 @@ def cells_of(column: pa.Array, called: str, wanted: tuple[int, ...] = ()) -> Cel
     if odd.any():
         column = column.filter(pa.array(~odd))
         return Cells(cells_of(column, called, wanted).values, odd, outer, inner)
-    values = lists.to_numpy(zero_copy_only=False).astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large is told with what is infinite
+        values = lists.to_numpy(zero_copy_only=False).astype(np.float32)
     return Cells(values, odd, outer, inner)
 
 

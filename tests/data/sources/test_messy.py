@@ -398,6 +398,7 @@ def test_each_line_is_said_once_a_run_and_kept_in_its_folder(tmp_path, workers):
     assert [done.stderr.count(f"hetfl: {line}\n") for line in lines] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_sweep_says_each_line_once(tmp_path, capfd):
     folder = write_csv(tmp_path / "data", train=HOSPITAL)
     keys = [part for key in ("label-column=label", "models=mlp") for part in ("--set", key)]

@@ -117,6 +117,7 @@ def test_vectors_of_torch_are_a_table_of_numbers(dtype):
     assert arrays.labels.tolist() == labels.tolist()
 
 
+@pytest.mark.slow
 def test_clients_with_vectors_learn(tmp_path):
     """Missing numbers are missing, names are those of the dict, and all clients have the classes of all."""
     numbers, labels = (torch.from_numpy(array) for array in load_breast_cancer(return_X_y=True))

@@ -352,6 +352,7 @@ def test_bytes_are_those_of_each_client_s_own_model_and_public_samples_come_once
         np.testing.assert_array_equal(model.head.weight.detach(), state[f"{name}/head.weight"])
 
 
+@pytest.mark.slow
 def test_distillation_brings_the_global_models_nearer_to_what_all_know(make_config, run_federation, tmp_path):
     """Each client has classes that the others lack: with distillation each model is better on all test samples of the
     other's classes."""
