@@ -5,12 +5,13 @@ import re
 from typing import ClassVar
 
 import pytest
+from fixtures.tiers import exhaustive
 from flwr.app import Context, RecordDict
 
 from hetfl_flwr.algorithms import find, names
 from simulations.testing import AlgorithmContract
 from simulations.testing.contract import entries
-from simulations.testing.lab import NORMED
+from simulations.testing.lab import NORMED, Lab, in_a_run
 
 
 class TestEveryAlgorithm(AlgorithmContract):
@@ -70,3 +71,18 @@ class TestWeightsAveragedRobustly(AlgorithmContract):
     @pytest.fixture(params=["fedavg", "fedprox", "fedrep", "lgfedavg", "fedhenn"])
     def name(self, request):
         return request.param
+
+
+class TestAsynchronous(AlgorithmContract):
+    """Methods that answer each client as it comes keep to what every method does, as far as it has a meaning."""
+
+    @pytest.fixture(params=["fedhe", exhaustive("fd"), exhaustive("fedproto"), exhaustive("fedgh")])
+    def name(self, request):
+        return request.param
+
+    @pytest.fixture
+    def lab(self, name, tmp_path):
+        models = f"{NORMED},mlp"
+        keys = {"algorithm": name, "models": models, "partition": "classes:6", f"{name}.mode": "async"}
+        with in_a_run(), Lab(tmp_path, keys) as lab:
+            yield lab
