@@ -77,7 +77,7 @@ def names() -> list[str]:
 
 
 def places() -> list[str]:
-    """Return where the algorithms of this project stand on either side, ``logits.fedhe`` or ``local``, by name."""
+    """Return where the algorithms of this project stand in ``strategies`` and, alike, in ``clients``: ``logits.fedhe``, ``local``."""
     found: list[str] = []
     for root in own_package("strategies").__path__:
         for module in pkgutil.iter_modules([root]):

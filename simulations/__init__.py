@@ -1,1 +1,3 @@
-"""The local engine, the ``hetfl`` command, studies of many runs, and reports."""
+"""All that people do with federations: the ``hetfl`` command, the local engine, studies of many runs, reports, trained
+models, deployment, and what authors of methods and of benchmarks need. No method belongs here.
+"""

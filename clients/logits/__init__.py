@@ -1,1 +1,2 @@
-"""Client sides that send the mean logits of each class; logits of single samples do not belong here."""
+"""Client sides that send the mean logits or scores of each class; those of single
+samples do not belong here."""

@@ -1,4 +1,4 @@
 """What algorithms compute with: training, distillation, alignment, aggregation, metrics.
 
-Pure functions of tensors: nothing here sends, stores or reads a file.
+Functions of tensors and models, and what a client is asked for: nothing here sends, stores or reads a file.
 """

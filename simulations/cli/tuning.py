@@ -35,7 +35,7 @@ def tune(
         typer.Option(
             metavar="KEY=LOW:HIGH",
             help="What is tried: numbers from LOW to HIGH, or KEY=VALUE,VALUE; repeatable. Default: the learning rate "
-            "and the method's own first weight, 30 times less to 30 times more than they are.",
+            "and the method's own first number, 30 times less to 30 times more than they are.",
         ),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, max=10_000, help="Settings to try; the first as they are.")] = 12,

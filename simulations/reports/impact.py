@@ -65,7 +65,7 @@ class Impact:
         ({0: 0.15000000000000002, 1: -0.01}, 0.07, 0.25, -0.01)
         """
         means = np.array([fmean(one.values()) for one in gains])
-        spread = len(means) > 1 and means.std() > 1e-9
+        spread = len(means) > 1 and means.std() > ROUNDING
         worst = [sorted(one.values())[: ceil(TENTH * len(one))] for one in gains]
         return cls(
             gain=over_seeds(means) if spread else Estimate(float(means.mean())),
@@ -109,7 +109,7 @@ class Standing:
         return fmean(known) if known else None
 
     def cost(self, name: str) -> float | None:
-        """Return the mean over the runs of a cost of training, of all clients together; None where it is not known."""
+        """Return the mean over the runs of a cost of training, as ``summary.json`` has it; None where it is not known."""
         known = [costs[name] for run in self.runs if name in (costs := figures(run).get("costs", {}))]
         return fmean(known) if known else None
 

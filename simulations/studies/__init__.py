@@ -1,4 +1,4 @@
-"""Many runs: jobs, sweeps, reproductions.
+"""Many runs: jobs, sweeps, tuning, reproductions.
 
 How one run goes does not belong here.
 """

@@ -1,1 +1,2 @@
-"""Server sides whose clients send the mean logits of each class; logits of single samples do not belong here."""
+"""Server sides whose clients send the mean logits or scores of each class; those of single
+samples do not belong here."""
