@@ -77,7 +77,7 @@ def names() -> list[str]:
 
 
 def places() -> list[str]:
-    """Return where the algorithms of this project stand in ``strategies`` and, alike, in ``clients``: ``logits.fedhe``, ``local``."""
+    """Return where the algorithms of this project stand, by name: ``logits.fedhe``, ``local``; alike on either side."""
     found: list[str] = []
     for root in own_package("strategies").__path__:
         for module in pkgutil.iter_modules([root]):

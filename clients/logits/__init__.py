@@ -1,2 +1,1 @@
-"""Client sides that send the mean logits or scores of each class; those of single
-samples do not belong here."""
+"""Client sides that send the mean logits or scores of each class; not those of single samples."""

@@ -1,2 +1,4 @@
-"""Client sides that send embeddings of samples that all know, or weights that
-these have aligned; predictions do not belong here."""
+"""Client sides that send embeddings of samples that all know; predictions do not belong here.
+
+Or weights that such embeddings have aligned.
+"""

@@ -109,7 +109,7 @@ class Standing:
         return fmean(known) if known else None
 
     def cost(self, name: str) -> float | None:
-        """Return the mean over the runs of a cost of training, as ``summary.json`` has it; None where it is not known."""
+        """Return the mean over the runs of a cost, as ``summary.json`` has it; None where it is not known."""
         known = [costs[name] for run in self.runs if name in (costs := figures(run).get("costs", {}))]
         return fmean(known) if known else None
 

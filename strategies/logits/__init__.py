@@ -1,2 +1,1 @@
-"""Server sides whose clients send the mean logits or scores of each class; those of single
-samples do not belong here."""
+"""Server sides whose clients send the mean logits or scores of each class; not those of single samples."""

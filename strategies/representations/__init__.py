@@ -1,2 +1,4 @@
-"""Server sides whose clients send embeddings of samples that all know, or weights that
-these have aligned; predictions do not belong here."""
+"""Server sides whose clients send embeddings of samples that all know; predictions do not belong here.
+
+Or weights that such embeddings have aligned.
+"""

@@ -1,1 +1,1 @@
-"""From what a data set's columns hold to arrays: images, texts, tables, series, labels. Nothing here knows of clients."""
+"""From a data set's columns to arrays: images, texts, tables, series, labels. Nothing here knows of clients."""
