@@ -1,4 +1,4 @@
-"""``hetfl keys``, ``hetfl rehearse`` and ``hetfl supernode``: a federation of several machines."""
+"""``hetfl keys``, ``hetfl doctor``, ``hetfl rehearse`` and ``hetfl supernode``: a federation of several machines."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from hetfl_flwr.common.errors import FederationError
 from simulations.cli.options import SettingsOption, chosen_keys, path, target
-from simulations.cli.shown import show_run
+from simulations.cli.shown import print_tables, show_run
 
 
 def keys(
@@ -28,6 +28,38 @@ def keys(
 
     made = make_keys(out, host, nodes)
     typer.echo(f"new in {out}: {', '.join(path.name for path in made) or 'nothing, all files existed'}")
+
+
+def doctor(
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The server, as the node will call it.")
+    ] = None,
+    root_certificates: Annotated[
+        Path | None, typer.Option(parser=path, metavar="FILE", help="Certificate of the authority to trust: ca.crt.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Connect without TLS.")] = False,
+    key: Annotated[
+        Path | None, typer.Option(parser=path, metavar="FILE", help="The node's private key, as node-0.")
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(parser=path, metavar="DIR", help="The node's state-dir (default: here).")
+    ] = None,
+) -> None:
+    """Examine a node before it joins: this machine, its key, and the server. Exit status 1 if a check fails.
+
+    Nothing is changed, and no federation is joined.
+
+    Example: hetfl doctor --superlink server.example.org:8443 --root-certificates ca.crt --key node-0
+    """
+    from simulations.deployment.doctor.examination import examine
+    from simulations.deployment.doctor.finding import failed, finding_table
+    from simulations.deployment.doctor.server import server_at
+
+    server = server_at(superlink, root_certificates, insecure) if superlink is not None else None
+    findings = examine(server, key, state_dir, insecure=insecure)
+    print_tables(finding_table(findings))
+    if failed(findings):
+        raise typer.Exit(1)
 
 
 def rehearse(

@@ -1,0 +1,45 @@
+"""All checks of one node, in the order in which one needs the other."""
+
+from collections.abc import Iterator
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from hetfl_flwr.common.versions import installed
+from simulations.deployment.doctor.finding import Finding, State
+from simulations.deployment.doctor.machine import PROJECT, check_key, examine_machine
+from simulations.deployment.doctor.server import Server, examine_server
+
+
+def examine(server: Server | None, key: Path | None, state_dir: Path | None, *, insecure: bool) -> list[Finding]:
+    """Return what all checks have found.
+
+    Parameters
+    ----------
+    server : Server, optional
+        Where the node will connect.
+    key : Path, optional
+        The node's private key.
+    state_dir : Path, optional
+        The node's ``state-dir``. By default the working directory.
+    insecure : bool
+        Whether the node is to connect without TLS.
+    """
+    return [*examine_machine(state_dir), *_examine_key(key, insecure), *_examine_server(server)]
+
+
+def _examine_key(key: Path | None, insecure: bool) -> Iterator[Finding]:
+    yield check_key(key, insecure=insecure) if key else Finding("private key", State.NOT_CHECKED, "no --key is given")
+
+
+def _examine_server(server: Server | None) -> Iterator[Finding]:
+    if server is None:
+        yield Finding("server", State.NOT_CHECKED, "no --superlink is given")
+        return
+    yield from examine_server(server, installed()["flwr"], _flower_required())
+
+
+def _flower_required() -> str:
+    [required] = [each for each in map(Requirement, requires(PROJECT) or []) if each.name == "flwr"]
+    return str(required.specifier)

@@ -1,0 +1,64 @@
+"""What one check has found, and the table of all of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.table import Table
+
+from hetfl_flwr.common.text import printable
+from hetfl_flwr.runs.figures.tables import table_of
+
+
+class State(StrEnum):
+    """How a check has ended. Only a failure keeps a node from taking part."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The end of one check.
+
+    Parameters
+    ----------
+    name : str
+        What was checked.
+    state : State
+        How it has ended.
+    found : str
+        What was seen; of what was not checked, why not.
+    fix : str
+        What to do about a warning or a failure.
+    """
+
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+
+
+def failed(findings: Iterable[Finding]) -> bool:
+    """Say whether any check has failed."""
+    return any(finding.state is State.FAILURE for finding in findings)
+
+
+def finding_table(findings: Sequence[Finding]) -> Table:
+    """Return one row a check, and below them how many have ended in which way."""
+    counts = {state: sum(finding.state is state for finding in findings) for state in State}
+    return table_of(
+        "Checks of this node",
+        {
+            "check": lambda finding: finding.name,
+            "state": lambda finding: finding.state.value,
+            "found": lambda finding: printable(finding.found),
+            "fix": lambda finding: printable(finding.fix),
+        },
+        findings,
+        words={"found", "fix"},
+        whole={"check", "state"},
+        notes=[", ".join(f"{number} {state.value}" for state, number in counts.items() if number)],
+    )

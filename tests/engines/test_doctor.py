@@ -1,0 +1,388 @@
+"""`hetfl doctor`: what each check says of a good node and server, and of each fault, with TLS servers on loopback."""
+
+import json
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from cryptography import x509
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+from typer.testing import CliRunner
+
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.versions import installed
+from simulations.cli.command import app
+from simulations.deployment import keys as keys_module
+from simulations.deployment.doctor import machine
+from simulations.deployment.doctor.examination import examine
+from simulations.deployment.doctor.finding import Finding, State, failed, finding_table
+from simulations.deployment.doctor.machine import (
+    check_disk,
+    check_key,
+    check_memory,
+    check_packages,
+    check_python,
+    check_unused,
+    free_memory,
+    jetson_release,
+)
+from simulations.deployment.doctor.server import (
+    AHEAD,
+    BEHIND,
+    check_clock,
+    check_validity,
+    check_version,
+    examine_server,
+    server_at,
+)
+from simulations.deployment.flower import flower
+from simulations.deployment.keys import Keys, make_keys
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+HERE = installed()["flwr"]
+
+
+class SuperLink(BaseHTTPRequestHandler):
+    """Answers as a SuperLink does to what is read of it."""
+
+    version, late, fleet = HERE, 0.0, 405
+
+    def do_GET(self) -> None:
+        described = json.dumps({"info": {"title": "SuperLink API", "version": self.version}}).encode()
+        body = described if self.path == "/openapi.json" else b""
+        self.send_response(self.fleet if self.path.startswith("/v1/fleet/") else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return format_datetime(datetime.now(UTC) + timedelta(seconds=self.late), usegmt=True)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(keys: Keys | None, **says: object) -> Iterator[int]:
+    """Serve on a free port of all loopback addresses, by TLS where there are keys."""
+    server = ThreadingHTTPServer(("0.0.0.0", 0), type("Other", (SuperLink,), says))
+    if keys is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(keys.server, keys.server_key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that ends the handshake
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    made = Keys(tmp_path / "keys")
+    make_keys(made.folder, ["localhost"], 1)
+    return made
+
+
+def found(port: int, keys: Keys | None, host: str = "localhost", roots: Path | None = None) -> dict[str, Finding]:
+    """What is found of a server, by check."""
+    server = server_at(f"{host}:{port}", roots or (keys.ca if keys else None), insecure=keys is None)
+    return {finding.name: finding for finding in examine_server(server, HERE, ">=1.41")}
+
+
+def failures(findings: dict[str, Finding]) -> set[str]:
+    return {name for name, finding in findings.items() if finding.state is State.FAILURE}
+
+
+def test_a_good_node_and_a_good_server_have_no_fault(keys: Keys, tmp_path: Path) -> None:
+    with serving(keys) as port:
+        server = server_at(f"localhost:{port}", keys.ca, insecure=False)
+        findings = examine(server, keys.node(0), tmp_path / "state", insecure=False)
+    states = {finding.name: finding.state for finding in findings}
+    assert {name for name in states if states[name] is not State.OK} <= {"memory", "state folder", "accelerator"}
+    assert {"port", "TLS", "certificate chain", "authority", "SuperLink", "clock", "server's version"} <= states.keys()
+    assert list(tmp_path.iterdir()) == [keys.folder]  # nothing was left behind
+
+
+def test_an_expired_certificate_is_the_only_fault_and_is_told_with_its_renewal(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys.server.unlink()
+    monkeypatch.setattr(keys_module, "SERVER_DAYS", 0.5)  # from a day ago
+    make_keys(keys.folder, ["localhost"], 0)
+    with serving(keys) as port:
+        findings = found(port, keys)
+    assert failures(findings) == {"certificate"}
+    assert "12 hours before this machine's clock" in findings["certificate"].found
+    assert "hetfl keys" in findings["certificate"].fix
+
+
+def test_a_certificate_that_ends_soon_is_warned_of(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys.server.unlink()
+    monkeypatch.setattr(keys_module, "SERVER_DAYS", 21)
+    make_keys(keys.folder, ["localhost"], 0)
+    with serving(keys) as port:
+        findings = found(port, keys)
+    assert failures(findings) == set()
+    assert findings["certificate"].state is State.WARNING
+    assert "19 days left" in findings["certificate"].found
+
+
+@pytest.mark.parametrize(
+    ("shift", "state", "words"),
+    [
+        (timedelta(hours=-1), State.FAILURE, "1 hour before that"),
+        (timedelta(days=1, hours=1), State.OK, "823 days left"),
+        (timedelta(days=795, minutes=1), State.WARNING, "29 days left"),
+        (timedelta(days=825, minutes=1), State.FAILURE, "expired"),
+    ],
+)
+def test_dates_of_a_certificate_are_held_against_the_clock(
+    keys: Keys, shift: timedelta, state: State, words: str
+) -> None:
+    certificate = x509.load_pem_x509_certificate(keys.server.read_bytes())
+    finding = check_validity("certificate", certificate, certificate.not_valid_before_utc + shift, "renew it")
+    assert (finding.state, words in finding.found) == (state, True), finding
+    assert ("clock" in finding.fix) == (words == "1 hour before that")
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="127.0.0.2 is an address of Linux alone")
+def test_a_name_that_the_certificate_is_not_for_is_the_only_fault(keys: Keys) -> None:
+    with serving(keys) as port:
+        findings = found(port, keys, "127.0.0.2")
+    assert failures(findings) == {"certificate name"}
+    assert "not for 127.0.0.2: it is for localhost, 127.0.0.1, ::1" in findings["certificate name"].found
+    assert "--host 127.0.0.2" in findings["certificate name"].fix
+
+
+def test_an_authority_that_is_not_trusted_is_the_only_fault(keys: Keys, tmp_path: Path) -> None:
+    other = Keys(tmp_path / "other")
+    make_keys(other.folder, ["localhost"], 0)
+    with serving(keys) as port:
+        assert failures(found(port, keys, roots=other.ca)) == {"certificate chain"}
+        server = server_at(f"localhost:{port}", None, insecure=False)
+        by_default = {each.name: each for each in examine_server(server, HERE, ">=1.41")}
+        no_certificate = found(port, keys, roots=keys.node(0))
+        missing = found(port, keys, roots=tmp_path / "none")
+    assert failures(by_default) == {"certificate chain"}
+    assert "--root-certificates" in by_default["certificate chain"].fix
+    assert failures(no_certificate) == failures(missing) == {"authority"}
+
+
+def test_a_port_where_nobody_listens_is_refused(keys: Keys) -> None:
+    with closing(socket.socket()) as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen
+        findings = found(held.getsockname()[1], keys)
+    assert failures(findings) == {"port"}
+    assert "refused" in findings["port"].found
+    assert "TLS" not in findings
+
+
+def test_a_host_without_an_address_is_named(keys: Keys) -> None:
+    findings = found(8000, keys, "no-such-host.invalid")
+    assert failures(findings) == {"name"}
+    assert "no-such-host.invalid" in findings["name"].found
+    assert "port" not in findings
+
+
+def test_a_server_without_tls_is_told_from_one_with(keys: Keys) -> None:
+    with serving(None) as port:
+        assert failures(found(port, keys)) == {"TLS"}
+        assert failures(plain := found(port, None)) == set()
+    assert plain["TLS"].state is State.WARNING
+    with serving(keys) as port:
+        assert failures(found(port, None)) == {"SuperLink"}
+
+
+@pytest.mark.parametrize(("status", "words"), [(502, "no SuperLink behind it"), (404, "no SuperLink"), (403, "gate")])
+def test_an_http_server_that_is_no_superlink_is_told(keys: Keys, status: int, words: str) -> None:
+    with serving(keys, fleet=status) as port:
+        findings = found(port, keys)
+    assert failures(findings) == {"SuperLink"}
+    assert words in findings["SuperLink"].found
+
+
+def test_a_clock_that_is_off_is_told_by_the_servers_date(keys: Keys) -> None:
+    with serving(keys, late=3600) as port:
+        findings = found(port, keys)
+    assert failures(findings) == {"clock"}
+    assert "s behind the server's" in findings["clock"].found
+
+
+@pytest.mark.parametrize(
+    ("ahead", "state"),
+    [(0, "ok"), (2, "ok"), (3, "warning"), (6, "failure"), (-100, "ok"), (-200, "warning"), (-310, "failure")],
+)
+def test_a_clock_may_be_ahead_for_less_than_behind(ahead: float, state: str) -> None:
+    date = format_datetime(NOW, usegmt=True)
+    assert check_clock(date, NOW + timedelta(seconds=ahead + 0.5)).state == state
+
+
+def test_the_limits_of_a_clock_are_flowers_own() -> None:
+    assert (AHEAD, BEHIND) == (SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
+
+
+@pytest.mark.parametrize("date", [None, "", "soon", "Mon, 01 Jun 2026 12:00:00 -0000"])
+def test_a_server_that_tells_no_time_leaves_the_clock_unchecked(date: str | None) -> None:
+    assert check_clock(date, NOW).state is State.NOT_CHECKED
+
+
+def test_the_servers_flower_is_held_against_this_one_and_the_apps(keys: Keys) -> None:
+    with serving(keys, version="1.7.0") as port:
+        assert failures(found(port, keys)) == {"server's version"}
+    with serving(keys, version="unknown") as port:
+        assert found(port, keys)["server's version"].state is State.NOT_CHECKED
+    assert check_version("1.43.0", "1.42.0", ">=1.41").state is State.WARNING
+    assert check_version("1.42.0", "1.42.0", ">=1.41").state is State.OK
+
+
+@pytest.mark.slow
+def test_a_real_superlink_is_known_by_what_is_read_of_it(keys: Keys, tmp_path: Path) -> None:
+    with flower(tmp_path / "flower", keys) as federation:
+        federation.superlink()
+        server = server_at(federation.address, keys.ca, insecure=False)
+        findings = {each.name: each for each in examine(server, keys.node(0), tmp_path, insecure=False)}
+        listed = json.loads(federation.flwr("supernode", "list", "loopback", "--format", "json"))
+    assert failures(findings) <= {"memory", "state folder"}
+    assert {findings[name].state for name in ("SuperLink", "clock", "server's version")} == {State.OK}
+    assert listed["nodes"] == []  # nothing has joined
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_private_key_that_others_can_read_or_write_is_a_failure(keys: Keys, mode: int) -> None:
+    assert check_key(keys.node(0)).state is State.OK
+    keys.node(0).chmod(mode)
+    finding = check_key(keys.node(0))
+    assert (finding.state, finding.fix) == (State.FAILURE, f"chmod 600 {keys.node(0)}")
+    assert f"{mode:04o}" in finding.found
+
+
+def test_a_file_that_is_no_private_key_is_named(keys: Keys) -> None:
+    for wrong in (keys.node_public(0), keys.server_key, keys.folder / "none"):
+        finding = check_key(wrong)
+        assert finding.state is State.FAILURE
+        assert str(wrong) in finding.found
+    assert check_key(keys.node(0), insecure=True).state is State.FAILURE
+
+
+def test_a_state_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    below = check_disk(tmp_path / "file" / "state")
+    assert below.state is State.FAILURE
+    assert str(tmp_path / "file" / "state") in below.found
+    if os.getuid():  # nobody keeps root out
+        tmp_path.chmod(0o500)
+        assert check_disk(tmp_path).state is State.FAILURE
+        tmp_path.chmod(0o700)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize(("free", "state"), [(1e8, "failure"), (1e9, "warning"), (1e10, "ok")])
+def test_a_state_folder_needs_room_for_the_runs_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, state: str
+) -> None:
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
+    assert check_disk(tmp_path / "state" / "of a node").state == state
+
+
+@pytest.mark.parametrize(
+    ("free", "state"), [(None, "not checked"), (10**9, "failure"), (1_200_000_000, "warning"), (2 * 10**9, "ok")]
+)
+def test_memory_is_held_against_what_a_client_takes(free: int | None, state: str) -> None:
+    assert check_memory(free).state == state
+
+
+def test_free_memory_is_within_the_limit_of_a_container(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  2000000 kB\nMemAvailable:   1000000 kB\n")
+    assert free_memory(meminfo, tmp_path) == 1_024_000_000
+    for limit, free in (("max", 1_024_000_000), ("500000000", 400_000_000), ("50000000", 0)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text("100000000\n")
+        assert free_memory(meminfo, tmp_path) == free
+    assert free_memory(tmp_path / "none", tmp_path) is None
+
+
+def test_an_old_python_and_packages_that_lack_or_are_old_are_named() -> None:
+    assert check_python("3.10.4", ">=3.11").state is State.FAILURE
+    assert check_python("3.11.0", ">=3.11").state is State.OK
+    assert check_packages(["flwr[simulation]>=1.41", "none>=1; extra == 'dev'"]).state is State.OK
+    finding = check_packages(["flwr>=99", "no-such-package>=2", "torch"])
+    assert finding.state is State.FAILURE
+    assert f"flwr is {HERE}, required is >=99; no-such-package is missing" in finding.found
+    assert finding.fix.endswith("-m pip install 'flwr>=99' 'no-such-package>=2'")
+
+
+def test_a_gpu_that_torch_cannot_use_is_warned_of(tmp_path: Path) -> None:
+    release = tmp_path / "nv_tegra_release"
+    release.write_text("# R36 (release), REVISION: 4.0, GCID: 37537400, BOARD: generic\n# more\n")
+    assert jetson_release(release) == "R36 (release), REVISION: 4.0"
+    assert jetson_release(tmp_path / "none") == ""
+    [of_jetson] = check_unused(nvidia=False, jetson=jetson_release(release))
+    [of_other] = check_unused(nvidia=True, jetson="")
+    assert of_jetson.state is of_other.state is State.WARNING
+    assert "R36" in of_jetson.found
+    assert check_unused(nvidia=False, jetson="") == []
+
+
+@pytest.mark.parametrize(
+    ("product", "words"), [(lambda *_: torch.zeros(2), "is wrong"), (None, "no kernel image is available")]
+)
+def test_a_device_that_does_not_compute_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, product: Callable[..., torch.Tensor] | None, words: str
+) -> None:
+    def fails(*_: object) -> torch.Tensor:
+        raise RuntimeError("CUDA error: no kernel image is available\nmore")
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", product or fails)
+    finding = machine.check_devices()[0]
+    assert finding.state is State.FAILURE
+    assert words in finding.found
+    assert "more" not in finding.found
+
+
+@pytest.mark.parametrize(
+    "address", ["server", "server:", ":8000", "server:0", "server:65536", "https://server:8000", "::1:8000:x", "a b:1"]
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected HOST:PORT, such as server\.example\.org:8443"):
+        server_at(address, None, insecure=False)
+
+
+def test_an_address_may_be_of_ipv6(tmp_path: Path) -> None:
+    assert (server_at("[::1]:8000", None, insecure=False).host, server_at("::1:8000", None, insecure=False).port) == (
+        "::1",
+        8000,
+    )
+    with pytest.raises(ConfigError, match="give one of them"):
+        server_at("localhost:1", tmp_path, insecure=True)
+
+
+def test_the_table_has_each_check_and_only_a_failure_is_exit_status_1(keys: Keys, tmp_path: Path) -> None:
+    arguments = ["doctor", "--key", str(keys.node(0)), "--state-dir", str(tmp_path)]
+    good = CliRunner().invoke(app, arguments)
+    assert good.exit_code == 0, good.output
+    keys.node(0).chmod(0o644)
+    bad = CliRunner().invoke(app, arguments)
+    assert bad.exit_code == 1
+    assert "chmod 600" in bad.output
+    assert "1 failure" in bad.output
+
+
+def test_names_of_others_are_no_terminal_codes() -> None:
+    table = finding_table([Finding("name", State.OK, "\x1b[31mred")])
+    assert "\x1b" not in str(next(iter(table.columns[2].cells)))
+    assert not failed([Finding("name", state, "") for state in State if state is not State.FAILURE])
