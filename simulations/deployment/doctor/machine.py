@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
+from shlex import quote
 
 import torch
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -196,7 +197,7 @@ def check_disk(folder: Path) -> Finding:
             file.write(b"\0")
         free = shutil.disk_usage(there).free
     except OSError as error:
-        fix = f"name a folder with --state-dir that the node's user can write to, or chown {there} to that user"
+        fix = f"name a folder with --state-dir that the node's user can write to, or give {there} to that user by chown"
         return Finding(name, State.FAILURE, f"{folder} cannot be written: {error.strerror}", fix)
     text = f"{folder} can be written, {byte_size(free)} free"
     if free >= RUNS_KEPT * MODEL_STATE:
@@ -229,7 +230,7 @@ def check_key(path: Path, *, insecure: bool = False) -> Finding:
         return Finding(name, State.FAILURE, text, "take node-K, not node-K.pub, of `hetfl keys`")
     if mode & 0o077:
         text = f"{path} has mode {mode:04o}: others than its owner can read or write it"
-        return Finding(name, State.FAILURE, text, f"chmod 600 {path}")
+        return Finding(name, State.FAILURE, text, f"chmod 600 {quote(str(path))}")
     if insecure:
         text = "Flower refuses a node that has a key but connects without TLS"
         return Finding(name, State.FAILURE, text, "drop --insecure and name --root-certificates, or drop --key")

@@ -131,7 +131,7 @@ def examine_server(server: Server, here: str, required: str) -> Iterator[Finding
         fleet = ask(server, FLEET)
         described = ask(server, "/openapi.json")
     except (OSError, HTTPException) as error:
-        fix = "is this the SuperLink's port, and does the SuperLink speak TLS?"
+        fix = "drop --insecure where the SuperLink has TLS, and see whether this is its port"
         yield Finding("SuperLink", State.FAILURE, f"no answer over HTTP: {_reason(error)}", fix)
         return
     yield check_answer(fleet.status)
@@ -227,13 +227,13 @@ def _check_chain(server: Server, certificate: x509.Certificate, context: ssl.SSL
     """Check that a trusted authority has signed the certificate, whatever its name and dates."""
     context.check_hostname = False
     context.verify_flags |= _NO_TIME
-    trusted = str(server.roots or "certifi's list, as no --root-certificates are given")
+    trusted = str(server.roots or "certifi's list (no --root-certificates are given)")
     issuer = certificate.issuer.rfc4514_string()
     try:
         with _greeted(server, context):
-            return Finding("certificate chain", State.OK, f"signed by {issuer}, which is in {trusted}")
+            return Finding("certificate chain", State.OK, f"signed by {issuer}, known to {trusted}")
     except OSError as error:
-        text = f"signed by {issuer}, which {trusted} does not vouch for: {_reason(error)}"
+        text = f"signed by {issuer}, unknown to {trusted}: {_reason(error)}"
         fix = "name the ca.crt of this federation, from the folder of `hetfl keys`, as --root-certificates"
         return Finding("certificate chain", State.FAILURE, text, fix)
 
