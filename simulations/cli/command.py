@@ -12,7 +12,7 @@ from hetfl_flwr.common.packages import working_directory_last
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.node.allocation import keep_freed_memory
 from simulations.cli.data import partition
-from simulations.cli.deploying import doctor, keys, rehearse, supernode
+from simulations.cli.deploying import bundle, doctor, keys, rehearse, supernode
 from simulations.cli.listing import list_, new
 from simulations.cli.models import export, predict
 from simulations.cli.reproducing import reproduce
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, export, predict, partition, keys, doctor, rehearse, supernode),
+    *(run, export, predict, partition, keys, bundle, doctor, rehearse, supernode),
     *(new, list_, tune, reproduce, compare, report),
 )
 """In the order of the help."""

@@ -187,7 +187,7 @@ def test_a_port_where_nobody_listens_is_refused(keys: Keys) -> None:
         held.bind(("127.0.0.1", 0))  # and does not listen
         findings = found(held.getsockname()[1], keys)
     assert failures(findings) == {"port"}
-    assert "refused" in findings["port"].found
+    assert "nobody listens there" in findings["port"].found
     assert "TLS" not in findings
 
 
