@@ -137,6 +137,8 @@ def make_bundle(
         raise ConfigError(f"no project in {project}: a bundle is made in a checkout of the repository")
     if out.exists():
         raise ConfigError(f"{out} is there already: name a new file")
+    if constraints is not None and not constraints.is_file():
+        raise ConfigError(f"{constraints}: is no file, expected pip's constraints")
     needed = (keys.ca, keys.node(number), keys.list)
     if missing := [path.name for path in needed if not path.is_file()]:
         raise ConfigError(

@@ -116,10 +116,10 @@ def test_a_bundle_installs_where_there_is_no_index(project: Path, keys: Keys, li
 
     done = install(root)
     assert done.returncode == 0, done.stderr
+    assert list(root.glob("opt/hetfl/lib/python*/site-packages/__pycache__/tiny.*.pyc"))
     code = "import hetfl, tiny; print(tiny.version)"
     said = subprocess.check_output([root / "opt/hetfl/bin/python", "-c", code], env=known, cwd=tmp_path)
     assert said == b"2.0\n"
-    assert list(root.glob("opt/hetfl/lib/python*/site-packages/__pycache__/tiny.*.pyc"))
     files = {path.name: path for path in (root / "etc").rglob("*") if path.is_file()}
     assert files.keys() == {"ca.crt", "node-3", "node-3.env", "flower-supernode@.service"}
     assert files["node-3"].read_bytes() == keys.node(3).read_bytes()
@@ -166,6 +166,8 @@ def test_what_is_missing_or_wrong_is_one_line(project: Path, keys: Keys, links: 
         bundled(project, keys, links)
     with pytest.raises(ConfigError, match="a bundle is made in a checkout"):
         bundled(tmp_path / "project" / "none", keys, links)
+    with pytest.raises(ConfigError, match="none: is no file"):
+        bundled(project, keys, links, constraints=tmp_path / "none")
     for settings, words in (
         ("model=mlp", "texts in double quotes"),
         ("partition-id=2", "partition-id = 2, but --node is 3"),

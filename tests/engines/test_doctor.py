@@ -22,7 +22,8 @@ from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.versions import installed
 from simulations.cli.command import app
 from simulations.deployment import keys as keys_module
-from simulations.deployment.doctor import machine
+from simulations.deployment.doctor import devices, machine
+from simulations.deployment.doctor.devices import check_unused, jetson_release
 from simulations.deployment.doctor.examination import examine
 from simulations.deployment.doctor.finding import Finding, State, failed, finding_table
 from simulations.deployment.doctor.machine import (
@@ -31,9 +32,7 @@ from simulations.deployment.doctor.machine import (
     check_memory,
     check_packages,
     check_python,
-    check_unused,
     free_memory,
-    jetson_release,
 )
 from simulations.deployment.doctor.server import (
     AHEAD,
@@ -348,10 +347,24 @@ def test_a_device_that_does_not_compute_is_a_failure(
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", product or fails)
-    finding = machine.check_devices()[0]
+    finding = devices.check_devices()[0]
     assert finding.state is State.FAILURE
     assert words in finding.found
     assert "more" not in finding.found
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("No module named 'torch'"), OSError("libcudart.so.13: cannot open\nmore")]
+)
+def test_a_torch_that_cannot_be_imported_ends_no_other_check(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fails(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(machine, "import_module", fails)
+    findings = {finding.name: finding for finding in machine.examine_machine(None)}
+    assert findings["torch"].state is State.FAILURE
+    assert findings["torch"].found == f"torch cannot be imported: {str(error).splitlines()[0]}"
+    assert {"packages", "memory", "state folder"} <= findings.keys()
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from hetfl_flwr.common.versions import installed
 from simulations.deployment.doctor.finding import Finding, State
-from simulations.deployment.doctor.machine import PROJECT, check_key, examine_machine
+from simulations.deployment.doctor.machine import PROJECT, check_key, examine_machine, found_version
 from simulations.deployment.doctor.server import Server, examine_server
 
 
@@ -37,7 +36,7 @@ def _examine_server(server: Server | None) -> Iterator[Finding]:
     if server is None:
         yield Finding("server", State.NOT_CHECKED, "no --superlink is given")
         return
-    yield from examine_server(server, installed()["flwr"], _flower_required())
+    yield from examine_server(server, found_version("flwr"), _flower_required())
 
 
 def _flower_required() -> str:

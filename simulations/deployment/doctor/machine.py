@@ -1,28 +1,29 @@
-"""The machine itself: Python, packages, accelerators, memory, disk, and the node's private key."""
+"""The machine itself: Python, packages, memory, disk, and the node's private key."""
 
-import os
 import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from shlex import quote
 
-import torch
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from hetfl_flwr.common.versions import installed
+from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.runs.figures.tables import byte_size
 from simulations.deployment.doctor.finding import Finding, State
 
 PROJECT = "hetfl"
 """The package whose requirements must be met."""
+
+MISSING = "missing"
 
 MEMORY, ROOMY = 1.05e9, 1.5e9
 """Bytes: the peak of a run of LeNet-5 on MNIST (docs/benchmarks), and the most that such a run may take."""
@@ -30,13 +31,8 @@ MEMORY, ROOMY = 1.05e9, 1.5e9
 MODEL_STATE, RUNS_KEPT = 134e6, 20
 """Bytes of a client with ResNet-18 and Adam (docs/benchmarks), and the runs that ``state-keep`` leaves in a folder."""
 
-JETSON = Path("/etc/nv_tegra_release")
-"""Where a Jetson says which release of its system it has."""
-
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux says how much memory a container or a unit may take."""
-
-_SIDE = 256
 
 
 def examine_machine(state_dir: Path | None) -> Iterator[Finding]:
@@ -49,7 +45,7 @@ def examine_machine(state_dir: Path | None) -> Iterator[Finding]:
     """
     yield check_python(platform.python_version(), metadata(PROJECT)["Requires-Python"])
     yield check_packages(requires(PROJECT) or [])
-    yield from check_devices()
+    yield from _examine_devices()
     yield check_memory(free_memory())
     yield check_disk(state_dir or Path.cwd())
 
@@ -67,7 +63,7 @@ def check_packages(requirements: list[str]) -> Finding:
     """Check that each required package, Flower among them, is here in a version that will do."""
     needed = [each for each in map(Requirement, requirements) if each.marker is None or each.marker.evaluate()]
     lacking = {str(each.name): text for each in needed if (text := _unmet(each))}
-    here = ", ".join(f"{name} {number}" for name, number in installed().items())
+    here = ", ".join(f"{name} {found_version(name)}" for name in PACKAGES)
     if not lacking:
         return Finding("packages", State.OK, here)
     wanted = " ".join(f"'{each.name}{each.specifier}'" for each in needed if each.name in lacking)
@@ -75,90 +71,34 @@ def check_packages(requirements: list[str]) -> Finding:
     return Finding("packages", State.FAILURE, f"{here}; {'; '.join(lacking.values())}", fix)
 
 
-def _unmet(required: Requirement) -> str:
+def found_version(package: str) -> str:
+    """Return the version of a package in this environment; ``missing`` where there is none."""
     try:
-        found = version(required.name)
+        return version(package)
     except PackageNotFoundError:
+        return MISSING
+
+
+def _unmet(required: Requirement) -> str:
+    found = found_version(required.name)
+    if found == MISSING:
         return f"{required.name} is missing"
     if required.specifier.contains(found, prereleases=True):
         return ""
     return f"{required.name} is {found}, required is {required.specifier}"
 
 
-def check_devices() -> list[Finding]:
-    """Check each device on which torch can compute, by a product of matrices; without an accelerator, the processor."""
-    found = [_check_device(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        found.append(_check_device(torch.device("mps")))
-    if found:
-        return found
-    return [_check_device(torch.device("cpu")), *check_unused(_has_nvidia(), jetson_release())]
-
-
-def check_unused(nvidia: bool, jetson: str) -> list[Finding]:
-    """Warn of a GPU that torch cannot use.
-
-    Parameters
-    ----------
-    nvidia : bool
-        Whether the system has an NVIDIA GPU.
-    jetson : str
-        The release of a Jetson; empty on any other machine.
-    """
-    if jetson:
-        fix = "install NVIDIA's own wheel of torch for this JetPack, and let the node's user into the group video"
-        return [Finding("accelerator", State.WARNING, f"Jetson {jetson}: torch {torch.__version__} has no CUDA", fix)]
-    if nvidia:
-        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
-        fix = (
-            "update the driver, or install a torch that fits it"
-            if torch.version.cuda
-            else "install a torch with CUDA: https://pytorch.org"
-        )
-        text = f"an NVIDIA GPU is here, but torch {torch.__version__}, {built}, cannot use it"
-        return [Finding("accelerator", State.WARNING, text, fix)]
-    return []
-
-
-def _check_device(device: torch.device) -> Finding:
-    name = "processor" if device.type == "cpu" else f"accelerator {device}"
+def _examine_devices() -> Iterator[Finding]:
     try:
-        text = _described(device)
-        one = torch.ones(_SIDE, _SIDE, device=device)
-        right = bool(((one @ one) == _SIDE).all())
-    except RuntimeError as error:  # a driver that is too old, a GPU for which torch has no kernels, no memory
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        fix = 'install a torch for this GPU and its driver; until then the node trains with device="cpu"'
-        return Finding(name, State.FAILURE, f"{device} cannot multiply matrices: {reason}", fix)
-    if right:
-        return Finding(name, State.OK, f"{text}; multiplies matrices")
-    fix = 'have the hardware checked; until then the node trains with device="cpu"'
-    return Finding(name, State.FAILURE, f"{text}; a product of matrices is wrong", fix)
+        import_module("torch")
+    except (ImportError, OSError) as error:  # not here; or for another processor, or without its libraries
+        reason = str(error).partition("\n")[0]
+        fix = "install a torch for this system and processor: https://pytorch.org, or NVIDIA's wheel for a JetPack"
+        yield Finding("torch", State.FAILURE, f"torch cannot be imported: {reason}", fix)
+        return
+    from simulations.deployment.doctor.devices import check_devices
 
-
-def _described(device: torch.device) -> str:
-    if device.type == "cuda":
-        has = torch.cuda.get_device_properties(device)
-        free, _ = torch.cuda.mem_get_info(device)
-        text = f"{has.name}, compute capability {has.major}.{has.minor}, CUDA {torch.version.cuda}"
-        jetson = f", Jetson {release}" if (release := jetson_release()) else ""
-        return f"{text}, {byte_size(free)} of {byte_size(has.total_memory)} free{jetson}"
-    if device.type == "mps":
-        return f"Apple GPU (MPS), {byte_size(torch.mps.recommended_max_memory())} at most"
-    return f"{torch.get_num_threads()} threads of {os.cpu_count()} processors"
-
-
-def _has_nvidia() -> bool:
-    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-
-
-def jetson_release(path: Path = JETSON) -> str:
-    """Return the release of a Jetson's system, such as ``R36 (release), REVISION: 4.0``; empty on other machines."""
-    try:
-        first = path.read_text(errors="replace").partition("\n")[0]
-    except OSError:
-        return ""
-    return ", ".join(first.removeprefix("#").strip().split(", ")[:2])
+    yield from check_devices()
 
 
 def check_memory(free: int | None) -> Finding:
