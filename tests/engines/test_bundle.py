@@ -108,7 +108,11 @@ def test_a_bundle_installs_where_there_is_no_index(project: Path, keys: Keys, li
     folder, root = tmp_path / "node" / "node-3", tmp_path / "root"
     assert len((folder / "install.sh").read_text().splitlines()) <= 15
     known = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
-    known |= {"PIP_CONFIG_FILE": os.devnull, "PYTHON": sys.executable}
+    offers = tmp_path / "index" / "tiny" / "index.html"  # which is not asked
+    offers.parent.mkdir(parents=True)
+    offers.write_text(f'<a href="{write_wheel(links, "tiny", "3.0").as_uri()}">tiny-3.0-py3-none-any.whl</a>')
+    index = offers.parents[1].as_uri()
+    known |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": index, "PYTHON": sys.executable}
 
     def install(root: Path) -> subprocess.CompletedProcess[str]:
         environment = known | {"DESTDIR": str(root)}
