@@ -15,12 +15,12 @@ from pathlib import Path
 from shutil import copyfile
 
 from click import ClickException
-from flwr.common.config import parse_config_args
 from packaging.version import InvalidVersion, Version
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.server.admission.node_keys import read_node_keys
+from simulations.deployment.flower_node import parse_config_args
 from simulations.deployment.keys import Keys
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""What a warm SuperNode takes from inside of Flower, each with its reason: look here first at a new release.
+"""What a warm SuperNode, and a bundle for one, take from inside of Flower: look here first at a new release.
 
 Where one of these is missing, `simulations.deployment.supernode` runs the node as Flower's own.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.cli.install import install_from_fab
 from flwr.common import log
+from flwr.common.config import parse_config_args
 from flwr.supercore.constant import TaskType
 from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
 from flwr.supercore.superexec import run_superexec as superexec
@@ -31,6 +32,7 @@ __all__ = [
     "forget_exit_handlers",
     "log",  # Flower's log; `hetfl_flwr` has it too, but the executor may import no copy of that
     "node_arguments",
+    "parse_config_args",  # reads ``--node-config``
     "run_executor",
     "set_poll",
 ]

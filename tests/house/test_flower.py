@@ -39,6 +39,7 @@ TAKEN = {
     flower_node: {
         "flwr.cli.install": {"install_from_fab"},
         "flwr.common": {"log"},
+        "flwr.common.config": {"parse_config_args"},
         "flwr.supercore.constant": {"TaskType"},
         "flwr.supercore.exit.exit_handler": {"registered_exit_handlers", "trigger_exit_handlers"},
         "flwr.supercore.superexec": {"run_superexec"},
