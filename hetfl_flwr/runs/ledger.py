@@ -12,7 +12,7 @@ from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.runs.figures.costs import total_costs
-from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, named_classes, per_class
+from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, mean_recall, named_classes, per_class
 from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Round, Summary
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Traffic
@@ -171,6 +171,8 @@ class Ledger:
             summary["lost_rounds"] = self.lost
         if costs := total_costs(self.rounds):
             summary["costs"] = costs
+        if recall := mean_recall(self.clients()):
+            summary["recall"] = recall
         return summary
 
     def epsilon(self, uploads: int) -> float | None:

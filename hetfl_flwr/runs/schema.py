@@ -231,6 +231,7 @@ class Summary(TypedDict):
 
     Bytes, seconds and failures are summed over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are
     lost. So are the `costs` of training, over the clients as well; of bytes of memory they are the largest.
+    ``recall`` is that of each class, by name, the mean over the clients that have test samples of it.
     """
 
     algorithm: str
@@ -261,6 +262,7 @@ class Summary(TypedDict):
     majority: NotRequired[Fraction | None]
     lost_rounds: NotRequired[list[Count]]
     costs: NotRequired[dict[str, Number]]
+    recall: NotRequired[dict[str, Fraction]]
 
 
 _ROUND = TypeAdapter(Round)

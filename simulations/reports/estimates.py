@@ -3,7 +3,7 @@
 Measures and differences are fractions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -27,21 +27,26 @@ class Measure:
         What it is called in texts.
     of_rows : bool
         Whether it is the part of the test rows for which something holds, so that one run tells how sure it is.
+    label : str
+        The class whose value it is, where there is one for each; else empty.
     """
 
     key: str
     words: str
     of_rows: bool = False
+    label: str = ""
 
     def of(self, client: ClientRecord) -> float | None:
         """Return a client's final value; None where it has none."""
-        value = client.get(self.key)
-        return value if isinstance(value, int | float) else None
+        return self._number(client.get(self.key))
 
     def of_run(self, summary: Summary) -> float | None:
         """Return the mean over the clients of a run; None where none has a value."""
-        value = summary.get(self.key)
-        return value if isinstance(value, int | float) else None
+        return self._number(summary.get(self.key))
+
+    def _number(self, found: object) -> float | None:
+        value = found.get(self.label) if self.label and isinstance(found, Mapping) else found
+        return float(value) if isinstance(value, int | float) else None
 
     @property
     def among(self) -> str:
@@ -61,16 +66,24 @@ MEASURES = {
 
 
 def measure_named(name: str) -> Measure:
-    """Return what is compared, by the name that a user gives.
+    """Return what is compared, by the name that a user gives: one of `MEASURES`, or ``recall:CLASS``.
 
     Raises
     ------
     ConfigError
         There is none of that name.
+
+    Examples
+    --------
+    >>> measure_named("recall:sepsis").words
+    'recall of sepsis'
     """
+    kind, _, label = name.partition(":")
+    if kind.strip().casefold() == "recall" and label.strip():
+        return Measure("recall", f"recall of {label.strip()}", label=label.strip())
     measure = MEASURES.get(name.strip().casefold().replace("_", "-").replace(" ", "-"))
     if measure is None:
-        raise ConfigError(unknown("measure", name, MEASURES))
+        raise ConfigError(unknown("measure", name, [*MEASURES, "recall:CLASS"]))
     return measure
 
 

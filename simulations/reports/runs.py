@@ -21,7 +21,7 @@ from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.runs.figures.costs import total_costs
-from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, named_classes
+from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, mean_recall, named_classes
 from hetfl_flwr.runs.schema import (
     CONFIG_FILE,
     ROUNDS_FILE,
@@ -260,6 +260,8 @@ def figures(run: Run) -> Summary:
     )
     if costs := total_costs(run.rounds):
         summary["costs"] = costs
+    if recall := mean_recall(run.clients):
+        summary["recall"] = recall
     return summary
 
 

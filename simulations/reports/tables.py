@@ -3,7 +3,7 @@
 Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev, stdev
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.runs.figures.costs import in_words
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
@@ -32,7 +33,7 @@ EPSILON_NOTE = (
     "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
     "noise came from."
 )
-SHOWN_FAILURES = 10
+SHOWN_FAILURES, SHOWN_CLASSES = 10, 5
 UNEQUAL_KEYS = (
     "partition",
     "test-set",
@@ -74,6 +75,7 @@ def summary_table(run: Run) -> Table:
         "engine": shown["engine"],
         "accuracy %": _accuracy([shown]),
         "balanced / F1 / AUC %": _quality(shown),
+        "recall %": _lowest(shown.get("recall", {})),
         "majority class %": None if shown.get("majority") is None else percent(shown.get("majority")),
         best: percent(chosen(run)),
         "ACC / BWT / FWT %": _domains(shown),
@@ -106,6 +108,14 @@ def summary_table(run: Run) -> Table:
     for note in notes(run.clients, run.rounds):
         table.add_row("note", Text(note))
     return table
+
+
+def _lowest(recall: Mapping[str, float]) -> str | None:
+    """Return the classes with the lowest recalls, of few all; None where there is none."""
+    ordered = sorted(recall.items(), key=lambda one: one[1])
+    more = len(ordered) - SHOWN_CLASSES
+    said = ", ".join(f"{printable(name, LONGEST_NAME)} {percent(value)}" for name, value in ordered[:SHOWN_CLASSES])
+    return (f"{said}; {more} more, not below" if more > 0 else said) or None
 
 
 def best_of(runs: Sequence[Run]) -> tuple[str, Callable[[Run], float | None]]:

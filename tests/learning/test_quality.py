@@ -19,14 +19,14 @@ from sklearn.utils.class_weight import compute_class_weight
 from clients.local import LocalClient
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
-from hetfl_flwr.runs.figures.quality import named_classes, notes, still_rising
+from hetfl_flwr.runs.figures.quality import mean_recall, named_classes, notes, still_rising
 from hetfl_flwr.runs.figures.tables import client_table, lines
 from hetfl_flwr.runs.schema import Round, read_clients, read_rounds, read_summary
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS, ROUND
 from simulations.engine.grid import LocalGrid
 from simulations.reports.html.report import write_report
-from simulations.reports.runs import load_run, selected_accuracy
+from simulations.reports.runs import figures, load_run, selected_accuracy
 from simulations.reports.tables import best_of, compare_table, summary_table
 
 IDENTITY = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -425,3 +425,13 @@ def test_a_run_that_ends_while_accuracy_rises_is_noted(accuracies, samples, said
     rounds = [Round.blank(number, 0.0, accuracy=value) for number, value in enumerate(accuracies)]
     assert still_rising(rounds, samples) == said
     assert notes([record(0, samples)], rounds)[: len(said)] == said
+
+
+def test_the_mean_recall_of_a_class_is_over_those_who_are_tested_on_it(skewed):
+    clients = [record(0, 9, recall={"ill": 0.5, "well": 1.0}), record(1, 9, recall={"well": 0.5}), record(2, 9)]
+    assert mean_recall(clients) == {"ill": 0.5, "well": 0.75}
+    run = load_run(skewed)
+    assert read_summary(skewed)["recall"] == mean_recall(run.clients) == figures(replace(run, summary=None))["recall"]
+    lowest = min(run.summary["recall"], key=run.summary["recall"].get)
+    [row] = [line for line in lines(summary_table(run)) if line.startswith("recall %")]
+    assert row.split()[2] == lowest

@@ -458,3 +458,25 @@ def test_what_cannot_be_run_beside_is_said_in_a_line(arguments, said, tmp_path, 
     assert (done.status, done.err.count("\n")) == (2, 1)
     assert said in done.err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_recall_of_one_class_is_a_measure(tmp_path, hetfl):
+    """Of three seeds; the second client has no test row of the class."""
+    folders = study(tmp_path)
+    for folder in folders:
+        records = json.loads((folder / "clients.json").read_text())
+        better = 0.2 * ("fedhe" in folder.parts) + int(folder.name[-1]) / 100 * ("fedhe" in folder.parts)
+        for record, recall in zip(
+            records, ({"ill": 0.5 + better, "well": 1.0}, {"well": 1.0}, {"ill": 0.1}), strict=True
+        ):
+            record["recall"] = recall
+        (folder / "clients.json").write_text(json.dumps(records))
+    found = gains(folders, measure="recall:ill").set_index("client")
+    assert found.difference.to_dict() == pytest.approx({0: 0.21, 2: 0.0})
+    assert set(found.measure) == {"recall of ill"}
+    said = answer([load_run(folder) for folder in folders], measure_named(" Recall: ill "))
+    assert any("client 1 has no final recall of ill" in line for line in said.left_out)
+    done = hetfl("compare", *folders, "--measure", "recall:ill", "--out", tmp_path / "c.png")
+    assert (done.status, "helps client 0 by 21.0 points" in done.out) == (0, True)
+    refused = hetfl("compare", *folders, "--measure", "recall:dead", "--out", tmp_path / "c.png")
+    assert refused.err == "hetfl: no client of these runs has a final recall of dead: compare another measure\n"

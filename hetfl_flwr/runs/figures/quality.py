@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import sqrt
+from statistics import fmean
 from typing import NamedTuple
 
 from typing_extensions import TypedDict
@@ -76,6 +77,15 @@ def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -
         "untested": [called[label] for label in own.get("untested", []) if label < len(called)],
         "unpredicted": [called[label] for label in own.get("unpredicted", []) if label < len(called)],
     }
+
+
+def mean_recall(clients: Iterable[ClientRecord]) -> dict[str, float]:
+    """Return the recall of each class by its name, the mean over the clients that have test samples of it."""
+    found: dict[str, list[float]] = {}
+    for record in clients:
+        for name, value in (record.get("recall") or {}).items():
+            found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in found.items()}
 
 
 DOUBTS = {

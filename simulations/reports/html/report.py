@@ -174,7 +174,7 @@ def _answer(runs: Sequence[Run]) -> AnswerPart | None:
         return None
     many = len(names_of(found.gains)) > MOST_CLIENTS
     standing = standings(runs)
-    sheets = [_sheet("Methods by gain", impact_table(standing))]
+    sheets = [_sheet("Methods by gain", impact_table(standing))] if standing else []
     sheets += (
         [_ends(found, method) for method in found.methods] if many else [_sheet(title_of(found), gains_table(found))]
     )
@@ -183,7 +183,7 @@ def _answer(runs: Sequence[Run]) -> AnswerPart | None:
     return AnswerPart(
         sentences=list(found.sentences.values()),
         sheets=sheets,
-        picture=of_gains(standing, found.baseline),
+        picture=of_gains(standing, found.baseline) if standing else None,
         left_out=left_out(found),
     )
 
