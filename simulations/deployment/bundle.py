@@ -183,7 +183,7 @@ def _environment(number: int, nodes: int, superlink: str, settings: str) -> str:
     for_node(RunConfig(), config)
     if config["partition-id"] != number:
         raise ConfigError(f"--node-config: partition-id = {config['partition-id']}, but --node is {number}")
-    text = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())
+    text = " ".join(f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}" for key, value in config.items())
     if {"'", "\\"} & {*text, *superlink}:
         raise ConfigError("--node-config: a settings file of systemd holds no single quote and no backslash")
     return f"SUPERLINK={superlink}\nPORT=9094\nNODE_CONFIG='{text}'\n"

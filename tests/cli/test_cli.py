@@ -270,7 +270,7 @@ def test_a_hub_out_of_reach_is_one_line(here, tmp_path):
     process = start(tmp_path, "run", "fedhe", "--dataset", "mnist", "--clients", 2)
     assert process.wait(120) == 2
     err = (tmp_path / "err").read_text()
-    assert err.startswith("hetfl: client 0, client registration: cannot load ylecun/mnist from the hub (")
+    assert err.startswith("hetfl: cannot load ylecun/mnist from the hub (")
     assert "set data-dir" in err
     assert err.count("\n") == 1
     assert contents(here) == {}

@@ -52,6 +52,7 @@ SUMMARY = [
     "macro_f1",
     "auc",
     "majority",
+    "recall",
 ]
 ROUND = [
     "round",
