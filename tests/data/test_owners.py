@@ -382,10 +382,13 @@ class TestFiles:
 
     @pytest.mark.parametrize("blank", [" ", "\t  "])
     def test_an_owner_without_a_letter_is_none(self, patients, tmp_path, refusal, blank):
-        patients.loc[7, "hospital"] = blank
+        patients.loc[[7, 9], "hospital"] = blank
         patients.to_csv(tmp_path / "p.csv", index=False)
         line = refusal(DataError, data_of, tmp_path / "p.csv", 4, partition="natural:hospital")
-        assert line == f"row 9 of split 'train' of '{tmp_path}/p.csv' has no hospital: fill it in, or leave the row out"
+        assert line == (
+            f"row 9 of split 'train' of '{tmp_path}/p.csv' and 1 more have no hospital: fill it in, or leave the row "
+            "out"
+        )
 
     def test_a_folder_of_spreadsheets_alone_is_told_what_to_do(self, tmp_path, refusal):
         (tmp_path / "only").mkdir()

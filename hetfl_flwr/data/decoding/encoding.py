@@ -240,8 +240,9 @@ def _numbers(name: str, notation: Notation, numbers: FloatArray, findings: Findi
         inputs = numbers.astype(np.float32)[:, None]
     infinite = np.isinf(inputs[:, 0])
     if infinite.any():
-        row = findings.source.where(int(np.argmax(infinite)))
-        what = f"row {row} has an infinite {private(name)}, or one above 3e38"
+        first, more = findings.source.where(int(np.argmax(infinite))), int(infinite.sum()) - 1
+        have = f"row {first} and {more} more have" if more else f"row {first} has"
+        what = f"{have} an infinite {private(name)}, or one above 3e38"
         findings.problems.append((what, "write a number below that, or nothing where it is missing"))
         return None
     train = inputs[: findings.source.train_rows, 0]

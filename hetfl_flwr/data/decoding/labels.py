@@ -112,9 +112,8 @@ def read_codes(source: Source, column: str, key: str) -> tuple[tuple[int | str, 
     for split, found in columns.items():
         blank = [value for value in values if isinstance(value, str) and not value.strip()]
         if blank and pc.any(rows := pc.is_in(found, value_set=pa.array(blank, found.type))).as_py():
-            row = int(np.argmax(rows.to_numpy()))
             raise DataError(
-                f"row {source.where_in(split, row)} has no {private(column)}: fill it in, or leave the row out"
+                f"{_lack(source, split, rows.to_numpy())} no {private(column)}: fill it in, or leave the row out"
             )
     return values, np.concatenate([_codes(source, split, found, values) for split, found in columns.items()])
 
@@ -220,11 +219,18 @@ def _columns(source: Source, column: str, key: str) -> dict[str, pa.ChunkedArray
     return columns
 
 
+def _lack(source: Source, split: str, rows: npt.NDArray[np.bool_]) -> str:
+    """Return some rows as the beginning of a sentence: the first, how many more, and ``has`` or ``have``."""
+    more = int(rows.sum()) - 1
+    first = f"row {source.where_in(split, int(np.argmax(rows)))}"
+    return f"{first} and {more} more have" if more else f"{first} has"
+
+
 def _plain(source: Source, split: str, column: str, key: str) -> pa.ChunkedArray:
     found = cells(source.splits[split], column)
     if found.null_count:
         raise DataError(
-            f"row {source.where_in(split, _first_null(found))} has no {column}: fill it in, or leave the row out"
+            f"{_lack(source, split, found.is_null().to_numpy())} no {column}: fill it in, or leave the row out"
         )
     try:
         if is_text(found.type):

@@ -124,7 +124,10 @@ class TestRefused:
     def test_a_row_without_a_domain(self, tmp_path, refusal):
         root = write(tmp_path, train=table(style=["a", "b", None] * 2))
         said = refusal(DataError, load, root)
-        assert said == f"row 3 of split 'train' of '{root}/zoo/pets' has no style: fill it in, or leave the row out"
+        assert (
+            said
+            == f"row 3 of split 'train' of '{root}/zoo/pets' and 1 more have no style: fill it in, or leave the row out"
+        )
 
     def test_a_domain_that_nobody_can_train_on(self, tmp_path, refusal):
         root = write(tmp_path, train=table(style=["a", "b"] * 3), test=table([grey(0)], [0], style=["aa"]))
