@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from math import floor, isfinite, log10
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.algorithms import chosen, resolve
-from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.common.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.common.errors import unknown as no_such
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
@@ -186,7 +186,9 @@ def _weights(side: type[Any]) -> dict[str, tuple[float, float, float]]:
     found = {}
     for name, one in signature(side, eval_str=True).parameters.items():
         if one.kind is Parameter.KEYWORD_ONLY and isinstance(one.default, float):
-            limits = [limit for field in getattr(one.annotation, "__metadata__", ()) for limit in _limits(field)]
+            forms = [one.annotation, *get_args(one.annotation)]  # of a union, each of what it may be
+            fields = [field for form in forms for field in getattr(form, "__metadata__", ())]
+            limits = [limit for field in fields for limit in _limits(field)]
             lows = [_bound(at, "ge", "gt", 1 + INSIDE) for at in limits]
             highs = [_bound(at, "le", "lt", 1 - INSIDE) for at in limits]
             found[name.replace("_", "-")] = (
@@ -272,20 +274,30 @@ def tune(
         if known and not done:
             drawn[0] = usual
         wanted = [jobs({**base, **values}, {**_alone(values), "seed": list(seeds)}, out) for values in drawn]
-        unlike = {job.folder: job for several in wanted for job in several}
-        _, failed = run_jobs(list(unlike.values()), workers, console)
+        failed = _run(wanted, workers, console)
         for trial, values, several in zip(asked, drawn, wanted, strict=True):
             one = _judged(values, several, failed)
             done.append(one)
             study.tell(trial, -1.0 if one.validation is None else one.validation)
     if all(one.validation is None for one in done):
-        raise HetflError("no trial has ended: nothing was found")
+        raise HetflError(f"no trial has ended: {next(iter(failed.values()), 'nothing was found')}")
     found = Tuning(tuple(done))
     out.mkdir(parents=True, exist_ok=True)
     replace_file(out / BEST_FILE, to_toml({**base, **found.best.values}).encode())
     held = {"trials": [asdict(one) for one in done], "best": asdict(found.best), "seeds": list(seeds)}
     replace_file(out / TRIALS_FILE, (json.dumps(held, indent=1, allow_nan=False) + "\n").encode())
     return found
+
+
+def _run(wanted: Sequence[Sequence[Job]], workers: int, console: Console) -> dict[Path, str]:
+    """Run what has not ended, and return what has failed; settings that a method refuses have, unless all do."""
+    unlike = {job.folder: job for several in wanted for job in several}
+    try:
+        return run_jobs(list(unlike.values()), workers, console)[1]
+    except (ConfigError, FederationError) as error:
+        if len(wanted) == 1:
+            return dict.fromkeys(unlike, str(error))
+    return {folder: why for several in wanted for folder, why in _run([several], workers, console).items()}
 
 
 def _study() -> Any:

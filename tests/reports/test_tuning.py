@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 from rich.console import Console
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.runs.figures.tables import lines
 from simulations.studies.tuning import (
@@ -77,7 +77,7 @@ def test_mistakes_are_one_line(refusal, texts, said):
     [
         ("fedhe", {"fedhe.alpha": Between(1 / 30, 30.0)}),
         ("fedprox", {"fedprox.mu": Between(0.01 / 30, 0.3)}),
-        ("fml", {"fml.alpha": Between(0.5 / 30, 1.0)}),
+        ("fml", {"fml.alpha": Between(0.5 / 30, 15.0)}),
         ("local", {}),
         ("fedavg", {}),
     ],
@@ -162,3 +162,16 @@ def test_a_weight_that_was_set_to_a_whole_number_and_one_with_open_bounds_are_tr
     (_, low, high) = _weights(Side)["momentum"]
     assert 0 <= low < 0.01
     assert 0.99 < high < 1
+
+
+@pytest.mark.slow
+def test_settings_that_a_method_refuses_are_a_trial_that_failed(tmp_path, refusal):
+    """FML's alpha is at most 1, which its constructor says and no type."""
+    space = {"fml.alpha": Among((0.5, 2.0))}
+    found = tuned(tmp_path, space, trials=5, base={"algorithm": "fml"})
+    known = {one.values["fml.alpha"]: one.validation for one in found.trials}
+    assert known[0.5] == found.best.validation is not None
+    assert known.get(2.0) is None
+    assert "alpha" in refusal(
+        HetflError, tuned, tmp_path / "no", {"fml.alpha": Among((2.0,))}, base={"algorithm": "fml"}
+    )
