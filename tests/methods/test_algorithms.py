@@ -266,3 +266,29 @@ def test_an_option_that_is_not_keyword_only_is_refused(tmp_path, monkeypatch, re
         "positional.strategy.Positional: 'momentum' of its constructor is not keyword-only, so it cannot be set: "
         "write '*, momentum'"
     )
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "said"),
+    [
+        (
+            "*, weight: float = 0.25",
+            "*, weight: float = 1.0",
+            "the default of 'weight' is 0.25 in Optional and 1.0 in Opti",
+        ),
+        ("*, weight: float", "", "'weight' of its constructor needs a type and a default"),
+        ("*, weight=0.5", "", "'weight' of its constructor needs a type and a default"),
+        ("weight", "", "'weight' of its constructor is not keyword-only"),
+    ],
+)
+def test_an_option_needs_a_type_and_one_default(tmp_path, monkeypatch, refusal, server, client, said):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"optional{abs(hash((server, client)))}"
+    (package := tmp_path / name).mkdir()
+    (package / "__init__.py").write_text("")
+    for side, base, given in (("strategy", "KnowledgeStrategy", server), ("client", "KnowledgeClient", client)):
+        own = f"Optional{name[8:]}" + "Client" * (side == "client")
+        node = "self, node, " if side == "client" else "self, "
+        lines = f"from hetfl_flwr import {base}\nclass {own}({base}):\n    def __init__({node}{given}): ...\n"
+        (package / f"{side}.py").write_text(lines)
+    assert said.replace("in Optional and", f"in Optional{name[8:]} and") in refusal(ConfigError, find, name)

@@ -11,6 +11,7 @@ import torch
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from safetensors.numpy import load_file
+from scipy.optimize import minimize
 from torch.nn import functional
 
 from clients.public_samples.dsfl import DSFLClient
@@ -73,6 +74,14 @@ def test_the_median_of_scores_is_a_distribution_though_all_medians_are_0():
     """Three clients that are sure of a class each: no class has a median above 0, and their geometric median is 1/3."""
     found = consensus([[1, 0, 0]], [[0, 1, 0]], [[0, 0, 1]], robust="median", aggregation="sa")
     np.testing.assert_allclose(found, [[1 / 3] * 3], rtol=1e-5)
+
+
+def test_the_median_of_scores_is_the_point_of_least_summed_distance():
+    """Found by scipy on the simplex; the medians of single scores, scaled, would be (0.25, 0.375, 0.375)."""
+    scores = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]])
+    summed = minimize(lambda x: np.linalg.norm(scores - [*x, 1 - x.sum()], axis=1).sum(), [0.3, 0.3], tol=1e-9)
+    found = consensus(*scores[:, None], robust="median", aggregation="sa")
+    np.testing.assert_allclose(found, [[*summed.x, 1 - summed.x.sum()]], atol=2e-3)
 
 
 def test_a_liar_does_not_move_the_median_of_scores_that_agree():
