@@ -1,13 +1,16 @@
-"""Averages of what clients upload: the plain mean, and two that a few wrong uploads cannot move far.
+"""Averages of what clients upload: the plain mean, and three that a few wrong uploads cannot move far.
 
 Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML
 2018: the coordinate-wise median (Definition 1) and the coordinate-wise trimmed mean (Definition 2). Pillutla, Kakade
 and Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal Processing 2022: the geometric
-median, for points such as kernels, whose coordinates cannot be taken one by one.
+median, for points such as kernels, whose coordinates cannot be taken one by one. Blanchard, El Mhamdi, Guerraoui and
+Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NIPS 2017: Multi-Krum, which leaves
+out whole uploads.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -27,18 +30,62 @@ class Average:
 
     Parameters
     ----------
-    form : {"none", "median", "trimmed"}
-        The plain mean, the median or the trimmed mean.
+    form : {"none", "median", "trimmed", "multikrum"}
+        The plain mean, the median, the trimmed mean, or the mean of the uploads that Multi-Krum keeps.
     share : float
         Of "trimmed": the part of the clients that is cut off, at either end of each coordinate; in [0, 0.5).
+    wrong : int
+        Of "multikrum": how many uploads are left out; 0 or more.
     """
 
-    form: Literal["none", "median", "trimmed"]
+    form: Literal["none", "median", "trimmed", "multikrum"]
     share: float = 0.0
+    wrong: int = 0
 
     def __str__(self) -> str:
         """Return the text it was parsed from."""
-        return f"trimmed:{self.share:g}" if self.form == "trimmed" else self.form
+        return {"trimmed": f"trimmed:{self.share:g}", "multikrum": f"multikrum:{self.wrong}"}.get(self.form, self.form)
+
+    @property
+    def among_kept(self) -> "Average":
+        """How those are averaged that are `kept`: Multi-Krum's are by their mean, and nobody is left out twice."""
+        return Average("none") if self.form == "multikrum" else self
+
+    def kept(self, arrays: Sequence[NDArray[Any]], has: Sequence[NDArray[np.bool_]] | None = None) -> NDArray[np.bool_]:
+        """Say whose uploads are averaged, each judged whole: all, or those that Multi-Krum keeps.
+
+        Parameters
+        ----------
+        arrays : sequence of array
+            The uploads' arrays, one or more, each of shape (K, ...), one of each client.
+        has : sequence of array, optional
+            Of the same shapes, whether a client has an entry: two clients are compared where both have one, and any two
+            have some. Default: all have all.
+
+        Returns
+        -------
+        array
+            Shape (K,).
+
+        Examples
+        --------
+        >>> weight, bias = np.array([[1.0, 2.0], [1.1, 2.1], [1.0, -2.0]]), np.array([[0.0], [0.1], [0.0]])
+        >>> [parse_robust(text).kept([weight, bias]).tolist() for text in ("median", "multikrum:1")]
+        [[True, True, True], [True, True, False]]
+        """
+        count = len(arrays[0])
+        if self.form != "multikrum":
+            return np.ones(count, bool)
+        squares, shared = np.zeros((count, count)), np.zeros((count, count))
+        for values, its in zip(arrays, has or [np.ones(array.shape, bool) for array in arrays], strict=True):
+            for one, other in combinations(range(count), 2):
+                both = its[one] & its[other]
+                with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is infinitely far
+                    apart = np.subtract(values[one], values[other], dtype=np.float64)[both]
+                    squares[one, other] += np.vdot(apart, apart)
+                shared[one, other] += both.sum()
+        squares, shared = squares + squares.T, shared + shared.T
+        return multikrum(squares / np.maximum(shared, 1), self.wrong)
 
     def mean(self, values: Sequence[NDArray[Any]]) -> Numbers:
         """Average arrays of one shape, coordinate by coordinate, in float64.
@@ -52,7 +99,8 @@ class Average:
         -------
         array
             Of the same shape. "median": of an even number the mean of the middle two. "trimmed": the mean without the
-            ``int(share * K)`` smallest and as many of the largest values of each coordinate.
+            ``int(share * K)`` smallest and as many of the largest values of each coordinate. "multikrum": the mean of
+            those that are `kept`.
 
         Examples
         --------
@@ -65,12 +113,16 @@ class Average:
         stack = np.stack(values).astype(np.float64)
         if self.form == "median":
             return cast(Numbers, np.median(stack, axis=0))
+        if self.form == "multikrum":
+            return cast(Numbers, stack[self.kept([stack])].mean(axis=0))
         from scipy.stats import trim_mean  # slow to import, and few runs trim
 
         return cast(Numbers, trim_mean(stack, self.share, axis=0))
 
     def mean_of_some(self, values: NDArray[Any], has: NDArray[np.bool_]) -> Numbers:
         """Average arrays that lack entries, coordinate by coordinate over those that have it, each alike.
+
+        Not of "multikrum", which takes no coordinate by itself.
 
         Parameters
         ----------
@@ -99,8 +151,11 @@ class Average:
     def weighted(
         self, values: NDArray[Any], weights: Sequence[float], has: NDArray[np.bool_] | None = None
     ) -> NDArray[Any]:
-        """Average arrays as `weighted_mean` does; median and trimmed mean are of each alike, whatever its weight."""
-        if self.form == "none":
+        """Average arrays as `weighted_mean` does; median and trimmed mean are of each alike, whatever its weight.
+
+        Of "multikrum" all have to be `kept`: it judges whole uploads, of which these are a part.
+        """
+        if self.form in ("none", "multikrum"):
             return weighted_mean(values, weights, has)
         has = np.ones(values.shape, bool) if has is None else has
         return self.mean_of_some(values, has).astype(values.dtype)
@@ -136,7 +191,7 @@ class Average:
         -------
         array
             Of the same shape, float64. "median": the geometric median. "trimmed": the mean without the
-            ``int(share * K)`` that are farthest from it.
+            ``int(share * K)`` that are farthest from it. "multikrum": the mean of those that are `kept`.
 
         Examples
         --------
@@ -165,11 +220,16 @@ class Average:
         -------
         array
             Shape (K,), in [0, 1], of sum 1. "none": 1 / K each. "median": those of the `geometric_median`. "trimmed":
-            0 for the ``int(share * K)`` points that are farthest from it, equal for the others.
+            0 for the ``int(share * K)`` points that are farthest from it, equal for the others. "multikrum": equal for
+            those that it keeps, 0 for the others.
         """
         count = len(products)
         if self.form == "none":
             return np.full(count, 1 / count)
+        if self.form == "multikrum":
+            sizes = np.diag(products)
+            kept = multikrum(sizes[:, None] + sizes - 2 * products, self.wrong)
+            return cast(Numbers, kept / kept.sum())
         median = geometric_median(products)
         if self.form == "median":
             return median
@@ -190,7 +250,10 @@ def parse_robust(text: str) -> Average:
         - ``none``: the plain mean;
         - ``median``: holds while less than half of the averaged uploads are wrong; of two it is their mean;
         - ``trimmed:SHARE``: holds while at most this part of them is wrong, SHARE above 0 and below 0.5. Of fewer than
-          1 / SHARE uploads it cuts none and is the mean.
+          1 / SHARE uploads it cuts none and is the mean;
+        - ``multikrum:COUNT``: the mean without the COUNT uploads that are farthest from the others, in each round, also
+          where nobody lies; COUNT is 1 or more. Each upload is judged whole, so one of a few clients that share an
+          array cannot move it, as it moves a median of few. Of 2 COUNT uploads or fewer, less than half are left out.
 
     Raises
     ------
@@ -200,17 +263,20 @@ def parse_robust(text: str) -> Average:
     Examples
     --------
     >>> parse_robust("trimmed:0.2")
-    Average(form='trimmed', share=0.2)
+    Average(form='trimmed', share=0.2, wrong=0)
     """
     form, colon, value = text.partition(":")
     if form in ("none", "median") and not colon:
         return Average(cast(Literal["none", "median"], form))
+    if form == "multikrum" and value.isascii() and value.isdecimal() and 0 < len(value) < 10 and int(value):
+        return Average("multikrum", wrong=int(value))
     try:
         share = float(value)
     except ValueError:
         share = 0.0
     if form != "trimmed" or not 0 < share < 0.5:
-        raise ConfigError(f"robust = {text!r}: expected none, median or trimmed:SHARE, SHARE above 0 and below 0.5")
+        expected = "none, median, trimmed:SHARE, SHARE above 0 and below 0.5, or multikrum:COUNT, COUNT from 1 on"
+        raise ConfigError(f"robust = {text!r}: expected {expected}")
     return Average("trimmed", share)
 
 
@@ -274,6 +340,40 @@ def geometric_median(products: Numbers) -> Numbers:
         if np.abs(weights - before).max() < 1e-9:
             break
     return weights
+
+
+def multikrum(squares: Numbers, wrong: int) -> NDArray[np.bool_]:
+    """Say which of K points Multi-Krum keeps: all but those that are farthest from the points nearest to them.
+
+    Blanchard et al., Section 4, with m = n - f: a point's score is the sum of its squared distances to its
+    ``K - wrong - 2`` nearest others, or to the nearest if that is none; the highest scores are left out. The paper
+    promises something from ``2 * wrong + 3`` points on.
+
+    Parameters
+    ----------
+    squares : array
+        Shape (K, K), the squared distances between the points.
+    wrong : int
+        How many are left out; of ``2 * wrong`` points or fewer it is less than half of them.
+
+    Returns
+    -------
+    array
+        Shape (K,). Of equal scores the first are kept, as in Flower's MultiKrum.
+
+    Examples
+    --------
+    >>> points = np.array([0.0, 1.0, 2.0, 90.0])
+    >>> multikrum((points[:, None] - points) ** 2, 1).tolist()
+    [True, True, True, False]
+    """
+    count = len(squares)
+    wrong = min(wrong, (count - 1) // 2)
+    others = np.sort(np.nan_to_num(squares, nan=np.inf, posinf=np.inf) + np.diag(np.full(count, np.inf)), axis=1)
+    scores = others[:, : max(1, count - wrong - 2)].sum(axis=1)
+    kept = np.zeros(count, bool)
+    kept[np.argsort(scores, kind="stable")[: count - wrong]] = True
+    return kept
 
 
 def _distances(products: Numbers, weights: Numbers) -> Numbers:

@@ -1,6 +1,6 @@
-"""Distillation from an ensemble: the mean logits of several models, and a student that is trained towards them."""
+"""Distillation from an ensemble: the logits of several models, and students that are trained towards their mean."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import cos, pi
 from typing import NamedTuple
 
@@ -12,13 +12,9 @@ from torch import Tensor, nn
 from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import Batches
-from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.optimizers import Adam
 from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
-
-Chosen = Callable[[Sequence[NDArray[np.float32]]], Sequence[NDArray[np.float32]]]
-"""From the logits of several models, (N, C) each, those that count: one of them or more."""
 
 
 class Schedule(NamedTuple):
@@ -58,46 +54,38 @@ def logits_of(model: nn.Module, samples: Batches) -> Tensor:
     return found
 
 
-def mean_logits(
-    models: Sequence[nn.Module], samples: Batches, average: Average, chosen: Chosen = lambda logits: logits
-) -> Tensor:
-    """Return the average of several models' logits of samples, of all or of those that are chosen: (N, C) float32."""
-    return torch.from_numpy(average.mean(chosen([logits_of(model, samples).numpy() for model in models]))).float()
+def logits_of_each(models: Iterable[nn.Module], samples: Batches, threads: int) -> list[NDArray[np.float32]]:
+    """Return several models' logits of samples, (N, C) each; ``threads`` is how many torch is to use."""
+    with torch_threads(threads):
+        return [logits_of(model, samples).numpy() for model in models]
 
 
 def distil_each(
     students: Mapping[str, nn.Module],
-    teachers: Sequence[nn.Module],
     samples: Batches,
-    average: Average,
-    chosen: Chosen,
+    targets: NDArray[np.floating],
     schedule: Schedule,
     scope: tuple[int, int],
     threads: int,
 ) -> None:
-    """Train students, each by itself and in the same order of samples, towards the average of the teachers' logits.
+    """Train students, each by itself and in the same order of samples, towards logits.
 
     Parameters
     ----------
     students : mapping of str to Module
         They are changed, as by `distil`.
-    teachers : sequence of Module
-        One or more.
     samples, schedule
         As in `distil`.
-    average : Average
-        Of the logits.
-    chosen : callable
-        Returns those of the teachers' logits that are averaged.
+    targets : array
+        (N, C), the logits, as an ensemble's mean.
     scope : tuple of int
         The run's seed and the round, by which everything is drawn.
     threads : int
         As many as torch is to use: the bits depend on it.
     """
     with seeded(*scope, "distillation"), torch_threads(threads):
-        targets = mean_logits(teachers, samples, average, chosen)
         for student in students.values():
-            distil(student, samples, targets, schedule, generator(*scope, "distillation"))
+            distil(student, samples, torch.from_numpy(targets).float(), schedule, generator(*scope, "distillation"))
 
 
 def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:

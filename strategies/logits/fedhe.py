@@ -67,7 +67,7 @@ class FedHe(KnowledgeStrategy):
         "Communication-Efficient On-Device Machine Learning", 2018). Not with ``store = "window"``.
     weighting : {"uploads", "samples"}
         Whether each upload of a class counts once, as in Eq. (10), or by the number of samples behind it.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong logits are kept from the averages; coordinate-wise median or trimmed mean of Yin et al., ICML 2018, as
         in `hetfl_flwr.learning.aggregation.parse_robust`. "none": not at all. Averaged are the logits of a class over
         the clients that have seen it: with ``store = "latest"`` over the latest of each; with "all" over the uploads of

@@ -54,7 +54,7 @@ class CHFL(KnowledgeStrategy):
         widths and classes.
     measured : {"trained", "averaged"}
         As in `clients.parts.chfl.CHFLClient`.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong heads are kept from the sum: it is as many times their coordinate-wise median or trimmed mean (Yin et
         al., ICML 2018) as they are, so that sum and mean keep their meaning for clients. As in
         `hetfl_flwr.learning.aggregation.parse_robust`. "none": the sum itself.
@@ -117,12 +117,10 @@ class CHFL(KnowledgeStrategy):
 
 def _total(average: Average, uploads: Sequence[Upload], classes: int, width: int) -> Arrays:
     """Return the sum of heads, taken in float64, and their number."""
-    weight, bias = (
-        average.total([upload.arrays[name] for upload in uploads], np.zeros(shape))
-        for name, shape in (("weight", (classes, width)), ("bias", (classes,)))
-    )
+    heads = [np.column_stack([upload.arrays["weight"], upload.arrays["bias"]]) for upload in uploads]
+    total = average.total(heads, np.zeros((classes, width + 1))).astype(np.float32)
     return {
-        "weight": weight.astype(np.float32),
-        "bias": bias.astype(np.float32),
+        "weight": total[:, :-1].copy(),
+        "bias": total[:, -1].copy(),
         "heads": np.asarray(len(uploads), np.int32),
     }

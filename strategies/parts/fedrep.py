@@ -19,7 +19,7 @@ class FedRep(WeightStrategy):
 
     Parameters
     ----------
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         As in `strategies.weights.fedavg.FedAvg`, for the weights of bodies.
 
     Raises

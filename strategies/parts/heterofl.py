@@ -20,6 +20,7 @@ from hetfl_flwr.wire.weights import model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload
 
 BatchNorm = Literal["static", "averaged"]
+Has = NDArray[np.bool_]
 
 
 def part_weights(model: SplitModel, batch_norm: BatchNorm) -> PayloadSpec:
@@ -63,9 +64,11 @@ class HeteroFL(KnowledgeStrategy):
         As in `clients.parts.heterofl.HeteroFLClient`; here: whose rows of the head are averaged.
     batch_norm : {"static", "averaged"}
         "static": statistics stay with the clients. "averaged": they travel and are averaged as weights are.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong weights are kept from the global model: it is the coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018) over those that have a weight, each alike; as in `hetfl_flwr.learning.aggregation.parse_robust`.
+        ICML 2018) over those that have a weight, each alike; or, "multikrum", the mean without the uploads that are
+        farthest from the others, measured where both have weights: few may have a weight, and one moves a median of
+        few. As in `hetfl_flwr.learning.aggregation.parse_robust`.
     """
 
     heterogeneous = False
@@ -120,10 +123,19 @@ class HeteroFL(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average each weight over those that have it."""
         uploads = [upload for upload in uploads if upload.arrays]
-        averaged = {name: self._averaged(name, server_state[name], uploads) for name in self._parts[self._widest].names}
-        return {"rate": server_state["rate"], **averaged}
+        if not uploads:
+            return server_state
+        names = self._parts[self._widest].names
+        sent, has = zip(*(self._stacked(name, server_state[name], uploads) for name in names), strict=True)
+        counts = [one.samples if self.weighting == "samples" else 1 for one in uploads]
+        kept = self.robust.kept(sent, has)
+        return {"rate": server_state["rate"]} | {
+            name: self._averaged(server_state[name], values[kept], np.array(counts)[kept], its[kept])
+            for name, values, its in zip(names, sent, has, strict=True)
+        }
 
-    def _averaged(self, name: str, array: NDArray[Any], uploads: Sequence[Upload]) -> NDArray[Any]:
+    def _stacked(self, name: str, array: NDArray[Any], uploads: Sequence[Upload]) -> tuple[NDArray[Any], Has]:
+        """Return an array of all clients (K, ...), in the shape of the widest, and which of its entries each has."""
         has = np.zeros((len(uploads), *array.shape), bool)
         sent = np.zeros(has.shape, array.dtype)
         for one, its, values in zip(uploads, has, sent, strict=True):
@@ -131,8 +143,10 @@ class HeteroFL(KnowledgeStrategy):
             its[block], values[block] = True, one.arrays[name]
             if self.mask and name.startswith("head."):
                 its[one.arrays["classes"] == 0] = False
-        counts = [one.samples if self.weighting == "samples" else 1 for one in uploads]
-        return np.where(has.any(0), self.robust.weighted(sent, counts, has), array)
+        return sent, has
+
+    def _averaged(self, array: NDArray[Any], sent: NDArray[Any], counts: NDArray[np.int64], has: Has) -> NDArray[Any]:
+        return np.where(has.any(0), self.robust.among_kept.weighted(sent, counts.tolist(), has), array)
 
     def _take_in(self, models: Mapping[str, SplitModel]) -> None:
         for name, model in models.items():

@@ -29,7 +29,7 @@ class LGFedAvg(WeightStrategy):
 
     Parameters
     ----------
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         As in `strategies.weights.fedavg.FedAvg`, for the weights of heads.
 
     Raises
@@ -79,7 +79,7 @@ class LGFedAvgBody(WeightStrategy):
 
     Parameters
     ----------
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         As in `strategies.parts.fedrep.FedRep`.
 
     Raises

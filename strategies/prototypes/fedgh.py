@@ -57,7 +57,7 @@ class FedGH(PrototypeStrategy):
         Prototypes of a mini-batch, 0 or more. 0: the run config's ``batch-size``.
     measured : {"trained", "global"}
         As in `clients.prototypes.fedgh.FedGHClient`.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong prototypes are kept from the head: each is replaced by the coordinate-wise median or trimmed mean of
         all that have come for its class in the round (Yin et al., ICML 2018), as in
         `hetfl_flwr.learning.aggregation.parse_robust`. "none": they are taken as they come.

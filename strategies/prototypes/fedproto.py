@@ -46,7 +46,7 @@ class FedProto(PrototypeStrategy):
         published code and HtFLlib. "uniform": clients do not say how many samples they have of a class.
     predict : {"head", "prototype", "own-prototype"}
         As in `clients.prototypes.fedproto.FedProtoClient`.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong prototypes are kept from the average: it is their coordinate-wise median or trimmed mean (Yin et al.,
         ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`, in which each client counts once. "none": the
         mean. It takes three clients to outvote one, so classes that few clients have are hardly protected.

@@ -65,7 +65,7 @@ class FedTGP(PrototypeStrategy):
         Largest margin, 0 or more. 0: no margin.
     predict : {"head", "prototype", "own-prototype"}
         As in `clients.prototypes.fedtgp.FedTGPClient`.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong prototypes are kept from the training: each is replaced by the coordinate-wise median or trimmed mean
         of all that have come for its class in the round (Yin et al., ICML 2018), as in
         `hetfl_flwr.learning.aggregation.parse_robust`; so is the margin taken of these. "none": they are taken as they

@@ -42,7 +42,7 @@ class DSFL(AnswersStrategy):
     temperature : float
         Of "era", 0.001 or more: the lower, the sharper. The softmax is taken of scores, which lie between 0 and 1, so
         that at 1 the consensus is near to uniform.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong scores are kept from the consensus. "median": the mean is the geometric median of the clients' scores
         on all rows (Pillutla et al., IEEE Transactions on Signal Processing 2022), which is a distribution, as a
         median of single scores is not; "trimmed": the mean of those that are nearest to it, as in

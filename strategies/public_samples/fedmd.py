@@ -34,7 +34,7 @@ class FedMD(AnswersStrategy):
     ----------
     public_samples : int
         Rows of a subset, 1 or more; all public samples where there are fewer.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong logits are kept from the consensus: it is their coordinate-wise median or trimmed mean (Yin et al.,
         ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public samples are taken as
         they come.

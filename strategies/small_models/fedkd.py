@@ -72,7 +72,7 @@ class FedKD(KnowledgeStrategy):
         What the singular values are of. "weights": the mentee loses what is cut off, and nothing else is cut off it.
     energy_start, energy_end : float
         T in the run's first round and in its last, linear between, in (0, 1]. 1: nothing is compressed, to the bit.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong updates are kept from the mentee, as in `hetfl_flwr.learning.aggregation.parse_robust`: their
         coordinate-wise median or trimmed mean (Yin et al., ICML 2018), after multiplying. "none": the mean.
 
@@ -130,7 +130,9 @@ class FedKD(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Multiply the factors, take the mean, compress it, and do with the mentee as the clients will."""
         sent = [multiplied(upload.arrays, self._weights) for upload in uploads]
-        mean = {name: self.robust.mean([arrays[name] for arrays in sent]) for name in self._weights.names}
+        updates = {name: np.stack([arrays[name] for arrays in sent]) for name in self._weights.names}
+        kept, average = self.robust.kept(list(updates.values())), self.robust.among_kept
+        mean = {name: average.mean(list(arrays[kept])) for name, arrays in updates.items()}
         limits = {one.name: one.maximum or np.inf for one in self._weights.arrays}
         mean = {name: np.clip(mean[name], -limit, limit).astype(np.float32) for name, limit in limits.items()}
         share = energy(self.energy_start, self.energy_end, round, self.config.rounds)

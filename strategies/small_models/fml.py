@@ -45,7 +45,7 @@ class FML(KnowledgeStrategy):
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
         body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
         the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong memes are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et al.,
         ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Counters are not averaged.
 
@@ -104,12 +104,13 @@ class FML(KnowledgeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
-        return {name: _merged([upload.arrays[name] for upload in uploads], self.robust) for name in server_state}
+        memes = {name: np.stack([upload.arrays[name] for upload in uploads]) for name in server_state}
+        kept = self.robust.kept([sent for sent in memes.values() if np.issubdtype(sent.dtype, np.floating)])
+        return {name: _merged(sent[kept], self.robust.among_kept) for name, sent in memes.items()}
 
 
-def _merged(arrays: Sequence[NDArray[Any]], average: Average) -> NDArray[Any]:
+def _merged(sent: NDArray[Any], average: Average) -> NDArray[Any]:
     """Return the average of floating-point arrays, taken in float64; of others the largest entries, up to a bound."""
-    first = arrays[0]
-    if not np.issubdtype(first.dtype, np.floating):
-        return np.asarray(np.minimum(np.max(arrays, axis=0), COUNTER_LIMIT // 2), first.dtype)
-    return np.asarray(average.mean(arrays), first.dtype)
+    if not np.issubdtype(sent.dtype, np.floating):
+        return np.asarray(np.minimum(np.max(sent, axis=0), COUNTER_LIMIT // 2), sent.dtype)
+    return np.asarray(average.mean(list(sent)), sent.dtype)

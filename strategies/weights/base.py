@@ -5,7 +5,7 @@ from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum, Strategy
 from torch.nn import Module
 
 from hetfl_flwr.algorithms import for_heterogeneous_models
@@ -29,9 +29,9 @@ class WeightStrategy(Strategy, FederatedStrategy):
     """A strategy whose clients exchange the weights of one model, or of a part of it that all have.
 
     A client's weight is the number of its training samples (n_k of McMahan et al. 2017), however many a round's batches
-    hold. Flower's own strategies do the averaging: FedAvg, FedMedian or FedTrimmedAvg, as ``robust`` says. The latter
-    two give each client the same weight, whatever its number of samples. Running statistics are averaged as weights
-    are; integer buffers stay with the clients.
+    hold. Flower's own strategies do the averaging: FedAvg, FedMedian, FedTrimmedAvg or MultiKrum, as ``robust`` says.
+    FedMedian and FedTrimmedAvg give each client the same weight, whatever its number of samples. Running statistics are
+    averaged as weights are; integer buffers stay with the clients.
 
     Parameters
     ----------
@@ -159,6 +159,9 @@ class WeightStrategy(Strategy, FederatedStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the weights. The replies stay as they are: Flower's median and trimmed mean take theirs apart."""
         copies = [with_arrays(reply, ArrayRecord(dict(reply.content.array_records[ARRAYS]))) for reply in replies]
+        if isinstance(self._averaging, MultiKrum):  # it has to be told how many it keeps
+            self._averaging.num_malicious_nodes = min(self.robust.wrong, (len(copies) - 1) // 2)
+            self._averaging.num_nodes_to_select = len(copies) - self._averaging.num_malicious_nodes
         return self._averaging.aggregate_train(server_round, copies)
 
     def configure_evaluate(
@@ -183,4 +186,6 @@ def _flower_s(average: Average) -> FedAvg:
         return FedMedian(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     if average.form == "trimmed":
         return FedTrimmedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, beta=average.share)
+    if average.form == "multikrum":
+        return MultiKrum(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     return FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)

@@ -20,7 +20,7 @@ class FedAvg(WeightStrategy):
 
     Parameters
     ----------
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong weights are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et
         al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), as in `hetfl_flwr.learning.aggregation.parse_robust`,
         each client with the same weight, whatever its number of samples. "none": the mean by numbers of training

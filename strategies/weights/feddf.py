@@ -4,7 +4,6 @@ Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from logging import INFO, WARNING
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.ensembles import Schedule, distil_each
+from hetfl_flwr.learning.ensembles import Schedule, distil_each, logits_of_each
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.server.global_model import models_by_name
 from hetfl_flwr.server.messaging.guard import Guard, measure_learnt
@@ -25,6 +24,8 @@ from hetfl_flwr.wire.factors import bounded
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import loaded, model_arrays, weights
 from strategies.base import KnowledgeStrategy, Upload
+
+Logits = NDArray[np.float32]
 
 
 class FedDF(KnowledgeStrategy):
@@ -57,9 +58,11 @@ class FedDF(KnowledgeStrategy):
         The first rate of Adam, above 0; it falls to 0 over ``server_steps``, as a cosine.
     patience : int
         Steps without a smaller divergence, measured each tenth of so many, after which a group is done, 1 or more.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong uploads are kept out: weights are their group's coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018), and the logits those over all models; as in `hetfl_flwr.learning.aggregation.parse_robust`.
+        ICML 2018), and the logits those over all models; as in `hetfl_flwr.learning.aggregation.parse_robust`. Groups
+        are small, and one moves a median of few: "multikrum" leaves out the models whose logits are farthest from
+        those of the others, of all groups. A group whose models are all left out goes on from where it was.
 
     Raises
     ------
@@ -106,7 +109,7 @@ class FedDF(KnowledgeStrategy):
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the weights of the client's group; of a new one its initial ones; to a client left out nothing."""
-        start, model = f"{member.model}/", self._models.get(member.model)
+        model, start = self._models.get(member.model), f"{member.model}/"
         known = {name.removeprefix(start): array for name, array in server_state.items() if name.startswith(start)}
         return known or ({} if model is None else model_arrays(model))
 
@@ -119,31 +122,47 @@ class FedDF(KnowledgeStrategy):
         model_of, groups = {member.client_id: member.model for member in self.roster}, dict[str, list[Upload]]()
         for upload in (one for one in uploads if one.arrays):
             groups.setdefault(model_of[upload.client_id], []).append(upload)
-        means: Mapping[str, Arrays] = {
-            name: self.robust.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
+        sent = [(name, upload) for name, group in groups.items() for upload in group]
+        teachers, rows = [loaded(self._models[name], upload.arrays) for name, upload in sent], self._public.all()
+        answers = logits_of_each(teachers, rows, self.config.threads)
+        logits = self._kept({upload.client_id: array for (_, upload), array in zip(sent, answers, strict=True)})
+        before = {member.model: self.download_for(member, server_state, round) for member in self.roster}
+        means = {
+            name: self._mean([one for one in group if one.client_id in logits]) or before[name]
             for name, group in groups.items()
         }
-        sent = [(name, upload) for name, group in groups.items() for upload in group]
-        if self.schedule.steps and len(sent) > 1:
+        if self.schedule.steps and len(logits) > 1:
             students = {name: loaded(self._models[name], arrays) for name, arrays in means.items()}
-            teachers = [loaded(self._models[name], upload.arrays) for name, upload in sent]
-            near = partial(self._near, [upload.client_id for _, upload in sent])
-            scope, rows = (self.config.seed, round), self._public.all()
-            distil_each(students, teachers, rows, self.robust, near, self.schedule, scope, self.config.threads)
+            targets, scope = self.robust.among_kept.mean(self._near(logits)), (self.config.seed, round)
+            distil_each(students, rows, targets, self.schedule, scope, self.config.threads)
             means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
         return {**server_state, **_named(means)}
 
-    def _near(self, client_ids: Sequence[int], logits: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        """Return the logits (R, C) that are not far larger than the other teachers'.
+    def _kept(self, logits: Mapping[int, Logits]) -> dict[int, Logits]:
+        """Return the logits (R, C) of the clients that count, by client: "multikrum" judges models by what they say."""
+        if self.robust.form != "multikrum" or not logits:
+            return dict(logits)
+        with np.errstate(invalid="ignore"):
+            centred = np.stack([array - array.mean(1, np.float64, keepdims=True) for array in logits.values()])
+        return {one: logits[one] for one, kept in zip(logits, self.robust.kept([centred]), strict=True) if kept}
+
+    def _mean(self, group: Sequence[Upload]) -> Arrays:
+        """Average the weights of a group, of which nobody may count: then there are none."""
+        if not group:
+            return {}
+        return self.robust.among_kept.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
+
+    def _near(self, logits: Mapping[int, Logits]) -> list[Logits]:
+        """Return the logits that are not far larger than the other teachers'.
 
         Who is alone with its model has arrays that no others are compared with; what these come to is compared here.
         """
-        sizes = {one: measure_learnt("logits", array) for one, array in zip(client_ids, logits, strict=True)}
+        sizes = {one: measure_learnt("logits", array) for one, array in logits.items()}
         far = Guard(self.config.outlier_factor).set_aside(sizes)
         for member in self.roster:
             if member.client_id in far:
                 log(WARNING, "feddf: %s: %s on public samples: it teaches nobody", member, far[member.client_id])
-        return [array for client_id, array in zip(client_ids, logits, strict=True) if client_id not in far]
+        return [array for client_id, array in logits.items() if client_id not in far]
 
 
 def _named(groups: Mapping[str, Arrays]) -> Arrays:

@@ -69,7 +69,7 @@ class FedHeNN(KnowledgeStrategy):
         R, 4 or more (5000 in the paper). Where there are fewer public samples, all of them.
     rank : int
         Columns of the factor at most, 0 or more. 0: as many as an exact factor needs.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong uploads are kept from the mean, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": not at
         all.
         Kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its length, and the

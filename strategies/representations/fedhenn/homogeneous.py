@@ -31,7 +31,7 @@ class FedHeNNHomogeneous(WeightStrategy):
     ----------
     rad, rad_size
         As in `FedHeNN`.
-    robust : {"none", "median", "trimmed:SHARE"}
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         As in `strategies.weights.fedavg.FedAvg`.
 
     Raises

@@ -19,8 +19,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, load_client_data
 from hetfl_flwr.data.arrays.samples import Arrays as Stored
 from hetfl_flwr.data.shown import shown
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.ensembles import Schedule, distil, mean_logits
+from hetfl_flwr.learning.ensembles import Schedule, distil, logits_of, logits_of_each
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.trained import load_client
@@ -118,7 +117,7 @@ def slow_divergence(weight: Any, inputs: Any, targets: Any) -> float:
 def test_a_student_that_cannot_come_nearer_stays_as_it_is_and_stops_early():
     student = linear([[1, 2], [3, 4]])
     samples = table(generator(0, "rows").normal(size=(10, 2)).tolist())
-    targets = mean_logits([student], samples, parse_robust("none"))
+    targets = logits_of(student, samples)
     assert distil(student, samples, targets, Schedule(500, 4, 0.1, 30), generator(0)) == 30
     assert student.weight.tolist() == [[1, 2], [3, 4]]
 
@@ -132,12 +131,11 @@ def test_targets_that_are_not_finite_change_no_student(value):
     assert student.weight.tolist() == [[1, 2], [3, 4]]
 
 
-def test_the_ensemble_is_the_mean_of_logits_in_evaluation_mode():
-    """x = (1, 2): logits (1, 2), (3, 6) and (50, 100) of three models; the mean, and the median of each."""
+def test_logits_are_those_of_evaluation_mode():
+    """x = (1, 2): logits (1, 2), (3, 6) and (50, 100) of three models with dropout."""
     models = [nn.Sequential(nn.Dropout(0.9), linear((np.eye(2) * scale).tolist())) for scale in (1, 3, 50)]
-    samples = table([[1, 2]])
-    assert mean_logits(models, samples, parse_robust("none")).tolist() == [[18, 36]]
-    assert mean_logits(models, samples, parse_robust("median")).tolist() == [[3, 6]]
+    found = logits_of_each(models, table([[1, 2]]), threads=1)
+    assert [array.tolist() for array in found] == [[[1, 2]], [[3, 6]], [[50, 100]]]
     assert all(model.training for model in models)
 
 
@@ -298,7 +296,7 @@ def loaded(name: str, arrays: dict[str, Any]) -> SplitModel:
 
 
 def test_one_upload_is_no_ensemble_and_a_group_without_any_stays_as_it_is(monkeypatch):
-    """Nothing is distilled: its own logits would cost a pass over all public samples, and change nothing."""
+    """Nothing is distilled: its own logits would change nothing."""
     monkeypatch.setattr("strategies.weights.feddf.distil_each", lambda *args: pytest.fail("distils"))
     members = [its(0), its(1, DEEP)]
     strategy, state = server(*members)
