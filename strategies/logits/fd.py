@@ -69,10 +69,10 @@ class FD(KnowledgeStrategy):
         Whether a client's own outputs are left out of its teacher. False: all are taught by the average of all (as in
         HtFLlib).
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong outputs are kept from the teachers: these are the coordinate-wise median or trimmed mean of what the
-        clients have sent of a class (Yin et al., ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`, of
-        softmax scores scaled to a sum of 1. "none": the mean. It takes three clients to outvote one, so classes that
-        few clients have are hardly protected.
+        How wrong outputs are kept from the teachers: these are the coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017) of what the clients have sent of a class, as in
+        `hetfl_flwr.learning.aggregation.parse_robust`, of softmax scores scaled to a sum of 1. "none": the mean. It
+        takes three clients to outvote one, so classes that few clients have are hardly protected.
 
     Raises
     ------

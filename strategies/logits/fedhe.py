@@ -68,11 +68,12 @@ class FedHe(KnowledgeStrategy):
     weighting : {"uploads", "samples"}
         Whether each upload of a class counts once, as in Eq. (10), or by the number of samples behind it.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong logits are kept from the averages; coordinate-wise median or trimmed mean of Yin et al., ICML 2018, as
-        in `hetfl_flwr.learning.aggregation.parse_robust`. "none": not at all. Averaged are the logits of a class over
-        the clients that have seen it: with ``store = "latest"`` over the latest of each; with "all" over the uploads of
-        one round, as many times as they are, which then go into the running mean like honest ones. It takes three of
-        them to outvote one, so classes that few clients have are hardly protected.
+        How wrong logits are kept from the averages; coordinate-wise median or trimmed mean of Yin et al., ICML 2018, or
+        Multi-Krum mean of Blanchard et al., NIPS 2017, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none":
+        not at all. Averaged are the logits of a class over the clients that have seen it: with ``store = "latest"``
+        over the latest of each; with "all" over the uploads of one round, as many times as they are, which then go into
+        the running mean like honest ones. It takes three of them to outvote one, so classes that few clients have are
+        hardly protected.
 
     Raises
     ------

@@ -56,8 +56,8 @@ class CHFL(KnowledgeStrategy):
         As in `clients.parts.chfl.CHFLClient`.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong heads are kept from the sum: it is as many times their coordinate-wise median or trimmed mean (Yin et
-        al., ICML 2018) as they are, so that sum and mean keep their meaning for clients. As in
-        `hetfl_flwr.learning.aggregation.parse_robust`. "none": the sum itself.
+        al., ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017) as they are, so that sum and mean keep their
+        meaning for clients. As in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the sum itself.
 
     Raises
     ------

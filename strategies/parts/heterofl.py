@@ -68,7 +68,8 @@ class HeteroFL(KnowledgeStrategy):
         How wrong weights are kept from the global model: it is the coordinate-wise median or trimmed mean (Yin et al.,
         ICML 2018) over those that have a weight, each alike; or, "multikrum", the mean without the uploads that are
         farthest from the others, measured where both have weights: few may have a weight, and one moves a median of
-        few. As in `hetfl_flwr.learning.aggregation.parse_robust`.
+        few. As in `hetfl_flwr.learning.aggregation.parse_robust`. Who lies only where few have weights is near to all
+        others and stays.
     """
 
     heterogeneous = False

@@ -58,9 +58,9 @@ class FedGH(PrototypeStrategy):
     measured : {"trained", "global"}
         As in `clients.prototypes.fedgh.FedGHClient`.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong prototypes are kept from the head: each is replaced by the coordinate-wise median or trimmed mean of
-        all that have come for its class in the round (Yin et al., ICML 2018), as in
-        `hetfl_flwr.learning.aggregation.parse_robust`. "none": they are taken as they come.
+        How wrong prototypes are kept from the head: each is replaced by the coordinate-wise median or trimmed mean (Yin
+        et al., ICML 2018), or Multi-Krum mean (Blanchard et al., NIPS 2017), of all that have come for its class in the
+        round, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": they are taken as they come.
 
     Raises
     ------

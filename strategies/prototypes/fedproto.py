@@ -48,8 +48,9 @@ class FedProto(PrototypeStrategy):
         As in `clients.prototypes.fedproto.FedProtoClient`.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong prototypes are kept from the average: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`, in which each client counts once. "none": the
-        mean. It takes three clients to outvote one, so classes that few clients have are hardly protected.
+        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
+        `hetfl_flwr.learning.aggregation.parse_robust`, in which each client counts once. "none": the mean. It takes
+        three clients to outvote one, so classes that few clients have are hardly protected.
 
     Raises
     ------

@@ -67,9 +67,9 @@ class FedTGP(PrototypeStrategy):
         As in `clients.prototypes.fedtgp.FedTGPClient`.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong prototypes are kept from the training: each is replaced by the coordinate-wise median or trimmed mean
-        of all that have come for its class in the round (Yin et al., ICML 2018), as in
-        `hetfl_flwr.learning.aggregation.parse_robust`; so is the margin taken of these. "none": they are taken as they
-        come.
+        (Yin et al., ICML 2018), or Multi-Krum mean (Blanchard et al., NIPS 2017), of all that have come for its class
+        in the round, as in `hetfl_flwr.learning.aggregation.parse_robust`; so is the margin taken of these. "none":
+        they are taken as they come.
 
     Raises
     ------

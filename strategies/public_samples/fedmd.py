@@ -36,8 +36,8 @@ class FedMD(AnswersStrategy):
         Rows of a subset, 1 or more; all public samples where there are fewer.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong logits are kept from the consensus: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public samples are taken as
-        they come.
+        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
+        `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public samples are taken as they come.
     consensus : {"logits", "softmax"}
         What clients upload and the server averages: logits, as in the authors' code, or softmax scores. The paper's
         "class scores" can be read as either. Scores are averaged robustly as

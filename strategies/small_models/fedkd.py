@@ -74,7 +74,8 @@ class FedKD(KnowledgeStrategy):
         T in the run's first round and in its last, linear between, in (0, 1]. 1: nothing is compressed, to the bit.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong updates are kept from the mentee, as in `hetfl_flwr.learning.aggregation.parse_robust`: their
-        coordinate-wise median or trimmed mean (Yin et al., ICML 2018), after multiplying. "none": the mean.
+        coordinate-wise median or trimmed mean (Yin et al., ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017),
+        after multiplying. "none": the mean.
 
     Raises
     ------

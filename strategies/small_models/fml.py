@@ -47,7 +47,8 @@ class FML(KnowledgeStrategy):
         the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong memes are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018), as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Counters are not averaged.
+        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
+        `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Counters are not averaged.
 
     Raises
     ------

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.serverapp.strategy.multikrum import select_multikrum
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as some_arrays
@@ -9,9 +11,9 @@ from scipy.optimize import minimize
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.aggregation import geometric_median, parse_robust
+from hetfl_flwr.learning.aggregation import geometric_median, multikrum, parse_robust
 
-FORMS = ["none", "median", "trimmed:0.2", "trimmed:0.45"]
+FORMS = ["none", "median", "trimmed:0.2", "trimmed:0.45", "multikrum:1", "multikrum:12"]
 
 
 @pytest.mark.parametrize("text", FORMS)
@@ -32,11 +34,19 @@ def test_the_text_names_the_average(text):
         "trimmed:0.5",
         "trimmed:-0.1",
         "trimmed:nan",
+        "multikrum",
+        "multikrum:",
+        "multikrum:0",
+        "multikrum:-1",
+        "multikrum:1.5",
+        "multikrum:\u0661",  # a digit, but of no number that a program writes
+        "multikrum:1000000000",
     ],
 )
 def test_what_is_no_average_is_refused(text, refusal):
     assert refusal(ConfigError, parse_robust, text) == (
-        f"robust = '{text}': expected none, median or trimmed:SHARE, SHARE above 0 and below 0.5"
+        f"robust = '{text}': expected none, median, trimmed:SHARE, SHARE above 0 and below 0.5, "
+        "or multikrum:COUNT, COUNT from 1 on"
     )
 
 
@@ -50,6 +60,11 @@ def test_what_is_no_average_is_refused(text, refusal):
         ("trimmed:0.2", [-900, 1, 5, 6, 900], 4.0),  # int(0.2 * 5) = 1 off either end: (1 + 5 + 6) / 3
         ("trimmed:0.2", [0, 1, 2, 9], 3.0),  # int(0.2 * 4) = 0
         ("trimmed:0.45", [0, 1, 3, 900], 2.0),  # int(0.45 * 4) = 1: (1 + 3) / 2
+        ("multikrum:1", [1, 900, 2, 6, 3], 3.0),  # the two nearest others: 900 has 894^2 + 897^2, the most
+        ("multikrum:2", [1, 900, 2, 6, 3], 2.0),  # the nearest other: 6 has 3^2, the others 1^2
+        ("multikrum:1", [1, 2, 900], 1.5),
+        ("multikrum:9", [1, 2, 900], 1.5),  # less than half of three is one
+        ("multikrum:1", [7, 8], 7.5),
     ],
 )
 def test_the_mean_by_hand(text, values, expected):
@@ -69,10 +84,11 @@ def test_one_client_is_its_own_mean_in_double_precision(text):
 @pytest.mark.parametrize("text", FORMS)
 @given(stack=some_arrays(np.float32, (5, 2), elements=st.floats(-1e3, 1e3, width=32)), order=st.permutations(range(5)))
 def test_the_order_of_clients_changes_nothing_but_rounding(text, stack, order):
-    """And the mean lies between the smallest and the largest value."""
+    """And the mean lies between the smallest and the largest value. Multi-Krum keeps the first of equal scores."""
     average = parse_robust(text)
     mean = average.mean(list(stack))
-    np.testing.assert_allclose(average.mean(list(stack[order])), mean, atol=1e-9)
+    if average.form != "multikrum":
+        np.testing.assert_allclose(average.mean(list(stack[order])), mean, atol=1e-9)
     assert (stack.min(0) - 1e-9 <= mean).all()
     assert (mean <= stack.max(0) + 1e-9).all()
 
@@ -83,6 +99,51 @@ def test_a_minority_cannot_move_it_out_of_what_the_others_say(text, wrong):
     """Two of seven, and int(0.3 * 7) = 2."""
     honest = [np.array([value]) for value in (1.0, 2.0, 3.0, 4.0, 5.0)]
     assert 1 <= parse_robust(text).mean([*honest, *wrong]).item() <= 5
+
+
+@given(
+    honest=some_arrays(np.float64, st.tuples(st.integers(5, 9), st.just(3)), elements=st.floats(-1, 1)),
+    seed=st.integers(0, 10**6),
+)
+def test_multi_krum_leaves_out_liars_who_agree_with_each_other(honest, seed):
+    """Two liars far from 5 honest points or more, at one place of their own: K >= 2 * 2 + 3."""
+    draw = generator(seed, "liars")
+    points = np.concatenate([honest, np.full((2, 3), 50.0)])
+    order = draw.permutation(len(points))
+    kept = parse_robust("multikrum:2").kept([points[order][:, :1], points[order][:, 1:]])
+    assert sorted(order[kept]) == list(range(len(honest)))
+
+
+def test_multi_krum_keeps_those_that_flower_s_does():
+    draw = generator(0, "points")
+    for count, wrong in [(5, 1), (7, 2), (9, 1), (10, 3), (3, 1)]:
+        points = draw.normal(size=(count, 4)).astype(np.float32)
+        contents = [RecordDict({"arrays": ArrayRecord({"w": Array(point)})}) for point in points]
+        theirs = select_multikrum(contents, wrong, count - wrong)
+        kept = multikrum(np.square(points[:, None].astype(float) - points).sum(-1), wrong)
+        assert {id(one) for one in theirs} == {id(one) for one, its in zip(contents, kept, strict=True) if its}
+        weights = parse_robust(f"multikrum:{wrong}").weights(products(points.astype(float)))
+        np.testing.assert_allclose(weights, kept / kept.sum())
+
+
+def test_uploads_are_compared_where_both_have_something():
+    """The first has one entry, the others two. The third lies in the second: it is far from all but the first. What
+    stands where the first has nothing does not count."""
+    values = np.array([[1.0, -9e9], [1.1, 5.0], [1.0, -70.0], [0.9, 5.1], [1.2, 4.9]])
+    has = np.array([[True, False], *[[True, True]] * 4])
+    assert parse_robust("multikrum:1").kept([values], [has]).tolist() == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e300])
+def test_what_is_not_finite_is_infinitely_far(value):
+    points = [np.array([1.0]), np.array([2.0]), np.array([value]), np.array([4.0]), np.array([1.5])]
+    assert parse_robust("multikrum:1").kept([np.stack(points)]).tolist() == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_nobody_is_left_out_twice(text):
+    average = parse_robust(text)
+    assert average.among_kept == (parse_robust("none") if text.startswith("multikrum") else average)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("none", [15, 108]), ("median", [13, 16])])

@@ -242,6 +242,14 @@ def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequen
         ("trimmed:0.49", [1, 3], [1, 9], 2),
         ("median", [7], [3], 7),
         ("trimmed:0.49", [7], [3], 7),
+        # Multi-Krum leaves out 90, and the samples of the others count: (1 x 2 + 1 x 2 + 2 x 4) / 4
+        ("multikrum:1", [2, 2, 4, 90], [1, 1, 2, 96], 3),
+        # of five, two: 90, and 9, whose nearest is farther than those of 1, 2 and 3
+        ("multikrum:2", [1, 2, 9, 3, 90], [1, 1, 9, 1, 9], 2),
+        ("multikrum:1", [1, 3], [1, 9], 2.8),
+        ("multikrum:7", [7], [3], 7),
+        # whole uploads: the first coordinate of the last is as good as the others'
+        ("multikrum:1", [[1, 8], [2, 9], [1, -900]], [1, 1, 1], [1.5, 8.5]),
         # each coordinate has its own
         ("median", [[1, 8], [2, -900], [6, 9]], [1, 1, 1], [2, 8]),
     ],
@@ -251,7 +259,7 @@ def test_weights_by_hand(algorithm, robust, values, samples, expected):
 
 
 @pytest.mark.parametrize("algorithm", AVERAGING)
-@pytest.mark.parametrize("robust", ["median", "trimmed:0.2"])
+@pytest.mark.parametrize("robust", ["median", "trimmed:0.2", "multikrum:2"])
 def test_the_order_of_clients_changes_nothing(algorithm, robust):
     values = generator(0, "order").normal(size=(7, 3))
     found = [averaged(algorithm, robust, values, [1] * 7, order) for order in (None, [3, 6, 0, 5, 1, 4, 2])]
@@ -260,7 +268,7 @@ def test_the_order_of_clients_changes_nothing(algorithm, robust):
 
 @pytest.mark.parametrize("algorithm", AVERAGING)
 @pytest.mark.parametrize("wild", [-1e6, 1e6])
-@pytest.mark.parametrize("robust", ["median", "trimmed:0.2"])
+@pytest.mark.parametrize("robust", ["median", "trimmed:0.2", "multikrum:1"])
 def test_one_wild_upload_of_five_stays_within_what_the_others_sent(algorithm, robust, wild):
     honest = generator(0, "honest").normal(size=(4, 20))
     found = averaged(algorithm, robust, [*honest, np.full(20, wild)], [1, 1, 1, 1, 10**6])

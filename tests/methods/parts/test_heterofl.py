@@ -302,6 +302,27 @@ def test_averages_equal_a_loop_over_entries(seed, clients, robust):
             assert found[name][place] == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
 
 
+def test_multi_krum_leaves_out_a_whole_upload_that_no_array_of_few_outvotes():
+    """Clients 0 and 1 alone have the widest entries, of which a median would be their mean. Client 1 lies in all that
+    it has, and is far from all others where they have something; so these entries are client 0's."""
+    members = [its(0), its(1), its(2, f"{NET}@0.5"), its(3, f"{NET}@0.25"), its(4, f"{NET}@0.5")]
+    strategy, state = server(*members, robust="multikrum:1")
+    sent = zip(members, (1, -3, 1.2, 0.9, 1.1), (1, 9, 1, 1, 1), strict=True)
+    found = strategy.aggregate(state, [filled(strategy, one, value, samples=count) for one, value, count in sent], 1)
+    np.testing.assert_allclose(found["body.1.weight"][0], (1 + 1.2 + 0.9 + 1.1) / 4)
+    np.testing.assert_allclose(found["body.1.weight"][1], (1 + 1.2 + 1.1) / 3)
+    np.testing.assert_allclose(found["body.1.weight"][2:], 1)
+
+
+def test_what_only_one_that_is_left_out_has_stays():
+    members = [its(0), *(its(k, f"{NET}@0.5") for k in (1, 2, 3))]
+    strategy, state = server(*members, robust="multikrum:1")
+    uploads = [filled(strategy, one, value) for one, value in zip(members, (-9, 1, 2, 1), strict=True)]
+    found = strategy.aggregate(state, uploads, 1)
+    np.testing.assert_array_equal(found["body.1.weight"][2:], state["body.1.weight"][2:])
+    np.testing.assert_allclose(found["body.1.weight"][:2], 4 / 3)
+
+
 # --- whole runs ----------------------------------------------------------------------------------
 
 

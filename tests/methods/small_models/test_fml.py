@@ -176,7 +176,7 @@ def test_what_is_uploaded_is_a_copy():
 def test_one_client_s_counter_does_not_lock_the_others_out():
     """The largest counter that is accepted, from one of two clients: honest ones can count on from what follows."""
     largest = np.asarray(2**53)
-    merged = _merged([largest, np.asarray(3)], parse_robust("none"))
+    merged = _merged(np.array([largest, 3]), parse_robust("none"))
     assert int(merged) == 2**52
     ArraySpec("counter", (), "int64", -(2**53), 2**53).check(np.asarray(merged + 10**6), "client 1")
 

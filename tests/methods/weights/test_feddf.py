@@ -237,6 +237,37 @@ def test_a_robust_mean_is_within_each_group():
     assert (strategy.aggregate(state, uploads, 1)[f"{SMALL}/head.weight"] == 3).all()
 
 
+@pytest.mark.parametrize("steps", [0, 20])
+def test_multi_krum_judges_models_of_all_groups_by_their_logits(steps):
+    """Client 1, one of two with its model, says the opposite of the others: as if it had sent nothing. The deep one is
+    alone with its model, and agrees with the small ones."""
+    members = [its(0), its(1), its(2, DEEP), its(3), its(4)]
+    learnt = []
+    for robust, who in (("multikrum:1", (0, 1, 2, 3, 4)), ("none", (0, 2, 3, 4))):
+        strategy, state = server(*members, server_steps=steps, server_learning_rate=0.1, robust=robust)
+        uploads = []
+        for one in (members[k] for k in who):
+            right = generator(7, "right").normal(size=(3, 2)).astype(np.float32)
+            drawn = {spec.name: np.zeros(spec.shape, np.float32) for spec in strategy.upload_spec(one).arrays}
+            if one.model == DEEP:
+                drawn["body.weight"][:2, :2] = np.eye(2)
+            drawn["head.weight"][:, :2] = right * (-1 if one.client_id == 1 else 1 + one.client_id / 10)
+            uploads.append(Upload(one.client_id, drawn, 1))
+        learnt.append(strategy.aggregate(state, uploads, 1))
+    for name, array in learnt[0].items():
+        np.testing.assert_array_equal(array, learnt[1][name])
+
+
+def test_a_group_whose_models_are_all_left_out_goes_on_from_where_it_was():
+    members = [its(0), its(1), its(2), its(3, DEEP)]
+    strategy, state = server(*members, server_steps=0, robust="multikrum:1")
+    uploads = [filled(strategy, *one) for one in zip(members, (1, 1, 1, 50), strict=True)]
+    uploads[3].arrays["head.weight"][0] = -50
+    found = strategy.aggregate(state, uploads, 1)
+    assert all((found[name] == array).all() for name, array in state.items() if name.startswith(DEEP))
+    assert (found[f"{SMALL}/head.weight"] == 1).all()
+
+
 def test_students_learn_from_the_models_of_all_groups():
     """Each group's student ends where distillation of the mean of all three clients' logits brings it. Alone in its
     group, the deep model learns from the small ones."""
