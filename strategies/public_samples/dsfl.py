@@ -46,8 +46,8 @@ class DSFL(AnswersStrategy):
         How wrong scores are kept from the consensus. "median": the mean is the geometric median of the clients' scores
         on all rows (Pillutla et al., IEEE Transactions on Signal Processing 2022), which is a distribution, as a
         median of single scores is not; "trimmed": the mean of those that are nearest to it; "multikrum": of those that
-        are nearest to each other (Blanchard et al., NIPS 2017); as in `hetfl_flwr.learning.aggregation.Average.mixture`.
-        "none": the mean. Public samples are taken as they come.
+        are nearest to each other (Blanchard et al., NIPS 2017). As in
+        `hetfl_flwr.learning.aggregation.Average.mixture`. "none": the mean. Public samples are taken as they come.
 
     Raises
     ------

@@ -75,8 +75,9 @@ class FedHeNN(KnowledgeStrategy):
         Kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its length, and the
         product of two is their CKA. "median": their geometric median (Pillutla et al., IEEE TSP 2022), a weighted mean
         of them and so a kernel again, which a coordinate-wise median need not be. "trimmed": the mean of those that
-        remain when the share that is farthest from it is left out. "multikrum": of those that are nearest to each other
-        (Blanchard et al., NIPS 2017). Each holds all kernels at once: 8 K R^2 bytes, 21 MB for ten clients and 512 rows.
+        remain when the share that is farthest from it is left out. "multikrum": of those that are nearest to each
+        other (Blanchard et al., NIPS 2017). Each holds all kernels at once: 8 K R^2 bytes, 21 MB for ten clients and
+        512 rows.
 
     Raises
     ------
