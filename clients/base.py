@@ -47,6 +47,9 @@ class KnowledgeClient(NumPyClient, ABC):
         Class attribute: whether anything survives between rounds. Default: True.
     has_distillation_term : bool
         Class attribute: whether the loss is two `Terms`, so that ``projection`` can be set. Default: False.
+    tuned : str or None
+        Class attribute: the option that ``hetfl tune`` tries beside the learning rate, empty for none. Default: None,
+        the first that is a fraction or a factor.
 
     Raises
     ------
@@ -59,6 +62,9 @@ class KnowledgeClient(NumPyClient, ABC):
 
     has_distillation_term = False
     """Whether the loss has a distillation term beside the term of the client's own data: ``projection`` needs both."""
+
+    tuned: str | None = None
+    """The option that tuning tries beside the learning rate where nobody says; None: the first that is a number."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

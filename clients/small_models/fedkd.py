@@ -63,6 +63,7 @@ class FedKDClient(KnowledgeClient):
     """
 
     has_distillation_term = True
+    tuned = ""  # its numbers say how much is compressed
 
     def __init__(
         self,

@@ -35,14 +35,12 @@ def tune(
         typer.Option(
             metavar="KEY=LOW:HIGH",
             help="What is tried: numbers from LOW to HIGH, or KEY=VALUE,VALUE; repeatable. Default: the learning rate "
-            "and the method's own first number, 30 times less to 30 times more than they are.",
+            "and the method's own weight, 30 times less to 30 times more than they are.",
         ),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, max=10_000, help="Settings to try; the first as they are.")] = 12,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each: seeds 0 to N - 1.")] = 1,
-    workers: Annotated[
-        int, typer.Option(min=1, max=MOST_WORKERS, help="Runs at a time; what is tried depends on their number.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Runs at a time, each in its own process.")] = 1,
 ) -> None:
     """Try settings of a method and keep those with the best accuracy on validation samples. Needs optuna.
 

@@ -37,8 +37,11 @@ INSIDE = 1e-3
 DIGITS = 3
 """Of a value that is tried."""
 
-DRAWN = 5
-"""The first trials, which are drawn by chance."""
+BATCH = 5
+"""Trials that are proposed at a time, so that what is tried depends on no number of workers; the first by chance."""
+
+ATTEMPTS = 20
+"""How often other values are asked for where these have been tried, which few values there are may bring about."""
 
 LEARNING_RATE = "learning-rate"
 
@@ -165,13 +168,16 @@ def _between(text: str, values: str) -> Between:
 def usual_space(config: RunConfig) -> dict[str, Between | Among]:
     """Return what is tried where nobody says: the learning rate and the method's own first weight, each widely.
 
-    The first weight is the first option of the client's side, then of the server's, that is a fraction or a factor
-    above 0 by default. A method may have none.
+    The first weight is the one that the client's side names in ``tuned``; where it names none, the first option of the
+    client's side, then of the server's, that is a fraction or a factor above 0 by default. A method may have none.
     """
     space: dict[str, Between | Among] = {LEARNING_RATE: _around(config.learning_rate, 0.0, float("inf"))}
     algorithm = chosen(config)
+    named = getattr(algorithm.client, "tuned", None)
     for side in (algorithm.client, algorithm.strategy):
         for name, (default, low, high) in _weights(side).items():
+            if named is not None and name != named.replace("_", "-"):
+                continue
             key = f"{config.algorithm}.{name}"
             value = config.options.get(key, default)
             if isinstance(value, int | float) and value > 0:
@@ -219,6 +225,100 @@ def _shortened(value: float) -> float:
     return round(value, DIGITS - 1 - floor(log10(abs(value)))) if value else 0.0
 
 
+class Search:
+    """The search for one method's settings: it proposes some to be tried, is told what they came to, and proposes more.
+
+    Parameters
+    ----------
+    base : mapping
+        Config keys of all runs.
+    space : mapping
+        What is tried; the first trial has the values of `base`, if these are in it.
+    out : Path
+        Folder of the run folders, and of `BEST_FILE` and `TRIALS_FILE`.
+    trials : int
+        How many settings, 1 or more; no more than there are.
+    seeds : sequence of int
+        The runs of each.
+
+    Raises
+    ------
+    ConfigError
+        A key or value is wrong, or clients have no validation samples.
+    """
+
+    def __init__(
+        self, base: Mapping[str, Value], space: Space, out: Path, trials: int, seeds: Sequence[int] = (0,)
+    ) -> None:
+        config = resolve(RunConfig.from_flat(dict(base)))
+        if config.validation_fraction == 0:
+            raise ConfigError("validation-fraction = 0: settings are judged by validation samples: set it above 0")
+        flat = config.to_flat()
+        if fixed := [key for key in space if key in UNTUNED]:
+            raise ConfigError(f"--over: {fixed[0]} cannot be tuned")
+        if unknown := [key for key in space if key not in flat]:
+            raise ConfigError(f"--over: {no_such('config key', unknown[0], flat)}")
+        self._base, self._space, self._out, self._trials, self._seeds = base, space, out, trials, list(seeds)
+        self._usual: dict[str, Value] = {key: flat[key] for key in space}
+        self._first = [self._usual] if all(_holds(space[key], value) for key, value in self._usual.items()) else []
+        self._study, self._done, self._asked = _study(), list[Trial](), list[tuple[Any, dict[str, Value], list[Job]]]()
+        if self._first:
+            self._study.enqueue_trial(self._usual)
+
+    def propose(self) -> list[list[Job]]:
+        """Return the runs of the settings that are to be tried next, a list for each; none if the search is over."""
+        count = min(BATCH, self._trials - len(self._done))
+        proposed = self._proposed(count) if count else []
+        self._asked = [
+            (trial, values, jobs({**self._base, **values}, {**_alone(values), "seed": self._seeds}, self._out))
+            for trial, values in proposed
+        ]
+        return [several for _, _, several in self._asked]
+
+    def take(self, failed: Mapping[Path, str]) -> None:
+        """Judge the runs that were proposed last, of which some may have failed: why, by folder."""
+        for trial, values, several in self._asked:
+            one = _judged(values, several, failed)
+            self._done.append(one)
+            self._study.tell(trial, -1.0 if one.validation is None else one.validation)
+
+    def found(self, failed: Mapping[Path, str]) -> Tuning:
+        """Write down what was found, and return it.
+
+        Raises
+        ------
+        HetflError
+            No trial has ended.
+        """
+        if all(one.validation is None for one in self._done):
+            own = [why for folder, why in failed.items() if folder.is_relative_to(self._out.expanduser().resolve())]
+            raise HetflError(f"no trial has ended: {next(iter(own), 'nothing was found')}")
+        found = Tuning(tuple(self._done))
+        self._out.mkdir(parents=True, exist_ok=True)
+        replace_file(self._out / BEST_FILE, to_toml({**self._base, **found.best.values}).encode())
+        held = {"trials": [asdict(one) for one in self._done], "best": asdict(found.best), "seeds": self._seeds}
+        replace_file(self._out / TRIALS_FILE, (json.dumps(held, indent=1, allow_nan=False) + "\n").encode())
+        return found
+
+    def _proposed(self, count: int) -> list[tuple[Any, dict[str, Value]]]:
+        """Return trials of Optuna and their values, none of them twice; fewer where the space has no others left."""
+        import optuna
+
+        found: list[tuple[Any, dict[str, Value]]] = []
+        for _ in range(count + ATTEMPTS):
+            trial = self._study.ask()
+            values = {key: one.draw(trial, key) for key, one in self._space.items()}
+            if self._first:
+                values = self._first.pop()  # as they are, not as they are shortened
+            if values in [*(one.values for one in self._done), *(known for _, known in found)]:
+                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                found.append((trial, values))
+            if len(found) == count:
+                break
+        return found
+
+
 def tune(
     base: Mapping[str, Value],
     space: Space,
@@ -235,69 +335,44 @@ def tune(
 
     Parameters
     ----------
-    base : mapping
-        Config keys of all runs.
-    space : mapping
-        What is tried; the first trial has the values of `base`, if these are in it.
-    out : Path
-        Folder of the run folders, and of `BEST_FILE` and `TRIALS_FILE`.
+    base, space, out, trials, seeds
+        As in `Search`.
     console : Console
         Where progress is shown.
-    trials : int
-        How many settings, 1 or more.
-    seeds : sequence of int
-        The runs of each.
     workers : int
-        Runs at a time; settings are proposed so many at once, and so depend on it.
+        Runs at a time; what is tried does not depend on it.
 
     Raises
     ------
     HetflError
         A key or value is wrong, clients have no validation samples, or no trial has ended.
     """
-    config = resolve(RunConfig.from_flat(dict(base)))
-    if config.validation_fraction == 0:
-        raise ConfigError("validation-fraction = 0: settings are judged by validation samples: set it above 0")
-    flat = config.to_flat()
-    if fixed := [key for key in space if key in UNTUNED]:
-        raise ConfigError(f"--over: {fixed[0]} cannot be tuned")
-    if unknown := [key for key in space if key not in flat]:
-        raise ConfigError(f"--over: {no_such('config key', unknown[0], flat)}")
-    study = _study()
-    usual, done = {key: flat[key] for key in space}, list[Trial]()
-    if known := all(_holds(space[key], value) for key, value in usual.items()):
-        study.enqueue_trial(usual)
-    while len(done) < trials:
-        at_once = max(1, workers // len(seeds)) if done else DRAWN  # the first ones hang on no other
-        asked = [study.ask() for _ in range(min(at_once, trials - len(done)))]
-        drawn = [{key: one.draw(trial, key) for key, one in space.items()} for trial in asked]
-        if known and not done:
-            drawn[0] = usual
-        wanted = [jobs({**base, **values}, {**_alone(values), "seed": list(seeds)}, out) for values in drawn]
-        failed = _run(wanted, workers, console)
-        for trial, values, several in zip(asked, drawn, wanted, strict=True):
-            one = _judged(values, several, failed)
-            done.append(one)
-            study.tell(trial, -1.0 if one.validation is None else one.validation)
-    if all(one.validation is None for one in done):
-        raise HetflError(f"no trial has ended: {next(iter(failed.values()), 'nothing was found')}")
-    found = Tuning(tuple(done))
-    out.mkdir(parents=True, exist_ok=True)
-    replace_file(out / BEST_FILE, to_toml({**base, **found.best.values}).encode())
-    held = {"trials": [asdict(one) for one in done], "best": asdict(found.best), "seeds": list(seeds)}
-    replace_file(out / TRIALS_FILE, (json.dumps(held, indent=1, allow_nan=False) + "\n").encode())
-    return found
+    search = Search(base, space, out, trials, seeds)
+    return search.found(run_searches([search], workers, console))
+
+
+def run_searches(searches: Sequence[Search], workers: int, console: Console) -> dict[Path, str]:
+    """Try what all searches propose, side by side, until none proposes more; return what has failed, by folder."""
+    failed = dict[Path, str]()
+    while True:
+        wanted = [(search, search.propose()) for search in searches]
+        if not any(several for _, several in wanted):
+            return failed
+        failed |= _run([runs for _, several in wanted for runs in several], workers, console)
+        for search, _ in wanted:
+            search.take(failed)
 
 
 def _run(wanted: Sequence[Sequence[Job]], workers: int, console: Console) -> dict[Path, str]:
-    """Run what has not ended, and return what has failed; settings that a method refuses have, unless all do."""
+    """Run what has not ended, and return what has failed; so have settings that a method refuses."""
     unlike = {job.folder: job for several in wanted for job in several}
     try:
         return run_jobs(list(unlike.values()), workers, console)[1]
     except (ConfigError, FederationError) as error:
         if len(wanted) == 1:
             return dict.fromkeys(unlike, str(error))
-    return {folder: why for several in wanted for folder, why in _run([several], workers, console).items()}
+    half = len(wanted) // 2
+    return _run(wanted[:half], workers, console) | _run(wanted[half:], workers, console)
 
 
 def _study() -> Any:
@@ -306,7 +381,7 @@ def _study() -> Any:
     except ImportError:
         raise ConfigError("tuning needs the package optuna: pip install 'hetfl[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=DRAWN)
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=BATCH)
     return optuna.create_study(direction="maximize", sampler=sampler)
 
 

@@ -17,6 +17,7 @@ from simulations.studies.reproduce.collection import collect
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.pictures import _curves, _gains
+from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, _thinned, measured
 
@@ -703,3 +704,90 @@ def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path
     path.write_text(said + '[[rows]]\nname = "FedHe"\nsettings = { algorithm = "fedhe", fedhe.alpha = 1 }\n')
     with pytest.raises(ConfigError, match="FedHe is another run here than in small"):
         load("curves")
+
+
+# --- tuned rows, and ranks -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recipe, tmp_path):
+    """Each row is tuned alike, on a seed that no row is measured on; what was found outlives the folders."""
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    recipe.write_text(RECIPE.replace("seeds = 2\n", 'seeds = 3\ntuned = 2\nranked = "accuracy"\n'))
+    results = tmp_path / "RESULTS.md"
+    whole, folder, said = run_recipe(results=results)
+    assert whole
+    figures = json.loads((folder / "table.json").read_text())["figures"]
+    assert [one["row"] for one in figures[::2]] == ["FedHe", "FedHe, tuned", "Private", "Private, tuned"]
+    assert [one["paper"] for one in figures[::2]] == [50.0, None, None, None]
+    found = [json.loads(line) for line in (tmp_path / "results" / "small-tuned.jsonl").read_text().splitlines()]
+    assert {one["cell"]: list(one["values"]) for one in found} == {
+        "fedhe-tuned": ["learning-rate", "fedhe.alpha"],
+        "private-tuned": ["learning-rate"],
+    }
+    assert "tuning 2 rows and columns: 4 settings" in said
+    for one in found:
+        trials = json.loads((folder / "tuning" / one["cell"] / "tuning.json").read_text())
+        assert (len(trials["trials"]), trials["seeds"]) == (2, [999])
+        assert one["values"] == trials["best"]["values"]
+        made = (folder / "runs" / one["cell"] / "seed-2" / "config.toml").read_text()
+        assert f"learning-rate = {one['values']['learning-rate']}" in made
+    text = (folder / "table.md").read_text()
+    assert "4 trials in all" in text
+    assert "not told apart (Nemenyi" in text
+    rmtree(folder)
+    again, _, said = run_recipe(results=results)
+    assert again
+    assert "tuning" not in said
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_row_that_cannot_be_tuned_is_named_and_takes_nothing_with_it(run_recipe, recipe):
+    """Settings are judged by validation samples, and this row has none."""
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    text = RECIPE.replace("seeds = 2\n", "seeds = 1\ntuned = 2\n")
+    recipe.write_text(text.replace('{ algorithm = "local" }', '{ algorithm = "local", validation-fraction = 0.0 }'))
+    whole, folder, said = run_recipe()
+    assert not whole
+    assert "Private, tuned could not be tuned, and has no run: validation-fraction = 0" in " ".join(said.split())
+    figures = json.loads((folder / "table.json").read_text())["figures"]
+    assert {one["row"]: len(one["ours"]) for one in figures} == {
+        "FedHe": 1,
+        "FedHe, tuned": 1,
+        "Private": 1,
+        "Private, tuned": 0,
+    }
+
+
+def _ranked(values):
+    return [
+        Outcome(Cell(row=row, column=column, settings={}, paper={}), "accuracy", "%", None, dict(enumerate(ours)), {})
+        for (row, column), ours in values.items()
+    ]
+
+
+def test_ranks_by_hand():
+    """A is always best, B and C share the second place once: B has (2 + 2 + 2.5) / 3, C (3 + 3 + 2.5) / 3."""
+    found = ranking(_ranked({("A", "x"): [9, 9, 9], ("C", "x"): [1, 2, 5], ("B", "x"): [7, 8, 5]}), "accuracy")
+    assert found is not None
+    assert list(found.ranks.items()) == [("A", 1.0), ("B", pytest.approx(6.5 / 3)), ("C", pytest.approx(8.5 / 3))]
+    assert (found.blocks, found.columns, found.left_out) == (3, ["x"], [])
+
+
+def test_the_critical_difference_is_demsars():
+    """Four methods on 14 data sets: 2.569 sqrt(4 x 5 / (6 x 14)), JMLR 2006, Section 3.2.2's example."""
+    values = {(row, "x"): [float((at * (7 + number)) % 11) for at in range(14)] for number, row in enumerate("ABCD")}
+    found = ranking(_ranked(values), "accuracy")
+    assert found is not None
+    assert found.critical == pytest.approx(2.569 * (20 / 84) ** 0.5, rel=1e-3)
+
+
+def test_rows_without_a_column_are_left_out_of_the_ranks_and_columns_that_few_have_too():
+    values = {(row, column): [1.0 + number, 2.0, 3.0] for number, row in enumerate("ABCD") for column in "xy"}
+    del values["D", "y"]
+    values["A", "rare"] = [5.0, 6.0, 7.0]
+    found = ranking(_ranked(values), "accuracy")
+    assert found is not None
+    assert (found.columns, found.blocks, found.left_out) == (["x", "y"], 6, ["D"])
+    assert ranking(_ranked({key: ours for key, ours in values.items() if key[0] in "AB"}), "accuracy") is None

@@ -56,6 +56,7 @@ class AligningClient(KnowledgeClient):
     """
 
     has_distillation_term = True
+    tuned = "eta0"
 
     usual_moments: Moments
     """What ``moments = "auto"`` stands for."""

@@ -12,9 +12,11 @@ from simulations.studies.jobs import ELSEWHERE, run_all
 from simulations.studies.reproduce.collection import RESULTS, collect
 from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.studies.reproduce.pictures import draw
-from simulations.studies.reproduce.recipe import Recipe, Variant, load, names
+from simulations.studies.reproduce.ranking import ranking
+from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
 from simulations.studies.reproduce.records import Record, Records, record
 from simulations.studies.reproduce.running import Job, jobs
+from simulations.studies.reproduce.tuned import Findings, Found, tune_cells, tuning_as_markdown
 
 
 class Request(NamedTuple):
@@ -61,8 +63,12 @@ class Task(NamedTuple):
         What it says.
     variant : {"full", "short", "quick"}
         "full" where "short" is asked for and the recipe has none.
-    jobs : list of Job
-        Its runs.
+    cells : list of Cell
+        Its rows and columns.
+    seeds : int
+        How many each has.
+    runs : Path
+        Folder of its runs.
     folder : Path
         Where its table goes.
     command : str
@@ -74,7 +80,9 @@ class Task(NamedTuple):
     name: str
     recipe: Recipe
     variant: Variant
-    jobs: list[Job]
+    cells: list[Cell]
+    seeds: int
+    runs: Path
     folder: Path
     command: str
     kept: Path | None
@@ -87,20 +95,26 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     is there; so a run that fails or is stopped takes nothing with it.
     """
     tasks = [_task(name, request) for name in (names() if list(wanted) == ["all"] else wanted)]  # all are checked first
-    if not any(task.jobs for task in tasks):
+    if not any(task.cells for task in tasks):
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
     whole, known = True, []
     for task in tasks:
         kept = Records(task.kept)
-        left = [job for job in task.jobs if kept.get(job, task.recipe) is None]
+        findings = Findings(task.kept and task.kept.with_name(f"{task.kept.stem}-tuned.jsonl"))
+        tuning = task.runs.with_name("tuning")
+        cells, tuned = tune_cells(
+            task.cells, findings, tuning, request.workers, console, only_known=request.report_only
+        )
+        runs = jobs(cells, task.seeds, task.runs)
+        left = [job for job in runs if kept.get(job, task.recipe) is None]
         failed = {} if request.report_only else run_all(left, request.workers, console)
-        whole &= not failed
-        for job in task.jobs:
+        whole &= not failed and (request.report_only or len(cells) == len(task.cells))
+        for job in runs:
             if job.finished:
                 kept.add(record(job, task.recipe))
         kept.write()
-        records = [one for job in task.jobs if (one := kept.get(job, task.recipe))]
-        _report(task, records, console)
+        records = [one for job in runs if (one := kept.get(job, task.recipe))]
+        _report(task, runs, tuned, records, console)
         if failed and task.recipe.needs:
             console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
         known += [task] if records else []
@@ -123,9 +137,9 @@ def _task(name: str, request: Request) -> Task:
     suffix = "" if variant == "full" else f"-{variant}"
     shared = Path(recipe.runs or name).stem + suffix
     kept = request.results.parent / RESULTS / f"{shared}.jsonl" if request.results else None
-    wanted = jobs(cells, seeds, request.out / shared / "runs")
+    runs = request.out / shared / "runs"
     folder = request.out / (Path(name).stem + suffix)
-    return Task(name, recipe, variant, wanted, folder, _command(name, variant, request), kept)
+    return Task(name, recipe, variant, cells, seeds, runs, folder, _command(name, variant, request), kept)
 
 
 def _command(name: str, variant: Variant, request: Request) -> str:
@@ -137,17 +151,22 @@ def _command(name: str, variant: Variant, request: Request) -> str:
     return " ".join([*words, *(f"--set {key}={value}" for key, value in kept.items())])
 
 
-def _report(task: Task, records: Sequence[Record], console: Console) -> None:
+def _report(
+    task: Task, runs: Sequence[Job], tuned: Sequence[Found], records: Sequence[Record], console: Console
+) -> None:
     """Write table, figures and picture of what is there."""
-    cells = list({job.cell.folder: job.cell for job in task.jobs}.values())
-    figures = outcomes(task.recipe, cells, records)
+    figures = outcomes(task.recipe, task.cells, records)
     console.print(table(task.recipe, figures))
     commits = sorted({commit for one in records for commit in one.commits})
-    made = f"`{task.command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(task.jobs)} runs"
+    count = f"{len(records)} of {len(task.cells) * task.seeds} runs"
+    made = f"`{task.command}`, commit {', '.join(commits) or 'none'}; {count}"
     task.folder.mkdir(parents=True, exist_ok=True)
-    (task.folder / "table.md").write_text(markdown(task.recipe, figures, made, lessened(task.recipe, cells)))
+    ranks = ranking(figures, task.recipe.ranked) if task.recipe.ranked else None
+    more = [tuning_as_markdown(task.cells, tuned), ranks.as_markdown(task.recipe.ranked) if ranks else ""]
+    text = markdown(task.recipe, figures, made, lessened(task.recipe, task.cells), more)
+    (task.folder / "table.md").write_text(text)
     (task.folder / "table.json").write_text(as_json(task.recipe, figures, commits, task.command))
     if records:
-        draw(task.recipe, figures, task.jobs, records, task.folder / "figure.png")
+        draw(task.recipe, figures, runs, records, task.folder / "figure.png")
     picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
     console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)

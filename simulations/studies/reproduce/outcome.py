@@ -216,8 +216,8 @@ def table(recipe: Recipe, found: Sequence[Outcome]) -> Table:
     return shown
 
 
-def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
-    """Return the table as a section of a Markdown file, with what made it and what it has less than the paper's.
+def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, more: Iterable[str] = ()) -> str:
+    """Return the table as a section of a Markdown file, with what made it, what it has less than the paper's, and more.
 
     Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
     columns, each measure is a table of its own, rows by columns.
@@ -235,6 +235,7 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> 
         CHOSEN.get(recipe.chosen, ""),
         f"**Found:** {recipe.found.strip()}" if recipe.found else "",
         seen,
+        *more,
         f"<details><summary>All figures</summary>\n\n{_markdown_table(recipe, folded)}\n\n</details>" if folded else "",
     ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"

@@ -22,6 +22,9 @@ IMPACT = (GAIN, HARMED, WORST)
 accuracy over the clients, the share of clients that lose more than a point, and the mean gain of the tenth that gains
 least."""
 
+QUICK_TRIALS = 2
+"""Settings that the quick variant tries, at most."""
+
 COST = "cost"
 """What a figure's key has in front that is among the costs of ``summary.json``: ``"cost:flops"``."""
 
@@ -133,6 +136,8 @@ class Row(_Varied):
         Config keys, over those of the recipe and of the column.
     paper : mapping
         The paper's figure for each measure, or a list of all of them in order; with columns, a mapping by column.
+    within : mapping
+        Config keys in one column alone, by its name; they go before all others.
     without : list of str
         Columns that this row has no run in.
     against : str
@@ -141,18 +146,29 @@ class Row(_Varied):
 
     name: str
     paper: list[float] | dict[str, float | dict[str, float]] = {}
+    within: dict[str, Settings] = {}
     without: list[str] = []
     against: str = ""
 
 
 class Cell(_Part):
-    """One row in one column: what is run for each seed, what the paper says, and which row it is compared with."""
+    """One row in one column: what is run for each seed, what the paper says, and which row it is compared with.
+
+    ``trials`` is how many settings are tried before it is run; 0: it has the settings as they are.
+    """
 
     row: str
     column: str
     settings: dict[str, Value]
     paper: dict[str, float]
     against: str = ""
+    trials: int = 0
+
+    @property
+    def tuned(self) -> "Cell":
+        """The same with settings of its own, beside what it is compared with, which has its own, too."""
+        against = f"{self.against}, tuned" if self.against else ""
+        return self.model_copy(update={"row": f"{self.row}, tuned", "against": against, "paper": {}})
 
     @property
     def name(self) -> str:
@@ -194,6 +210,10 @@ class Recipe(_Varied):
         How many, from 0.
     against : str
         The row that the others are compared with over the seeds, but for those that name another one.
+    tuned : int
+        How many settings are tried for each row and column, of which a second row is made, "NAME, tuned". 0: none.
+    ranked : str
+        A measure by which rows are ranked over all columns and seeds, more being better. Empty: they are not.
     measures : mapping
         By the paper's names; a text is the key of a share.
     settings : mapping
@@ -214,6 +234,8 @@ class Recipe(_Varied):
     found: str = ""
     seeds: Annotated[int, Field(ge=1)] = 3
     against: str = ""
+    tuned: Annotated[int, Field(ge=0)] = 0
+    ranked: str = ""
     measures: dict[str, Annotated[Measure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]]
     figure: Figures = Figures()
     short_only: Annotated[list[str], Field(alias="short-only")] = []
@@ -228,13 +250,13 @@ class Recipe(_Varied):
             if len(set(names)) < len(names):
                 raise ValueError(f"a name is given twice: {', '.join(names)}")
         _among("row", filter(None, [self.against, *(row.against for row in self.rows)]), rows)
-        _among("measure", self.figure.measures, self.measures)
+        _among("measure", [*self.figure.measures, *filter(None, [self.ranked])], self.measures)
         if self.figure.kind == "gains" and len(self.figure.measures) > 1:
             raise ValueError("figure: beside gains stands one measure, or none")
         if self.compares_clients and not any(row.against or self.against for row in self.rows):
             raise ValueError("gains are over those of another row: say which one with against")
         for row in self.rows:
-            _among("column", row.without, columns)
+            _among("column", [*row.without, *row.within], columns)
             if not isinstance(row.paper, list):
                 _among("column" if columns else "measure", row.paper, columns or self.measures)
             elif columns or len(row.paper) != len(self.measures):
@@ -281,6 +303,7 @@ class Recipe(_Varied):
             for column in self.columns or [Column(name="")]:
                 parts = [part.settings for part in (self, column, row)]
                 parts += [part.of(variant) for part in (self, column, row)]
+                parts += [row.within.get(column.name, {})]
                 settings = {key: value for part in parts for key, value in part.items()}
                 paper = _paper(row, column.name, self.measures)
                 against = row.against or self.against
@@ -288,6 +311,9 @@ class Recipe(_Varied):
                 left_out = variant == "short" and not cell.matches(self.short_only)
                 if column.name not in row.without and not left_out:
                     yield cell
+                    if self.tuned:
+                        trials = min(self.tuned, QUICK_TRIALS) if variant == "quick" else self.tuned
+                        yield cell.tuned.model_copy(update={"trials": trials})
 
 
 def _among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
