@@ -438,7 +438,8 @@ def _build_own(name: str, spec: DataSpec) -> SplitModel:
     except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
         if ends_process(error):
             raise
-        raise ModelError(f"cannot import module '{path}' ({cause(error)}), {place(error)}") from error
+        where = place(error)
+        raise ModelError(f"cannot import module '{path}' ({cause(error)}){f', {where}' if where else ''}") from error
     if not hasattr(module, function):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == path]
         raise ModelError(unknown(f"function of module '{path}'", function, own))

@@ -66,11 +66,11 @@ def list_(
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Name, such as moments, or my_pkg.moments in a package of yours.")],
+    name: Annotated[str, typer.Argument(help="Name, such as my_method, or my_pkg.my_method in a package of yours.")],
 ) -> None:
     """Create a small working algorithm in the working directory, as a starting point for your own.
 
-    Example: hetfl new moments
+    Example: hetfl new my_method
     """
     from simulations.authoring.new import write_algorithm
 

@@ -53,7 +53,7 @@ def test_a_package_that_is_there_gets_what_it_lacks(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("My-Method", "'My-Method' is no name of a Python package: take one such as moments or my_pkg.moments"),
+        ("My-Method", "'My-Method' is no name of a Python package: take one such as my_method or my_pkg.my_method"),
         ("3d", "'3d' is no name"),
         ("class", "'class' is no name"),
         ("my_pkg..x", "'my_pkg..x' is no name"),
