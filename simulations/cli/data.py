@@ -18,7 +18,7 @@ from simulations.cli.options import (
     chosen_keys,
     target,
 )
-from simulations.cli.shown import print_tables
+from simulations.cli.printing import print_tables
 
 
 def partition(

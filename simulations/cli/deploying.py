@@ -7,7 +7,7 @@ import typer
 
 from hetfl_flwr.common.errors import FederationError
 from simulations.cli.options import SettingsOption, chosen_keys, path, target
-from simulations.cli.shown import print_tables, show_run
+from simulations.cli.printing import print_tables, show_run
 
 
 def keys(

@@ -9,7 +9,7 @@ import typer
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, parse_settings
 from simulations.cli.options import RECIPES, path
-from simulations.cli.shown import print_tables
+from simulations.cli.printing import print_tables
 
 
 class Kind(StrEnum):

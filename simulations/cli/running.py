@@ -19,8 +19,8 @@ from simulations.cli.options import (
     chosen_keys,
     path,
 )
+from simulations.cli.printing import make_console, show_run
 from simulations.cli.results import compare_runs
-from simulations.cli.shown import make_console, show_run
 from simulations.engine.run import run_locally
 
 

@@ -18,7 +18,7 @@ from simulations.cli.options import (
     chosen_keys,
     path,
 )
-from simulations.cli.shown import make_console, print_tables
+from simulations.cli.printing import make_console, print_tables
 
 
 def tune(

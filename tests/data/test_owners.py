@@ -17,9 +17,9 @@ from hetfl_flwr.common.errors import ConfigError, DataError, FederationError, Ru
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
 from hetfl_flwr.data.owners import joined
+from hetfl_flwr.runs.loading import client_number
 from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
-from hetfl_flwr.runs.trained import client_number
 from hetfl_flwr.server.messaging.exchange import reason
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER

@@ -20,7 +20,7 @@ from simulations.cli.command import app, main
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import answer
-from simulations.reports.gains_shown import gains_table, in_words
+from simulations.reports.gains_tables import gains_table, in_words
 from simulations.reports.html.report import write_report
 from simulations.reports.runs import load_run, run_folders
 from simulations.reports.tables import compare_table

@@ -27,10 +27,10 @@ from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import ClientRecord, name_of, read_notes
 from simulations.reports.doubts import doubts_of
 from simulations.reports.gains import Answer, answer, names_of, points
-from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
-from simulations.reports.html.costs import costs_sheet
+from simulations.reports.gains_tables import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
+from simulations.reports.html.cost_sheet import costs_sheet
 from simulations.reports.html.page import PAGE, STYLE
-from simulations.reports.html.quality import HEADINGS, quality, recalls
+from simulations.reports.html.quality_sheets import HEADINGS, quality, recalls
 from simulations.reports.html.sheets import Cell, Sheet
 from simulations.reports.html.svg import Picture, of_clients, of_gains, over_payload, over_rounds, percent
 from simulations.reports.impact import impact_table, standings

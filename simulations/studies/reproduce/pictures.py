@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.runs.trained import load_client
+from hetfl_flwr.runs.loading import load_client
 from simulations.reports.impact import Impact
 from simulations.reports.plots import COLOURS, DASHES, DPI, ROW_HEIGHT, draw_impact, write_figure
 from simulations.studies.reproduce.outcome import Outcome, gains_of

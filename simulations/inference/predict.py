@@ -1,7 +1,7 @@
 """Classes for rows, images, texts or time series of one's own, by a client's model: an exported file, or a run folder.
 
 Columns are found by name. What the model needs to know of its inputs comes with it, see
-`simulations.trained.export`; the data that it was trained on need not be there.
+`simulations.inference.export`; the data that it was trained on need not be there.
 """
 
 import csv
@@ -33,7 +33,7 @@ from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
 from hetfl_flwr.models.split_model import cause
-from simulations.trained.export import EXTRA, FORMAT, description, program_of, quiet
+from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
 
 AT_ONCE = 256
 """Inputs that the model takes at a time."""
@@ -53,7 +53,7 @@ class Model:
     program : callable
         Maps stored inputs (B, *shape) to logits (B, C).
     told : mapping
-        The description, as `simulations.trained.export.description` makes it.
+        The description, as `simulations.inference.export.description` makes it.
     """
 
     called: str
@@ -144,7 +144,7 @@ def load_model(path: Path, client: int | str | None = None) -> Model:
     if path.is_dir():
         if client is None:
             raise ConfigError(f"{called} is a run folder: say whose model, by name or number, such as --client 0")
-        from hetfl_flwr.runs.trained import load_client
+        from hetfl_flwr.runs.loading import load_client
 
         node = load_client(path, client, data=False)
         told = description(node)

@@ -1,6 +1,6 @@
 """What training has cost each client, as a table of the report."""
 
-from hetfl_flwr.runs.figures.costs import SHOWN, total_costs
+from hetfl_flwr.runs.figures.cost_totals import SHOWN, total_costs
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import name_of
 from hetfl_flwr.wire.naming import called

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from hetfl_flwr.runs.figures.tables import byte_size
 from hetfl_flwr.runs.schema import Round
-from hetfl_flwr.wire.costs import (
+from hetfl_flwr.wire.cost_metrics import (
     COST_METRICS,
     CPU_SECONDS,
     DEVICE_MEMORY,

@@ -6,7 +6,7 @@ scaling that the client trained with is part of it. What it expects travels with
 - ``.pt2``: ``extra = {"hetfl.json": ""}; program = torch.export.load(path, extra_files=extra).module()``
 - ``.onnx``: ``session.get_modelmeta().custom_metadata_map["hetfl"]`` of an onnxruntime session
 
-`description` says what that is. `simulations.trained.predict` goes by it, and so does whoever has none of this project.
+`description` says what that is. `simulations.inference.predict` goes by it, as does whoever has none of this project.
 """
 
 import json
@@ -90,7 +90,7 @@ def export_node(node: Node, path: Path) -> Path:
     Parameters
     ----------
     node : Node
-        The client, as `hetfl_flwr.runs.trained.load_client` gives it.
+        The client, as `hetfl_flwr.runs.loading.load_client` gives it.
     path : Path
         ``.pt2`` or ``.onnx``; missing folders are made.
 

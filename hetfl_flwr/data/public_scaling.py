@@ -1,4 +1,4 @@
-"""Samples that others have shown, as a model takes them where nobody has any of its own to scale them by."""
+"""Public samples of others, scaled as a model takes them where nobody has samples of its own to scale them by."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from hetfl_flwr.data.decoding.tables import standardised
 from hetfl_flwr.data.domains import centred
 
 
-def shown(inputs: NDArray[Any], spec: DataSpec, normalize: str) -> Samples:
+def scaled(inputs: NDArray[Any], spec: DataSpec, normalize: str) -> Samples:
     """Return public samples scaled as a client would scale them that had these alone.
 
     Parameters
