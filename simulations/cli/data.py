@@ -42,8 +42,7 @@ def partition(
     from simulations.reports.partition import load_split, split_table, write_json
     from simulations.reports.plots import plot_split
 
-    folder = None if data_dir is None else str(data_dir)
-    chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
+    chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=data_dir, clients=clients, seed=seed)
     config = RunConfig.from_flat(chosen)
     split = load_split(resolve(config.with_values({"clients": config.clients or default_clients(config)})))
     for line in split.notes:

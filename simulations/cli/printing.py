@@ -1,10 +1,14 @@
-"""What several commands print: tables, and a run that has ended."""
+"""What several commands print: tables, a run that has ended, and one that the user has stopped."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from hetfl_flwr.common.errors import Interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +26,16 @@ def show_run(folder: Path) -> None:
     if any(record.accuracy is not None for record in finished.rounds):  # else no client has test samples
         plot_run(finished, folder / "accuracy.png")
     typer.echo(f"results: {folder}")
+
+
+@contextmanager
+def stopped_in_one_line() -> Iterator[None]:
+    """End the command in one line, which says how to go on, where the user stops what runs within."""
+    try:
+        yield
+    except Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(1) from None
 
 
 def print_tables(*tables: Any) -> None:
