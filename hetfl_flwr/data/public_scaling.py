@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from hetfl_flwr.data.arrays.samples import Arrays, DataSpec, Samples
+from hetfl_flwr.data.arrays.samples import Arrays, Samples
+from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.clients import WHOLE_SPLIT
 from hetfl_flwr.data.decoding.series import standardised_channels
 from hetfl_flwr.data.decoding.tables import standardised

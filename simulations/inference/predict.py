@@ -21,15 +21,15 @@ from torch import Tensor
 from hetfl_flwr.common.errors import ConfigError, DataError, HetflError, ModelError, plain, private
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.text import printable
-from hetfl_flwr.data.arrays.samples import Column
+from hetfl_flwr.data.arrays.spec import Column
 from hetfl_flwr.data.decoding.encoding import encode_like, written_otherwise
 from hetfl_flwr.data.decoding.images import EIGHT_BIT
 from hetfl_flwr.data.decoding.series import cells_of, layout_by, missing
 from hetfl_flwr.data.decoding.texts import tokens
 from hetfl_flwr.data.sources.columns import in_words, is_text
-from hetfl_flwr.data.sources.dialects import dialect_of, encoding_notes, encoding_of, notes_on
+from hetfl_flwr.data.sources.csv.dialects import dialect_of, encoding_notes, encoding_of, notes_on
+from hetfl_flwr.data.sources.csv.headers import check_headers
 from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending, opened
-from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
 from hetfl_flwr.models.split_model import cause

@@ -29,7 +29,7 @@ from hetfl_flwr.algorithms import find, names
 from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
-from hetfl_flwr.data.sources import hub
+from hetfl_flwr.data.sources import finding
 from hetfl_flwr.models import registry
 from simulations.cli import deploying, results, running
 from simulations.cli.command import main
@@ -129,7 +129,7 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
             patch.setattr(module, "compare_runs", compare)
         patch.setattr(sweeps, "run_all", lambda *arguments: {})
         patch.setattr(command, "run_all", lambda *arguments: {})
-        patch.setattr(hub, "_from_hub", no_hub)
+        patch.setattr(finding, "_from_hub", no_hub)
         patch.setattr(models, "catalogue_rows", lambda spec: [registry._row("mlp", registry.ZOO["mlp"], spec)])
         yield lambda *arguments: called(patch, *arguments)
 

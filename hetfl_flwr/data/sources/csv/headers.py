@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hetfl_flwr.common.errors import DataError, private
-from hetfl_flwr.data.sources.dialects import dialect_of, first_rows
+from hetfl_flwr.data.sources.csv.dialects import dialect_of, first_rows
 from hetfl_flwr.data.sources.folders import TABLES, ending, opened
 
 _BLOCK = 10 * 2**20
