@@ -40,7 +40,7 @@ def partition(
     from hetfl_flwr.algorithms import resolve
     from hetfl_flwr.runs.resolution import default_clients
     from simulations.reports.partition import load_split, split_table, write_json
-    from simulations.reports.plots import plot_split
+    from simulations.reports.plots.partition import plot_split
 
     chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=data_dir, clients=clients, seed=seed)
     config = RunConfig.from_flat(chosen)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def show_run(folder: Path) -> None:
     """Print what a run has come to, and draw its accuracy into its folder."""
     from hetfl_flwr.runs.figures.tables import client_table
-    from simulations.reports.plots import plot_run
+    from simulations.reports.plots.run import plot_run
     from simulations.reports.runs import load_run
     from simulations.reports.tables import summary_table
 

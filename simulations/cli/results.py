@@ -83,7 +83,8 @@ def compare_runs(
     from simulations.reports.gains import NO_ANSWER, answer
     from simulations.reports.gains_tables import gains_table, in_words, write_csv, write_json
     from simulations.reports.impact import impact_table, standings
-    from simulations.reports.plots import plot_compare, plot_impact
+    from simulations.reports.plots.comparison import plot_compare
+    from simulations.reports.plots.impact import plot_impact
     from simulations.reports.runs import load_run, run_folders
     from simulations.reports.tables import compare_table
 

@@ -30,7 +30,7 @@ from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.data.sources import finding
-from hetfl_flwr.models import registry
+from hetfl_flwr.models import building
 from simulations.cli import deploying, results, running
 from simulations.cli.command import main
 from simulations.engine.run import run_locally
@@ -130,7 +130,7 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         patch.setattr(sweeps, "run_all", lambda *arguments: {})
         patch.setattr(command, "run_all", lambda *arguments: {})
         patch.setattr(finding, "_from_hub", no_hub)
-        patch.setattr(models, "catalogue_rows", lambda spec: [registry._row("mlp", registry.ZOO["mlp"], spec)])
+        patch.setattr(models, "catalogue_rows", lambda spec: [building._row("mlp", building.ZOO["mlp"], spec)])
         yield lambda *arguments: called(patch, *arguments)
 
 

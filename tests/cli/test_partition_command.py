@@ -13,7 +13,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import load_client_data
 from simulations.cli.command import main
 from simulations.reports.partition import Share, Split, load_split, split_table
-from simulations.reports.plots import split_figure
+from simulations.reports.plots.partition import split_figure
 
 KINDS = ["training", "validation", "test", "public", "classes"]
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -28,7 +28,8 @@ from simulations.api import load, run
 from simulations.cli.command import main
 from simulations.reports.html.report import report_page
 from simulations.reports.partition import load_split
-from simulations.reports.plots import run_figure, split_figure
+from simulations.reports.plots.partition import split_figure
+from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import load_run
 
 OWNERS = {"a/b": 30, "..": 24, "General Hospital": 36, "x" * 300: 30}

@@ -11,7 +11,7 @@ from fixtures.data.hub import write
 
 from hetfl_flwr.runs.schema import Round
 from simulations.benchmarks import accuracy
-from simulations.reports.plots import costs_figure
+from simulations.reports.plots.comparison import costs_figure
 from simulations.reports.runs import Run, group_runs, load_run
 
 TINY = {"algorithm": "local", "dataset": "digits", "clients": 2, "models": "mlp", "rounds": 1}

@@ -10,7 +10,7 @@ from hetfl_flwr.runs.figures.tables import lines
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES
 from simulations.reports.impact import Impact, impact_table, standings
-from simulations.reports.plots import draw_impact, plot_impact
+from simulations.reports.plots.impact import draw_impact, plot_impact
 from simulations.reports.runs import load_run
 
 

@@ -15,17 +15,16 @@ from rich.table import Table
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.figures.tables import client_table
 from simulations.cli.command import main
-from simulations.reports.plots import (
+from simulations.reports.plots.comparison import (
     compare_figure,
     costs_figure,
     course_of,
     payload_figure,
     plot_compare,
-    plot_run,
     rounds_figure,
-    run_figure,
-    write_figure,
 )
+from simulations.reports.plots.drawing import write_figure
+from simulations.reports.plots.run import plot_run, run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
 from simulations.reports.tables import compare_table, summary_table, unequal_terms
 

@@ -12,15 +12,7 @@ from hetfl_flwr.common.errors import DataError, HetflError, private
 from hetfl_flwr.data.sources.columns import Columns, roles
 from hetfl_flwr.data.sources.csv.dialects import common_options, notes_on
 from hetfl_flwr.data.sources.csv.headers import check_headers
-from hetfl_flwr.data.sources.files import (
-    Part,
-    called_in_python,
-    csv_features,
-    from_files,
-    head,
-    parts_of,
-    reason,
-)
+from hetfl_flwr.data.sources.files import Part, called_in_python, csv_features, from_files, head, parts_of, reason
 from hetfl_flwr.data.sources.folders import (
     EXPECTED,
     SAVE_AS,

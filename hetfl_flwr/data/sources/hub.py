@@ -11,11 +11,7 @@ import numpy.typing as npt
 
 from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.sources.columns import Kind, is_text, roles
-from hetfl_flwr.data.sources.files import (
-    Part,
-    left,
-    numbered,
-)
+from hetfl_flwr.data.sources.files import Part, left, numbered
 from hetfl_flwr.data.sources.finding import features_of, found_splits
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
 
