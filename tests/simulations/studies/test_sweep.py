@@ -134,7 +134,7 @@ def test_runs_whose_command_is_killed_end_with_their_round_and_go_on(tmp_path, c
     ]
     command += [f"--set={key}={value}" for key, value in settings.items() if key != "algorithm"]
     command += ["--sweep", "seed=0:2", "--out", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True
     )

@@ -190,7 +190,7 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
     of three rounds it has sent one; the others went on meanwhile. A callback of a user's is told of every round, and
     the log ends with a table of the clients."""
     run = tmp_path / "run"
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("WAIT_FOR", str(run / ROUNDS_FILE))
     monkeypatch.setenv("LINES", "3")
     with flower(tmp_path / "flower") as started:

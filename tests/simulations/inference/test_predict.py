@@ -24,7 +24,7 @@ from simulations.cli.command import app
 from simulations.inference.export import EXTRA
 from simulations.inference.predict import predict
 
-DOCS = Path(__file__).parents[2] / "docs" / "runs.md"
+DOCS = Path(__file__).parents[3] / "docs" / "runs.md"
 
 CITIES = ("Rome", "Oslo", "?", "Bonn")
 ROWS = 60
