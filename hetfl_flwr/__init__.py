@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from hetfl_flwr.common.seeding import generator as generator
     from hetfl_flwr.config import RunConfig as RunConfig
     from hetfl_flwr.data import DataSpec as DataSpec
+    from hetfl_flwr.data import Samples as Samples
     from hetfl_flwr.learning.client import Metrics as Metrics
+    from hetfl_flwr.learning.prototypes import class_means as class_means
+    from hetfl_flwr.learning.quality import measure as measure
     from hetfl_flwr.learning.training import EVALUATION_BATCH as EVALUATION_BATCH
     from hetfl_flwr.learning.training import Terms as Terms
     from hetfl_flwr.learning.training import evaluate as evaluate
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.node.node import Node as Node
     from hetfl_flwr.runs.callbacks import RoundCallback as RoundCallback
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
-    from hetfl_flwr.runs.trained import load_client as load_client
+    from hetfl_flwr.runs.loading import load_client as load_client
     from hetfl_flwr.server.messaging.exchange import Most as Most
     from hetfl_flwr.server.messaging.member import Member as Member
     from hetfl_flwr.server.messaging.member import Sharing as Sharing
@@ -76,7 +79,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "simulations.api": ("run", "load", "sweep", "compare", "gains", "export", "Result"),
-    "hetfl_flwr.runs.trained": ("load_client",),
+    "hetfl_flwr.runs.loading": ("load_client",),
     "hetfl_flwr.runs.callbacks": ("RoundCallback", "RunInfo"),
     "strategies.base": ("KnowledgeStrategy", "Upload"),
     "strategies.weights.base": ("WeightStrategy",),
@@ -92,9 +95,11 @@ _NAMES = {
     "hetfl_flwr.server.messaging.roster": ("Roster",),
     "hetfl_flwr.node.node": ("Node",),
     "hetfl_flwr.learning.client": ("Metrics",),
+    "hetfl_flwr.learning.quality": ("measure",),
+    "hetfl_flwr.learning.prototypes": ("class_means",),
     "hetfl_flwr.learning.training": ("Terms", "train", "evaluate", "EVALUATION_BATCH", "most_drawn"),
     "hetfl_flwr.models": ("SplitModel", "split"),
-    "hetfl_flwr.data": ("DataSpec",),
+    "hetfl_flwr.data": ("DataSpec", "Samples"),
     "hetfl_flwr.config": ("RunConfig",),
     "hetfl_flwr.common.seeding": ("generator",),
     "hetfl_flwr.common.errors": ("HetflError", "ConfigError", "FederationError"),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, place, private, unknown
+from hetfl_flwr.common.errors import ConfigError, HetflError, place, private, reason, unknown
 from hetfl_flwr.common.packages import own_package
 from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_algorithm_options
 
@@ -321,8 +321,9 @@ def _module(path: str) -> ModuleType:
 
 
 def _broken(path: str, error: BaseException) -> ConfigError:
-    said = error.marked if isinstance(error, HetflError) else f"{type(error).__name__}: {private(error)}"
-    return ConfigError(f"algorithm module '{path}' cannot be imported: {said} ({place(error)})")
+    where = place(error)
+    cause = error.marked if isinstance(error, HetflError) else f"{type(error).__name__}: {private(reason(error))}"
+    return ConfigError(f"algorithm module '{path}' cannot be imported: {cause}{f' ({where})' if where else ''}")
 
 
 def _class_named(module: ModuleType, name: str) -> type[Any]:

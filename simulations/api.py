@@ -226,9 +226,9 @@ class Result:
     def node(self, client: int | str) -> Node:
         """Return a client, by number or name, with its trained model and its data.
 
-        As `hetfl_flwr.runs.trained.load_client`.
+        As `hetfl_flwr.runs.loading.load_client`.
         """
-        from hetfl_flwr.runs.trained import load_client
+        from hetfl_flwr.runs.loading import load_client
 
         with process_as_it_was(log=False, bars=False):
             return load_client(self.folder, client)
@@ -243,7 +243,7 @@ class Result:
 
     def plot(self) -> Figure:
         """Return the accuracy over the rounds as a figure, which a notebook shows as the value of a cell."""
-        from simulations.reports.plots import run_figure
+        from simulations.reports.plots.run import run_figure
 
         figure = run_figure(self._run)
         figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]  # matplotlib shows pyplot's own only
@@ -351,7 +351,7 @@ def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
     Parameters
     ----------
     folder : path
-        A run folder, or a node's ``state-dir``; as in `hetfl_flwr.runs.trained.load_client`.
+        A run folder, or a node's ``state-dir``; as in `hetfl_flwr.runs.loading.load_client`.
     client : int or str
         Its number or its name, as there.
     path : path
@@ -360,10 +360,10 @@ def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
     Returns
     -------
     Path
-        The file. Its program takes inputs as they are stored, `simulations.trained.export` says how.
+        The file. Its program takes inputs as they are stored, `simulations.inference.export` says how.
     """
-    from hetfl_flwr.runs.trained import load_client
-    from simulations.trained.export import export_node
+    from hetfl_flwr.runs.loading import load_client
+    from simulations.inference.export import export_node
 
     with process_as_it_was(log=False, bars=False):
         return export_node(load_client(folder, client, data=False), Path(path))

@@ -101,8 +101,24 @@ class RunFolderError(HetflError):
     """A run folder that cannot be written, holds another run, or holds none."""
 
 
+def reason(error: BaseException) -> str:
+    """Return what an error says; one of syntax without its place, which `place` says in full.
+
+    Examples
+    --------
+    >>> try:
+    ...     compile("def loss(:", "my_pkg/client.py", "exec")
+    ... except SyntaxError as error:
+    ...     print(reason(error), "in", plain(place(error)))
+    invalid syntax in my_pkg/client.py, line 1
+    """
+    return error.msg if isinstance(error, SyntaxError) and error.filename else str(error)
+
+
 def place(error: BaseException) -> str:
-    """Return the file and the line that an error comes from, not inside of torch or NumPy; empty where it has no trace.
+    """Return the file and the line that an error comes from; of a syntax error, the line that is wrong.
+
+    It is not inside of torch, NumPy or Python's import. Empty where there is none.
 
     Examples
     --------
@@ -113,7 +129,9 @@ def place(error: BaseException) -> str:
     ...     print(plain(place(error)))
     <doctest hetfl_flwr.common.errors.place[1]>, line 2
     """
-    frames = extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError):
+        return f"{private(error.filename)}, line {error.lineno}" if error.filename else ""
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen ")]
     own = [frame for frame in frames if not {"torch", "numpy"} & set(Path(frame.filename).parts)] or frames
     return f"{private(own[-1].filename)}, line {own[-1].lineno}" if own else ""
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from hetfl_flwr.common.errors import ConfigError, DataError, private, unknown
 from hetfl_flwr.data.arrays.rotation import ANGLES, Rotation, rotated
-from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.decoding.images import image_spec, read_images
 from hetfl_flwr.data.decoding.labels import IntArray, class_names, declared, read_codes
 from hetfl_flwr.data.decoding.series import read_series

@@ -3,19 +3,10 @@
 Nothing here trains, or knows of clients.
 """
 
+from hetfl_flwr.models.building import CatalogueRow, build_bounded, build_model, catalogue_rows
 from hetfl_flwr.models.narrow import network_of, parse_width
 from hetfl_flwr.models.precision import mixed
-from hetfl_flwr.models.registry import (
-    ZOO,
-    CatalogueRow,
-    assign,
-    build_bounded,
-    build_model,
-    catalogue_rows,
-    check_pretrained,
-    drawn_order,
-    parse_models,
-)
+from hetfl_flwr.models.registry import ZOO, assign, check_pretrained, drawn_order, parse_models
 from hetfl_flwr.models.split_model import SplitModel, has_batch_norm, parameter_count, split, trainable_count
 
 __all__ = [

@@ -1,34 +1,19 @@
-"""Models by name: which client gets which, and how a name becomes a model."""
+"""Models by name: which there are, and which client gets which."""
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from importlib import import_module
-from math import prod
+from functools import cache, partial
 from types import MappingProxyType
-from typing import Literal, NamedTuple
 
-import torch
-
-from hetfl_flwr.common.errors import ConfigError, ModelError, ends_process, place, unknown
-from hetfl_flwr.common.seeding import generator, seeded
+from hetfl_flwr.common.errors import ConfigError, ModelError, unknown
+from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
-from hetfl_flwr.models.narrow import SIGN, narrowed, parse_width
+from hetfl_flwr.models.narrow import SIGN, parse_width
 from hetfl_flwr.models.series import CONV1D_SIZES, KERNEL, conv1d
-from hetfl_flwr.models.split_model import (
-    SplitModel,
-    cause,
-    channels_last,
-    checked,
-    parameter_count,
-    pooled,
-    projected,
-)
+from hetfl_flwr.models.split_model import SplitModel
 from hetfl_flwr.models.text import bag, lstm
-from hetfl_flwr.models.vision import RESNETS, TORCHVISION, Stem, vision
+from hetfl_flwr.models.vision import RESNETS, TORCHVISION, vision
 from hetfl_flwr.models.zoo import (
     FEDHE_TABLE,
     FEDHENN_TABLE,
@@ -46,12 +31,6 @@ from hetfl_flwr.models.zoo import (
     mlp,
     tabular,
 )
-
-WidthBy = Literal["linear", "pool"]
-"""How a model gets another embedding width: `projected` or `pooled`."""
-
-LARGEST = 2**30
-"""Trainable parameters of a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""
 
 OWN_MODEL = "package.module:function"
 """How a user's own model is written: a function that takes a DataSpec and returns a torch.nn.Module."""
@@ -154,16 +133,6 @@ ZOO: Mapping[str, ZooModel] = MappingProxyType(
 """Every model that has a name of its own."""
 
 
-class CatalogueRow(NamedTuple):
-    """A model of the zoo for given data; where it does not fit, `problem` says why, the numbers are None."""
-
-    name: str
-    summary: str
-    parameters: int | None
-    width: int | None
-    problem: str = ""
-
-
 def parse_models(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated list of models.
 
@@ -194,7 +163,7 @@ def parse_models(text: str) -> tuple[str, ...]:
         base, sign, part = name.partition(SIGN)
         names += [f"{one}{sign}{part}" for one in FAMILIES.get(base, [base])]
     for name in names:
-        _require_known(parse_width(name)[0])
+        require_known(parse_width(name)[0])
     return tuple(names)
 
 
@@ -244,216 +213,11 @@ def check_pretrained(models: str) -> None:
         )
 
 
-def build_model(
-    name: str,
-    spec: DataSpec,
-    *,
-    seed: int,
-    scope: tuple[int | str, ...] = (),
-    width: int = 0,
-    pretrained: str = "",
-    head_bias: bool = True,
-    width_by: WidthBy = "linear",
-    stem: Stem = "fitted",
-) -> SplitModel:
-    """Build a model for the data, in training mode, on the CPU.
-
-    Parameters
-    ----------
-    name : str
-        A model of the zoo, or ``package.module:function``: a function that takes the DataSpec and returns a
-        SplitModel, or any other torch module whose last step is a Linear. ``NAME@0.5`` is of half the width, with
-        random weights.
-    spec : DataSpec
-        Shape of one sample and number of classes.
-    seed : int
-        The run's seed, 0 or more.
-    scope : tuple of int or str
-        What the weights are for, such as ``(client_id,)``. Equal seed and scope give equal initial weights;
-        torch's global generator is left as it was.
-    width : int
-        Embedding width D, 0 or more. A model of another width is brought to it as `width_by` says; the body's own
-        weights are the same either way. 0: the model's own.
-    pretrained : str
-        Where a network of torchvision takes its weights from: ``"torchvision"``, ``"hub"`` or a folder, as in
-        `pretrained.find_weights`. Models of other kinds have random weights all the same. Empty: so have all.
-    head_bias : bool
-        Whether the head has a bias. Without it, all other weights are the same as with it.
-    width_by : {"linear", "pool"}
-        "linear": a Linear and a ReLU behind the body, `projected`. "pool": an average pooling, `pooled`.
-    stem : {"fitted", "imagenet"}
-        The first layers of torchvision's networks on images below 64 pixels a side, as in `vision.vision`. Models of
-        other kinds are the same either way.
-
-    Raises
-    ------
-    ModelError
-        If the name is unknown, the model cannot be built, does not fit the data or would have more than `LARGEST`
-        parameters, or pretrained weights are absent.
-
-    Examples
-    --------
-    >>> build_model("mlp", DataSpec(shape=(1, 8, 8), classes=10), seed=0).width
-    200
-    >>> build_model("mlp", DataSpec(shape=(1, 8, 8), classes=10), seed=0, width=64).width
-    64
-    """
-    base, part = parse_width(name)
-    _require_known(base)
-    _check_size(base, spec, width, width_by, stem)
-    build = _builder(base, pretrained if part == 1 else "", stem)
-    with seeded(seed, *scope, "weights"):
-        model = _widened(_build(name, lambda its: narrowed(build(its), part), spec), width, width_by)
-    if not head_bias:
-        model.head.register_parameter("bias", None)
-    return channels_last(model) if base in ZOO else model
-
-
-def build_bounded(
-    name: str,
-    spec: DataSpec,
-    *,
-    seed: int,
-    scope: tuple[int | str, ...] = (),
-    width: int = 0,
-    pretrained: str = "",
-    head_bias: bool = True,
-    width_by: WidthBy = "linear",
-    stem: Stem = "fitted",
-) -> SplitModel:
-    """Build a model for data that another machine has described, unless it is too large for that.
-
-    A model of the zoo is first built without any memory, and counted. What an own model comes to, only its function
-    knows: of that one the size of the input is bounded alone.
-
-    Parameters
-    ----------
-    name, spec, seed, scope, width, pretrained, head_bias, width_by, stem
-        As in `build_model`.
-
-    Raises
-    ------
-    ModelError
-        As `build_model`; or one input has more numbers than `bounds.MOST_INPUTS`, or a model of the zoo more weights
-        and running statistics than `bounds.MOST_NUMBERS`.
-    """
-    data = f"data of shape {spec.shape} and {spec.classes} classes"
-    if prod(spec.shape) > MOST_INPUTS:
-        raise ModelError(f"model '{name}' for {data}: the server builds none for inputs of over {MOST_INPUTS} numbers")
-    built = partial(build_model, name, spec, seed=seed, width=width, head_bias=head_bias, width_by=width_by, stem=stem)
-    if parse_width(name)[0] in ZOO:
-        with torch.device("meta"):
-            outline = built()
-        numbers = sum(tensor.numel() for tensor in outline.state_dict().values())
-        if numbers > MOST_NUMBERS:
-            raise ModelError(
-                f"model '{name}' for {data} has {numbers} weights, more than the {MOST_NUMBERS} of the largest model "
-                "that the server builds"
-            )
-    return built(scope=scope, pretrained=pretrained)
-
-
-def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
-    """Return what each model of the zoo becomes for the data.
-
-    Examples
-    --------
-    >>> row = catalogue_rows(DataSpec(shape=(30,), classes=2))[1]
-    >>> row.name, row.width
-    ('lenet5', None)
-    >>> row.problem
-    'it needs images (channels, height, width); for a table use mlp, for texts lstm1, for series conv1d'
-    """
-    return [_row(name, model, spec) for name, model in ZOO.items()]
-
-
-def _row(name: str, model: ZooModel, spec: DataSpec) -> CatalogueRow:
-    try:
-        with torch.device("meta"):
-            built = model.build(spec)
-    except ModelError as error:
-        return CatalogueRow(name, model.summary, None, None, str(error))
-    return CatalogueRow(name, model.summary, parameter_count(built), built.width)
-
-
-def _require_known(name: str) -> None:
+def require_known(name: str) -> None:
+    """Refuse a name that is none of the zoo's, and not written as one of the user's own models."""
     module, _, function = name.partition(":")
     own = module not in FAMILIES and all(part.isidentifier() for part in (*module.split("."), function))
     if name not in ZOO and not own:
         raise ModelError(unknown("model", name, [*ZOO, OWN_MODEL]))
     if own and module.partition(".")[0] in sys.stdlib_module_names:
         raise ModelError(f"model '{name}': module '{module}' is Python's own and holds no models: name one of yours")
-
-
-def _builder(name: str, pretrained: str, stem: Stem) -> Callable[[DataSpec], SplitModel]:
-    """Return what builds a model for data, of the zoo or the user's own."""
-    if name in TORCHVISION:
-        return partial(vision, name, pretrained=pretrained, stem=stem)
-    if name in RESNETS:
-        return partial(vision, name, stem=stem)
-    return ZOO[name].build if name in ZOO else partial(_build_own, name)
-
-
-def _widened(model: SplitModel, width: int, width_by: WidthBy) -> SplitModel:
-    """Bring a model to an embedding width; 0 and its own leave it as it is."""
-    if width in (0, model.width):
-        return model
-    return pooled(model, width) if width_by == "pool" else projected(model, width)
-
-
-@lru_cache(maxsize=256)
-def _check_size(name: str, spec: DataSpec, width: int, width_by: WidthBy, stem: Stem) -> None:
-    """Refuse a model of the zoo that has more than `LARGEST` parameters; nothing is allocated."""
-    if name not in ZOO:
-        return
-    with seeded(0, "size"), torch.device("meta"):
-        model = _widened(_build(name, _builder(name, "", stem), spec), width, width_by)
-    parameters = parameter_count(model)
-    if parameters > LARGEST:
-        data = f"data of shape {spec.shape} and {spec.classes} classes"
-        raise ModelError(f"model '{name}' for {data} would have {parameters:,} parameters, more than {LARGEST:,}")
-
-
-def _build(name: str, build: Callable[[DataSpec], SplitModel], spec: DataSpec) -> SplitModel:
-    try:
-        return build(spec)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # an own model may do anything, such as sys.exit()
-        if ends_process(error):
-            raise
-        data = f"data of shape {spec.shape} and {spec.classes} classes"
-        raise ModelError(f"model '{name}' for {data}: {cause(error)}") from error
-
-
-def _build_own(name: str, spec: DataSpec) -> SplitModel:
-    path, _, function = name.partition(":")
-    try:
-        module = import_module(path)
-    except ModuleNotFoundError as error:
-        hint = "install it or put its folder on PYTHONPATH"
-        raise ModelError(f"cannot import module '{path}' ({cause(error)}); {hint}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
-        if ends_process(error):
-            raise
-        raise ModelError(f"cannot import module '{path}' ({cause(error)}), {place(error)}") from error
-    if not hasattr(module, function):
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == path]
-        raise ModelError(unknown(f"function of module '{path}'", function, own))
-    build = getattr(module, function)
-    if not _takes_one(build):
-        raise ModelError(f"'{function}' is of type {type(build).__name__}; name a function that takes a DataSpec alone")
-    return checked(build(spec), spec)
-
-
-def _takes_one(build: object) -> bool:
-    """Say whether something can be called with one argument; of what is written in C, as `os.abort`, nobody knows."""
-    if not callable(build) or inspect.isbuiltin(build):
-        return False
-    try:
-        inspect.signature(build).bind(None)
-    except (TypeError, ValueError):
-        return False
-    return True

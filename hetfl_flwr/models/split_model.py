@@ -5,7 +5,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from hetfl_flwr.common.errors import HetflError, ModelError, private, unknown
+from hetfl_flwr.common.errors import HetflError, ModelError, private, reason, unknown
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
 
@@ -213,7 +213,7 @@ def cause(error: BaseException) -> str:
     """Return the first line of an error; of one that is not this project's its type, and the line as `private`."""
     if isinstance(error, HetflError):
         return error.marked.splitlines()[0]
-    return f"{type(error).__name__}: {private((str(error).splitlines() or [''])[0])}"
+    return f"{type(error).__name__}: {private((reason(error).splitlines() or [''])[0])}"
 
 
 def cut(module: nn.Module, name: str) -> SplitModel:

@@ -11,7 +11,8 @@ from safetensors.torch import load, save
 from hetfl_flwr.common.errors import DamagedError, private
 from hetfl_flwr.common.files import header, read_header, read_sealed, seal
 from hetfl_flwr.data import ClientData, DataSpec, Samples
-from hetfl_flwr.data.arrays.samples import Arrays, Column
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.arrays.spec import Column
 
 
 def pack_inputs(data: ClientData) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 
 from hetfl_flwr.config import COSTS
-from hetfl_flwr.wire.costs import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
+from hetfl_flwr.wire.cost_metrics import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
 
 PEAK, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 """Where Linux tells the peak memory of a process, and where the peak is made to begin anew."""

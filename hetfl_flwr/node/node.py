@@ -17,7 +17,7 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
-from hetfl_flwr.data.arrays.samples import unlike
+from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
 from hetfl_flwr.node.device import find_device

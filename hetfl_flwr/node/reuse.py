@@ -11,7 +11,7 @@ from flwr.app import Context
 from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import ZOO, SplitModel, build_model, mixed
-from hetfl_flwr.models.registry import WidthBy
+from hetfl_flwr.models.building import WidthBy
 from hetfl_flwr.models.vision import Stem
 from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.keeper import Keeper, Surroundings

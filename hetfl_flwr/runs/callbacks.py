@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted, ends_process, place, private, unknown
+from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted, ends_process, place, private, reason, unknown
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, parse_callbacks
@@ -226,7 +226,7 @@ def split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[Roun
 def one_line(error: BaseException) -> str:
     """Return an error's kind and text in one line; its kind alone where it cannot say its text."""
     try:
-        said = f"{type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {reason(error)}"
     except KeyboardInterrupt:
         raise
     except BaseException:  # SystemExit, too
@@ -243,7 +243,8 @@ def _built(name: str) -> RoundCallback:
         raise
     except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
         said = error.marked if isinstance(error, HetflError) else private(one_line(error))
-        hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else f" ({place(error)})"
+        where = f" ({place(error)})" if place(error) else ""
+        hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else where
         raise ConfigError(f"callbacks = '{name}': module '{path}' cannot be imported: {said}{hint}") from error
     if attribute not in vars(module):
         own = [key for key, value in vars(module).items() if isclass(value) and _got(value, "__module__") == path]

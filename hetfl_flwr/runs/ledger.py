@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.metrics import mean, weighted_mean
-from hetfl_flwr.runs.figures.costs import total_costs
+from hetfl_flwr.runs.figures.cost_totals import total_costs
 from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, mean_recall, named_classes, per_class
 from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Round, Summary
 from hetfl_flwr.server.federation import Federation

@@ -21,8 +21,8 @@ def write_algorithm(name: str, here: Path) -> Path:
     Parameters
     ----------
     name : str
-        What `hetfl run` is to call it: ``moments`` makes ``moments/``, ``my_pkg.moments`` makes ``my_pkg/moments/``
-        and whatever ``my_pkg`` lacks to be a package.
+        What `hetfl run` is to call it: ``my_method`` makes ``my_method/``, ``my_pkg.my_method`` makes
+        ``my_pkg/my_method/`` and whatever ``my_pkg`` lacks to be a package.
     here : Path
         The folder from which it is run.
 
@@ -58,7 +58,7 @@ def _check(name: str, here: Path) -> None:
     """Refuse a name that Python cannot import, or that already means something else."""
     parts = name.split(".")
     if not all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", part) and not iskeyword(part) for part in parts):
-        raise ConfigError(f"'{name}' is no name of a Python package: take one such as moments or my_pkg.moments")
+        raise ConfigError(f"'{name}' is no name of a Python package: take one such as my_method or my_pkg.my_method")
     top = parts[0]
     if name in names() or top in OWN:
         raise ConfigError(f"'{name}' is taken by this project: take another name, such as my_{parts[-1]}")

@@ -39,7 +39,7 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.data import Reading
 from hetfl_flwr.data.sources.hub import open_source
 from simulations.benchmarks.measure import run
-from simulations.reports.plots import plot_costs
+from simulations.reports.plots.comparison import plot_costs
 from simulations.reports.runs import INCIDENTAL, Group, Run, bytes_to, curve, figures, group_runs, load_run
 
 SEEDS, SHARE = 3, 0.95

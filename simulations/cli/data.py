@@ -18,7 +18,7 @@ from simulations.cli.options import (
     chosen_keys,
     target,
 )
-from simulations.cli.shown import print_tables
+from simulations.cli.printing import print_tables
 
 
 def partition(
@@ -40,10 +40,9 @@ def partition(
     from hetfl_flwr.algorithms import resolve
     from hetfl_flwr.runs.resolution import default_clients
     from simulations.reports.partition import load_split, split_table, write_json
-    from simulations.reports.plots import plot_split
+    from simulations.reports.plots.partition import plot_split
 
-    folder = None if data_dir is None else str(data_dir)
-    chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=folder, clients=clients, seed=seed)
+    chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=data_dir, clients=clients, seed=seed)
     config = RunConfig.from_flat(chosen)
     split = load_split(resolve(config.with_values({"clients": config.clients or default_clients(config)})))
     for line in split.notes:

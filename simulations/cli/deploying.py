@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from hetfl_flwr.common.errors import FederationError
-from simulations.cli.options import SettingsOption, chosen_keys, path, target
-from simulations.cli.shown import print_tables, show_run
+from simulations.cli.options import AlgorithmArgument, SettingsOption, chosen_keys, path, target
+from simulations.cli.printing import print_tables, show_run
 
 
 def keys(
@@ -106,7 +106,7 @@ def doctor(
 
 
 def rehearse(
-    algorithm: Annotated[str, typer.Argument(help="Name from `hetfl list algorithms`.")] = "fedhe",
+    algorithm: AlgorithmArgument = "fedhe",
     nodes: Annotated[int, typer.Option(min=1, max=32, help="Number of SuperNodes to start.")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Number of training rounds.")] = 3,
     settings: SettingsOption = None,

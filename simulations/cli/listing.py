@@ -9,7 +9,7 @@ import typer
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, parse_settings
 from simulations.cli.options import RECIPES, path
-from simulations.cli.shown import print_tables
+from simulations.cli.printing import print_tables
 
 
 class Kind(StrEnum):
@@ -66,11 +66,11 @@ def list_(
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Name, such as moments, or my_pkg.moments in a package of yours.")],
+    name: Annotated[str, typer.Argument(help="Name, such as my_method, or my_pkg.my_method in a package of yours.")],
 ) -> None:
     """Create a small working algorithm in the working directory, as a starting point for your own.
 
-    Example: hetfl new moments
+    Example: hetfl new my_method
     """
     from simulations.authoring.new import write_algorithm
 

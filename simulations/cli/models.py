@@ -60,7 +60,7 @@ def predict(
 
     Example: hetfl predict model.pt2 patients.csv --out predictions.csv
     """
-    from simulations.trained.predict import predict as predict_all
+    from simulations.inference.predict import predict as predict_all
 
     done = predict_all(model, file, client)
     if out is None:

@@ -28,6 +28,9 @@ def target(text: str) -> Path:
     return check_no_run_file(path(text))
 
 
+AlgorithmArgument = Annotated[
+    str, typer.Argument(help="Name from `hetfl list algorithms`, or package.module for one of your own.")
+]
 DatasetOption = Annotated[
     str | None,
     typer.Option(help="Name from `hetfl list datasets`, a hub id, your folder (./photos) or your file (./wine.csv)."),
@@ -36,6 +39,7 @@ FolderOption = Annotated[Path | None, typer.Option(parser=path, help="Folder wit
 ClientsOption = Annotated[
     int | None, typer.Option(help=f"Number of clients (default {DEFAULT_CLIENTS}, or the number of owners or folders).")
 ]
+RoundsOption = Annotated[int | None, typer.Option(help="Number of training rounds.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of all random numbers.")]
 RecipeOption = Annotated[
     Path | None, typer.Option(parser=path, help="TOML file of config keys, or a name from `hetfl list recipes`.")
@@ -49,11 +53,12 @@ RunsArgument = Annotated[
 ]
 
 
-def chosen_keys(recipe: Path | None, settings: list[str] | None, **named: Value | None) -> dict[str, Value]:
+def chosen_keys(recipe: Path | None, settings: list[str] | None, **named: Value | Path | None) -> dict[str, Value]:
     """Return the config keys that a command line names: its options win over its recipe, and ``--set`` over both."""
+    given = {key.replace("_", "-"): value for key, value in named.items() if value is not None}
     return {
         **(read_toml(_recipe(recipe)) if recipe is not None else {}),
-        **{key.replace("_", "-"): value for key, value in named.items() if value is not None},
+        **{key: str(value) if isinstance(value, Path) else value for key, value in given.items()},
         **parse_settings(settings or []),
     }
 

@@ -8,7 +8,7 @@ import typer
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import parse_settings
 from simulations.cli.options import MOST_WORKERS, FolderOption, SettingsOption, target
-from simulations.cli.shown import make_console
+from simulations.cli.printing import make_console
 
 
 def reproduce(

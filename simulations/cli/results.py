@@ -9,7 +9,7 @@ import typer
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.notices import warn
 from simulations.cli.options import RunsArgument, target
-from simulations.cli.shown import print_tables
+from simulations.cli.printing import print_tables
 
 
 def compare(
@@ -81,9 +81,10 @@ def compare_runs(
     from simulations.reports.doubts import doubts_of
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
-    from simulations.reports.gains_shown import gains_table, in_words, write_csv, write_json
+    from simulations.reports.gains_tables import gains_table, in_words, write_csv, write_json
     from simulations.reports.impact import impact_table, standings
-    from simulations.reports.plots import plot_compare, plot_impact
+    from simulations.reports.plots.comparison import plot_compare
+    from simulations.reports.plots.impact import plot_impact
     from simulations.reports.runs import load_run, run_folders
     from simulations.reports.tables import compare_table
 

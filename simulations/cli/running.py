@@ -5,33 +5,33 @@ from typing import Annotated
 
 import typer
 
-from hetfl_flwr.common.errors import ConfigError, Interrupted
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import Value, renamed
 from hetfl_flwr.runs.schema import check_no_run_file
 from simulations.cli.options import (
     MOST_WORKERS,
+    AlgorithmArgument,
     ClientsOption,
     DatasetOption,
     FolderOption,
     RecipeOption,
+    RoundsOption,
     SeedOption,
     SettingsOption,
     chosen_keys,
     path,
 )
+from simulations.cli.printing import make_console, show_run, stopped_in_one_line
 from simulations.cli.results import compare_runs
-from simulations.cli.shown import make_console, show_run
 from simulations.engine.run import run_locally
 
 
 def run(
-    algorithm: Annotated[
-        str, typer.Argument(help="Name from `hetfl list algorithms`, or package.module for one of your own.")
-    ],
+    algorithm: AlgorithmArgument,
     dataset: DatasetOption = None,
     data_dir: FolderOption = None,
     clients: ClientsOption = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
+    rounds: RoundsOption = None,
     seed: SeedOption = None,
     workers: Annotated[
         int, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; results do not depend on their number.")
@@ -78,11 +78,11 @@ def run(
         settings,
         algorithm=algorithm,
         dataset=dataset,
-        data_dir=None if data_dir is None else str(data_dir),
+        data_dir=data_dir,
         clients=clients,
         rounds=rounds,
         seed=seed,
-        output_dir=None if out is None else str(out),
+        output_dir=out,
         accept_loss=accept_loss or None,
     )
     if sweep is not None or against is not None:
@@ -93,11 +93,8 @@ def run(
 
 def run_one(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool) -> Path:
     """Run a federation and return its folder; one that is interrupted says so, and ends the command."""
-    try:
+    with stopped_in_one_line():
         return run_locally(chosen, resume=resume, workers=workers, verbose=verbose)
-    except Interrupted as stopped:
-        typer.echo(str(stopped), err=True)
-        raise typer.Exit(1) from None
 
 
 def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, workers: int) -> None:
@@ -117,11 +114,8 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, w
     out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
     grid = {} if sweep is None else renamed(parse_grid(sweep))
     wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, parse_against(against), grid, out)
-    try:
+    with stopped_in_one_line():
         folders, failed = run_jobs(wanted, workers, make_console())
-    except Interrupted as stopped:
-        typer.echo(str(stopped), err=True)
-        raise typer.Exit(1) from None
     ended = [folder for folder in folders if folder not in failed]
     if ended:
         compare_runs(ended, out / "compare.png", None)

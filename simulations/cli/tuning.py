@@ -5,29 +5,31 @@ from typing import Annotated
 
 import typer
 
-from hetfl_flwr.common.errors import ConfigError, Interrupted
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, renamed
 from hetfl_flwr.runs.schema import check_no_run_file
 from simulations.cli.options import (
     MOST_WORKERS,
+    AlgorithmArgument,
     ClientsOption,
     DatasetOption,
     FolderOption,
     RecipeOption,
+    RoundsOption,
     SettingsOption,
     chosen_keys,
     path,
 )
-from simulations.cli.shown import make_console, print_tables
+from simulations.cli.printing import make_console, print_tables, stopped_in_one_line
 
 
 def tune(
-    algorithm: Annotated[str, typer.Argument(help="Name from `hetfl list algorithms`, or a package of your own.")],
+    algorithm: AlgorithmArgument,
     out: Annotated[Path, typer.Option(parser=path, help="Folder of the runs, of best.toml and of tuning.json.")],
     dataset: DatasetOption = None,
     data_dir: FolderOption = None,
     clients: ClientsOption = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
+    rounds: RoundsOption = None,
     recipe: RecipeOption = None,
     settings: SettingsOption = None,
     over: Annotated[
@@ -53,23 +55,13 @@ def tune(
     from simulations.studies.tuning import BEST_FILE, parse_space, tuning_table, usual_space
     from simulations.studies.tuning import tune as tune_all
 
-    chosen = chosen_keys(
-        recipe,
-        settings,
-        algorithm=algorithm,
-        dataset=dataset,
-        data_dir=None if data_dir is None else str(data_dir),
-        clients=clients,
-        rounds=rounds,
-    )
+    named = {"dataset": dataset, "data_dir": data_dir, "clients": clients, "rounds": rounds}
+    chosen = chosen_keys(recipe, settings, algorithm=algorithm, **named)
     if "seed" in chosen:
         raise ConfigError("seed: set --seeds, the number of seeds from 0")
     space = renamed(parse_space(over)) if over else usual_space(RunConfig.from_flat(dict(chosen)))
     folder = check_no_run_file(out)
-    try:
+    with stopped_in_one_line():
         found = tune_all(chosen, space, folder, make_console(), trials=trials, seeds=range(seeds), workers=workers)
-    except Interrupted as stopped:
-        typer.echo(str(stopped), err=True)
-        raise typer.Exit(1) from None
     print_tables(tuning_table(found))
     typer.echo(f"best: {folder / BEST_FILE}")

@@ -25,7 +25,7 @@ from hetfl_flwr.common.flower import Run, act_as_server, name_message
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, Value, simulated_seconds
-from hetfl_flwr.data.arrays.samples import unlike
+from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.server.messaging.grids import Held
 from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Clients, Hosted

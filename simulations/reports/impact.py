@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 from rich.table import Table
 
-from hetfl_flwr.runs.figures.costs import SHOWN
+from hetfl_flwr.runs.figures.cost_totals import SHOWN
 from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, percent, table_of
 from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds
 from simulations.reports.gains import interval, points

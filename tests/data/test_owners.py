@@ -17,9 +17,9 @@ from hetfl_flwr.common.errors import ConfigError, DataError, FederationError, Ru
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
 from hetfl_flwr.data.owners import joined
+from hetfl_flwr.runs.loading import client_number
 from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
-from hetfl_flwr.runs.trained import client_number
 from hetfl_flwr.server.messaging.exchange import reason
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
@@ -28,7 +28,8 @@ from simulations.api import load, run
 from simulations.cli.command import main
 from simulations.reports.html.report import report_page
 from simulations.reports.partition import load_split
-from simulations.reports.plots import run_figure, split_figure
+from simulations.reports.plots.partition import split_figure
+from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import load_run
 
 OWNERS = {"a/b": 30, "..": 24, "General Hospital": 36, "x" * 300: 30}

@@ -21,15 +21,15 @@ from hetfl_flwr.data import DataSpec, Reading, data_spec, kind_of
 from hetfl_flwr.data.arrays import cache
 from hetfl_flwr.data.arrays.samples import MOST_DEVIATIONS
 from hetfl_flwr.data.decoding import series
-from hetfl_flwr.data.shown import shown
+from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.data.sources.bundled import read_waveform
 from hetfl_flwr.data.sources.objects import stored
 from hetfl_flwr.data.sources.signals import CHANNELS
 from hetfl_flwr.models import build_model, parameter_count
-from hetfl_flwr.runs.trained import load_client as load_trained
+from hetfl_flwr.runs.loading import load_client as load_trained
 from simulations.engine.stacks import stackable
+from simulations.inference.predict import predict
 from simulations.testing import AlgorithmContract
-from simulations.trained.predict import predict
 
 ROWS, CHANNEL_COUNT, LENGTH = 60, 3, 16
 NAMES = ["conv1d:small", "conv1d:medium", "conv1d:large"]
@@ -294,7 +294,7 @@ class TestScale:
         assert float(far.max()) == pytest.approx(MOST_DEVIATIONS, rel=1e-3)
 
     def test_samples_that_are_shown_are_scaled_by_themselves(self, arrays):
-        inputs = shown(arrays["x"], DataSpec((CHANNEL_COUNT, LENGTH), 3), "mean-image").batch(torch.arange(ROWS))[0]
+        inputs = scaled(arrays["x"], DataSpec((CHANNEL_COUNT, LENGTH), 3), "mean-image").batch(torch.arange(ROWS))[0]
         torch.testing.assert_close(inputs.std(dim=(0, 2), correction=0), torch.ones(CHANNEL_COUNT))
 
 

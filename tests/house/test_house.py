@@ -30,7 +30,8 @@ FLOORS = {
         *("client_app", "server_app", "__main__"),
     ),
     "simulations": (
-        *("engine", "trained", "reports", "studies", "deployment", "testing", "authoring", "api", "benchmarks", "cli"),
+        *("engine", "inference", "reports", "studies", "deployment"),
+        *("testing", "authoring", "api", "benchmarks", "cli"),
     ),
 }
 """What stands in a package, from the ground up: a room imports from rooms before it alone."""

@@ -109,6 +109,32 @@ def test_a_class_of_another_name_is_named(tmp_path, monkeypatch, refusal):
 
 
 @pytest.mark.parametrize(
+    ("file", "text", "wrong"),
+    [
+        ("strategy", "import os\ndef f(:\n    pass\n", "SyntaxError: invalid syntax ({}/strategy.py, line 2)"),
+        ("client", "class C:\n    def learn(self:\n", "SyntaxError: '(' was never closed ({}/client.py, line 2)"),
+        ("__init__", "x = 1\n  y = 2\n", "IndentationError: unexpected indent ({}/__init__.py, line 2)"),
+        ("helper", "x = (\n", "SyntaxError: '(' was never closed ({}/helper.py, line 1)"),
+        ("client", "\nimport no_such\n", "ModuleNotFoundError: No module named 'no_such' ({}/client.py, line 2)"),
+        ("strategy", "x = '\0'\n", "SyntaxError: source code string cannot contain null bytes"),
+    ],
+)
+def test_a_fault_of_an_author_s_file_is_named_with_its_line(file, text, wrong, tmp_path, monkeypatch, refusal):
+    """Whichever file of the package has it, and not a line of Python's own import."""
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"faulty{file.strip('_')}{len(text)}"  # of no other case
+    folder = tmp_path / name
+    folder.mkdir()
+    texts = {"__init__": "", "strategy": f"from . import helper\nclass {name}: pass\n", "client": "", "helper": ""}
+    for stem, written in {**texts, file: text}.items():
+        (folder / f"{stem}.py").write_text(written)
+    side = "client" if file == "client" else "strategy"
+    assert refusal(ConfigError, find, name) == (
+        f"algorithm module '{name}.{side}' cannot be imported: {wrong.format(folder)}"
+    )
+
+
+@pytest.mark.parametrize(
     ("key", "value", "said"),
     [
         ("fedhe.alfa", 1.0, "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'? Known: fedhe.alpha, "),

@@ -14,7 +14,7 @@ from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import COSTS, RunConfig
 from hetfl_flwr.node import meter
 from hetfl_flwr.node.meter import Meter
-from hetfl_flwr.runs.figures.costs import total_costs
+from hetfl_flwr.runs.figures.cost_totals import total_costs
 from hetfl_flwr.runs.figures.tables import lines
 from hetfl_flwr.runs.observers.tracking import Tracking, scalars
 from hetfl_flwr.runs.schema import Round

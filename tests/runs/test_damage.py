@@ -22,7 +22,7 @@ from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderErro
 from hetfl_flwr.common.files import check_seal, header, read_header, seal
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.data import load_client_data
-from hetfl_flwr.data.arrays.samples import unlike
+from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.node import node as node_module
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clients.base import KnowledgeClient, Metrics, Moments
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, median_scaled
+from hetfl_flwr.learning.alignment.similarity import FEWEST_SAMPLES, median_scaled
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN

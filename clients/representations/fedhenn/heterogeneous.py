@@ -5,7 +5,7 @@ from torch import Tensor
 
 from clients.base import Metrics, to_numpy
 from clients.representations.fedhenn.aligning import AligningClient
-from hetfl_flwr.learning.alignment import linear_cka, rbf_to_factor_cka
+from hetfl_flwr.learning.alignment.similarity import linear_cka, rbf_to_factor_cka
 from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec
 from strategies.representations.fedhenn.heterogeneous import kernel_factor, representations
 

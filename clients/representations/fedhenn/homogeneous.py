@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clients.base import Metrics
 from clients.representations.fedhenn.aligning import AligningClient
-from hetfl_flwr.learning.alignment import linear_cka, rbf_cka
+from hetfl_flwr.learning.alignment.similarity import linear_cka, rbf_cka
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights

@@ -2,101 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
-from hashlib import blake2b
+from functools import cache, cached_property
 from math import inf
-from typing import Literal, Protocol
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hetfl_flwr.common.errors import DataError
+from hetfl_flwr.data.arrays.spec import Column, DataSpec, inputs_in_words
 
 MOST_SHOWN = 20
 """Classes whose counts are shown, at most."""
 
 MOST_DEVIATIONS = 100.0
 """Standard deviations from the mean within which a public sample of another client is taken as it is."""
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """What a model must fit.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        One input: (channels, height, width) of an image, (channels, length) of a series, (features,) of a table's row,
-        (tokens,) of a text.
-    classes : int
-        C, the number of classes; labels are 0..C-1.
-    vocabulary : int
-        V, the number of different tokens of a text: its inputs are int64, 0..V-1, where 0 stands for the end that fills
-        a short text up. 0: the data are no texts, and inputs are float32.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    vocabulary: int = 0
-
-    @property
-    def kind(self) -> Literal["image", "series", "text", "table"]:
-        """What an input is."""
-        return "image" if self.is_image else "series" if self.is_series else "text" if self.is_text else "table"
-
-    @property
-    def is_text(self) -> bool:
-        """Whether an input is a row of tokens."""
-        return self.vocabulary > 0
-
-    @property
-    def is_table(self) -> bool:
-        """Whether an input is a row of a table."""
-        return len(self.shape) == 1 and not self.is_text
-
-    @property
-    def is_image(self) -> bool:
-        """Whether an input is an image."""
-        return len(self.shape) == 3
-
-    @property
-    def is_series(self) -> bool:
-        """Whether an input is a time series of one or more channels."""
-        return len(self.shape) == 2
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: what its cells are, and how they became inputs.
-
-    Parameters
-    ----------
-    name : str
-        As the file has it.
-    kind : {"number", "date", "category"}
-        A number and a date, as the number of days since 1970, are one input each; of a category `values` tells.
-    notation : str
-        How texts are read as numbers or dates: one of `hetfl_flwr.data.sources.notations`.
-    values : tuple of str or None
-        The values of a category in the order of its inputs, None for a missing one. Two are one input: 1 is the second.
-    constant : bool
-        Whether it holds one number only: it then has no influence.
-    """
-
-    name: str
-    kind: Literal["number", "date", "category"]
-    notation: str = ""
-    values: tuple[str | None, ...] = ()
-    constant: bool = False
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """What its inputs are called."""
-        if self.kind == "category":
-            return tuple(f"{self.name}={value}" for value in self.values[len(self.values) == 2 :])
-        return (f"{self.name} (days since 1970)" if self.kind == "date" else self.name,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,17 +84,10 @@ class Arrays:
     def __repr__(self) -> str:
         """Return how many rows of what they are, and none of them."""
         names = [name if name == str(number) else f"{number} ({name})" for number, name in enumerate(self.class_names)]
-        return f"Arrays({len(self.labels)} rows: {_inputs_in_words(self.spec)}; classes {', '.join(names)})"
+        return f"Arrays({len(self.labels)} rows: {inputs_in_words(self.spec)}; classes {', '.join(names)})"
 
 
-def _inputs_in_words(spec: DataSpec) -> str:
-    """Return what inputs are, such as "image 1 x 8 x 8, 10 classes"."""
-    size = " x ".join(map(str, spec.shape))
-    unit = {"image": "", "series": "", "text": " tokens", "table": " inputs"}[spec.kind]
-    return f"{spec.kind} {size}{unit}, {spec.classes} classes"
-
-
-def _counts_in_words(samples: "Batches", spec: DataSpec, names: Sequence[str]) -> str:
+def counts_in_words(samples: "Batches", spec: DataSpec, names: Sequence[str]) -> str:
     """Return how many samples there are, and of each class."""
     counts = samples.class_counts(spec.classes).tolist()
     called = names or [str(number) for number in range(spec.classes)]
@@ -251,8 +164,8 @@ class Samples:
     def __repr__(self) -> str:
         """Return how many they are, of what, and of which classes; no row."""
         arrays = self.arrays
-        counts = _counts_in_words(self, arrays.spec, arrays.class_names)
-        return f"Samples({_inputs_in_words(arrays.spec)}: {counts})"
+        counts = counts_in_words(self, arrays.spec, arrays.class_names)
+        return f"Samples({inputs_in_words(arrays.spec)}: {counts})"
 
     def __len__(self) -> int:
         """Return N, the number of samples."""
@@ -406,8 +319,8 @@ class Joined:
     def __repr__(self) -> str:
         """Return how many they are, of what, and of which classes; no row."""
         arrays = self.parts[0].arrays
-        counts = _counts_in_words(self, arrays.spec, arrays.class_names)
-        return f"Joined({_inputs_in_words(arrays.spec)}: {counts})"
+        counts = counts_in_words(self, arrays.spec, arrays.class_names)
+        return f"Joined({inputs_in_words(arrays.spec)}: {counts})"
 
     def __len__(self) -> int:
         """Return N, the number of samples."""
@@ -468,134 +381,3 @@ class Joined:
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""
         return torch.bincount(self.labels, minlength=classes)
-
-
-ROWS_AT_ONCE = 4096
-"""Rows of which a digest is made at a time."""
-
-
-def _take_in(digest: blake2b, tensor: Tensor) -> None:
-    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    digest.update(_bytes(tensor))
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return np.ascontiguousarray(tensor.cpu().numpy()).tobytes()
-
-
-@lru_cache(maxsize=8)
-def _inputs_digest(arrays: Arrays, rows: bytes) -> bytes:
-    """Return a digest of some inputs as they are stored: once for a test set that many clients share."""
-    digest, numbers = blake2b(digest_size=8), torch.from_numpy(np.frombuffer(rows, np.int64).copy())
-    numbers = numbers.to(arrays.inputs.device)
-    for first in range(0, len(numbers), ROWS_AT_ONCE):
-        _take_in(digest, arrays.inputs[numbers[first : first + ROWS_AT_ONCE]])
-    return digest.digest()
-
-
-def unlike(before: str, now: str) -> str:
-    """Return in what a client's data differ by two of their digests, as messages say it; empty: in nothing.
-
-    Digests of earlier versions have the part before the dash alone.
-    """
-    trained, _, measured = before.partition("-")
-    trained_now, _, measured_now = now.partition("-")
-    if trained != trained_now:
-        return "training samples or labels"
-    return "validation or test samples" if measured and measured != measured_now else ""
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """What one client holds; no row is in two of its three sets.
-
-    Parameters
-    ----------
-    spec : DataSpec
-        What the client's model must fit.
-    train, validation, test : Samples
-        Its training, validation and test samples.
-    public_rows : int
-        How many of the training samples its algorithm may show to others, 0 to all of them.
-    domain : int
-        Index of the client's own domain, 0 or more.
-    others : tuple of Samples
-        The test samples of each other domain of a rotated family that has a client, by domain index; empty for
-        every other data set. They are scaled and centred as the client's own are.
-    others_validation : tuple of Samples
-        The validation samples of the same domains.
-    name : str
-        Whose data they are: the owners of its rows where the partition goes by owners, else its domain where there are
-        several; empty: nobody's in particular.
-    """
-
-    spec: DataSpec
-    train: Samples
-    validation: Samples
-    test: Samples
-    public_rows: int = 0
-    domain: int = 0
-    others: tuple[Samples, ...] = ()
-    others_validation: tuple[Samples, ...] = ()
-    name: str = ""
-
-    def __repr__(self) -> str:
-        """Return what the client holds: shapes, classes and counts, and no row."""
-        names = self.train.arrays.class_names
-        parts = {"train": self.train, "validation": self.validation, "test": self.test}
-        lines = [f"  {part}: {_counts_in_words(samples, self.spec, names)}" for part, samples in parts.items()]
-        lines[0] += f", {self.public_rows} of them public"
-        return "\n".join([f"ClientData: {_inputs_in_words(self.spec)}", *lines])
-
-    @property
-    def owners(self) -> int:
-        """How many owners its training rows have, where the partition goes by owners; else 0."""
-        owners = self.train.arrays.owners
-        if owners is None:
-            return 0
-        return len(set(owners[self.train.rows.cpu()].tolist()))
-
-    @cached_property
-    def class_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """How many training samples, and how many test samples, there are of each class: (C,) each."""
-        trained, tested = (one.class_counts(self.spec.classes).cpu().numpy() for one in (self.train, self.test))
-        return trained, tested
-
-    @cached_property
-    def digest(self) -> str:
-        """A digest of what the client trains on, as it is stored and scaled, and of what it measures itself by.
-
-        It tells one client's data from what they become when a row, a label, a cell or their order changes. The part
-        before the dash is of training inputs and all labels, the other one of validation and test inputs; see
-        `unlike`.
-        """
-        arrays, digest = self.train.arrays, blake2b(digest_size=8)
-        peak = arrays.peak if isinstance(arrays.peak, Tensor) else torch.tensor(arrays.peak)
-        labels = (samples.labels for samples in (self.train, self.validation, self.test))
-        for tensor in (arrays.centre, peak, *labels):
-            _take_in(digest, tensor)
-        for first in range(0, len(self.train), ROWS_AT_ONCE):
-            _take_in(digest, arrays.inputs[self.train.rows[first : first + ROWS_AT_ONCE]])
-        measured = (_inputs_digest(samples.arrays, _bytes(samples.rows)) for samples in (self.validation, self.test))
-        return f"{digest.hexdigest()}-{blake2b(b''.join(measured), digest_size=8).hexdigest()}"
-
-    @property
-    def public(self) -> Samples:
-        """The training samples that may be shown to others: the first ``public_rows`` of ``train``."""
-        return self.train.first(self.public_rows)
-
-    @property
-    def private(self) -> Samples:
-        """The training samples that are never shown to others: all but the public ones."""
-        return Samples(self.train.arrays, self.train.rows[self.public_rows :])
-
-    def to(self, device: torch.device) -> "ClientData":
-        """Return the same data with all samples on a device."""
-        return replace(
-            self,
-            train=self.train.to(device),
-            validation=self.validation.to(device),
-            test=self.test.to(device),
-            others=tuple(samples.to(device) for samples in self.others),
-            others_validation=tuple(samples.to(device) for samples in self.others_validation),
-        )

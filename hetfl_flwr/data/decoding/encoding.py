@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.common.errors import DataError, private
-from hetfl_flwr.data.arrays.samples import Column
+from hetfl_flwr.data.arrays.spec import Column
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.notations import (
     ISO,

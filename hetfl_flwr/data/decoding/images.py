@@ -14,10 +14,12 @@ import torch
 
 from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.arrays.cache import kept
-from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.decoding.labels import IntArray, read_labels
 from hetfl_flwr.data.sources.files import reason
-from hetfl_flwr.data.sources.hub import Source, features_of
+from hetfl_flwr.data.sources.finding import features_of
+from hetfl_flwr.data.sources.hub import Source
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

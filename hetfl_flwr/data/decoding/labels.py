@@ -15,7 +15,8 @@ import torch
 from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.sources.columns import in_words, is_text
-from hetfl_flwr.data.sources.hub import Source, cells, features_of
+from hetfl_flwr.data.sources.finding import features_of
+from hetfl_flwr.data.sources.hub import Source, cells
 from hetfl_flwr.data.sources.reading import parse_classes
 
 IntArray = npt.NDArray[np.int64]

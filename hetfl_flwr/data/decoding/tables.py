@@ -11,7 +11,8 @@ import torch
 
 from hetfl_flwr.common.errors import ConfigError, DataError, private
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.decoding.encoding import Encoded, Findings, Wanted, encode
 from hetfl_flwr.data.decoding.labels import IntArray, read_labels
 from hetfl_flwr.data.sources.columns import learnt_columns
@@ -252,7 +253,7 @@ def _class_labels(source: "Source") -> list[str]:
     """Return the columns that the data set itself declares as categories."""
     from datasets.features import ClassLabel
 
-    from hetfl_flwr.data.sources.hub import features_of
+    from hetfl_flwr.data.sources.finding import features_of
 
     return [name for name, feature in features_of(source.splits["train"]).items() if isinstance(feature, ClassLabel)]
 

@@ -13,7 +13,8 @@ import torch
 
 from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.cache import kept
-from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.decoding.labels import IntArray, read_labels
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.reading import parse_vocabulary

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.rotation import ANGLES, IMAGES_A_CLASS
-from hetfl_flwr.data.arrays.samples import Arrays, DataSpec
+from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.sources.bundled import read_breast_cancer, read_digits, read_digits_colour, read_waveform
 from hetfl_flwr.data.sources.folders import local_folder
 from hetfl_flwr.data.sources.reading import Reading, parse_classes, parse_vocabulary

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from hetfl_flwr.common.errors import DataError, HetflError, private
 from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles, shape_of
-from hetfl_flwr.data.sources.dialects import common_options, rows_of
+from hetfl_flwr.data.sources.csv.dialects import common_options, rows_of
+from hetfl_flwr.data.sources.csv.headers import check_headers
 from hetfl_flwr.data.sources.folders import TABLES, check_filled, ending, names_of
-from hetfl_flwr.data.sources.headers import check_headers
 from hetfl_flwr.data.sources.npz import read_npz
 from hetfl_flwr.data.sources.reading import Reading
 

@@ -3,7 +3,7 @@
 Ten clients have uploaded representations (R, 84) of R = 5000 samples, random ones. The server's work of a round is the
 factor of their centred mean kernel, exact (rank 840, the sum of the widths) or of rank 128. It is done in three ways:
 
-- *factored*: as `hetfl_flwr.learning.alignment.mean_kernel_factor` does it.
+- *factored*: as `hetfl_flwr.learning.alignment.mean_kernel.mean_kernel_factor` does it.
 - *dense*: the mean of the kernels K_k of the centred representations, in one float32 array, and its leading
   eigenvectors by LAPACK.
 - *Cholesky*, exact only: the same mean, and its pivoted Cholesky factor by LAPACK. No eigenvectors: its columns are as
@@ -42,7 +42,8 @@ from torch import Tensor
 
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.aggregation import Average
-from hetfl_flwr.learning.alignment import kernel_cka, linear_cka, mean_kernel_factor, stack_factor, thin_factor
+from hetfl_flwr.learning.alignment.mean_kernel import mean_kernel_factor, stack_factor, thin_factor
+from hetfl_flwr.learning.alignment.similarity import kernel_cka, linear_cka
 from simulations.benchmarks.measure import Row, ratios, show
 
 SAMPLES, CLIENTS, WIDTH, RANK, SIGMA = 5000, 10, 84, 128, 10.0

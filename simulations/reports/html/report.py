@@ -8,58 +8,48 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from statistics import pstdev
 from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
-from rich.table import Table
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, RunFolderError
-from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import NOTHING
-from hetfl_flwr.runs.schema import ClientRecord, name_of, read_notes
+from hetfl_flwr.runs.schema import read_notes
 from simulations.reports.doubts import doubts_of
 from simulations.reports.gains import Answer, answer, names_of, points
-from simulations.reports.gains_shown import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
-from simulations.reports.html.costs import costs_sheet
+from simulations.reports.gains_tables import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
+from simulations.reports.html.cost_sheet import costs_sheet
 from simulations.reports.html.page import PAGE, STYLE
-from simulations.reports.html.quality import HEADINGS, quality, recalls
+from simulations.reports.html.quality_sheets import recalls
+from simulations.reports.html.run_sheets import (
+    client_sheet,
+    comparison_sheet,
+    config_sheets,
+    differing_sheet,
+    failure_sheet,
+    numbered,
+    sheet_of,
+    traffic_sheet,
+)
 from simulations.reports.html.sheets import Cell, Sheet
 from simulations.reports.html.svg import Picture, of_clients, of_gains, over_payload, over_rounds, percent
 from simulations.reports.impact import impact_table, standings
-from simulations.reports.runs import (
-    POOLED,
-    Group,
-    Run,
-    client_scores,
-    figures,
-    group_runs,
-    load_run,
-    method_of,
-    run_folders,
-)
-from simulations.reports.tables import (
-    best_of,
-    clients_in_words,
-    compare_table,
-    privacy,
-    shared_terms,
-    unequal_terms,
-)
+from simulations.reports.runs import Run, figures, group_runs, load_run, method_of, run_folders
+from simulations.reports.tables import best_of, clients_in_words, privacy, shared_terms, unequal_terms
 
 if TYPE_CHECKING:
     from simulations.reports.partition import Split
 
 MOST_CELLS = 1200
 """Classes of clients are a table up to so many cells, beyond a picture."""
-MOST_FAILURES = 100
 MOST_SAID = 50
 MOST_NAMES = 5
 """Of algorithms, in the title."""
@@ -158,9 +148,9 @@ def report_page(runs: Sequence[Run]) -> str:
         terms=shared_terms(groups) if several else "",
         unequal=unequal,
         answer=_answer(runs),
-        comparison=_comparison(runs, unequal) if several else None,
+        comparison=comparison_sheet(runs, unequal) if several else None,
         doubts=doubts_of(runs) if several else [],
-        differing=_differing(groups) if several else None,
+        differing=differing_sheet(groups) if several else None,
         pictures=[picture for picture in (over_rounds(groups), over_payload(groups)) if picture is not None],
         parts=[_part(run, split) for run, split in zip(runs, splits, strict=True)],
         splits=[_split_part(split) for split in dict.fromkeys(splits)],
@@ -174,9 +164,9 @@ def _answer(runs: Sequence[Run]) -> AnswerPart | None:
         return None
     many = len(names_of(found.gains)) > MOST_CLIENTS
     standing = standings(runs)
-    sheets = [_sheet("Methods by gain", impact_table(standing))] if standing else []
+    sheets = [sheet_of("Methods by gain", impact_table(standing))] if standing else []
     sheets += (
-        [_ends(found, method) for method in found.methods] if many else [_sheet(title_of(found), gains_table(found))]
+        [_ends(found, method) for method in found.methods] if many else [sheet_of(title_of(found), gains_table(found))]
     )
     notes = " ".join(found.notes)
     sheets[-1:] = [replace(sheet, note=notes) for sheet in sheets[-1:]]
@@ -240,21 +230,21 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
 def _part(run: Run, split: Split | str) -> Part:
     shown = figures(run)
     state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
-    changed, unchanged = _config_sheets(run)
+    changed, unchanged = config_sheets(run)
     return Part(
         name=run.name,
         title=f"{method_of(run)}, seed {shown['seed']}",
         state=state,
         tiles=_tiles(run),
         facts=_facts(run),
-        traffic=_traffic(run),
+        traffic=traffic_sheet(run),
         costs=costs_sheet(run),
         notes=notes(run.clients, run.rounds),
         said=_said(run),
-        clients=_clients(run, split),
+        clients=client_sheet(run, split),
         recalls=recalls(run.clients),
         small=of_clients(run),
-        failures=_failures(run),
+        failures=failure_sheet(run),
         changed=changed,
         unchanged=unchanged,
     )
@@ -295,170 +285,6 @@ def _purpose(algorithm: str) -> str:
     return ""
 
 
-def _traffic(run: Run) -> Sheet:
-    shown, rounds = figures(run), max(1, figures(run)["rounds"])
-    counts = {
-        "payload": (shown["bytes_up"], shown["bytes_down"]),
-        "on the wire": (shown["wire_up"], shown["wire_down"]),
-    }
-    rows = [
-        [name, decimal(up), decimal(down), decimal(up + down), decimal((up + down) // rounds)]
-        for name, (up, down) in counts.items()
-    ]
-    return Sheet(
-        "Bytes",
-        [("", False), ("up", True), ("down", True), ("both", True), ("both, a round", True)],
-        [list(map(Cell, row)) for row in rows],
-    )
-
-
-def _clients(run: Run, split: Split | str) -> Sheet:
-    """Return a row a client: its first, best and last accuracy are on its own test samples."""
-    scores = client_scores(run.rounds)
-    failed = [failure.client_id for record in run.rounds for failure in record.failures]
-    shares = (
-        {} if isinstance(split, str) or method_of(run) == POOLED else {share.client: share for share in split.shares}
-    )
-    classes = {client: str(share.classes) for client, share in shares.items()}
-    own: dict[int, list[float]] = {client["partition"]: [] for client in run.clients}
-    for _, client_id, accuracy in scores:
-        own.setdefault(client_id, []).append(accuracy)
-    columns: list[tuple[str, bool, Callable[[ClientRecord], str]]] = [
-        ("client", True, lambda client: str(client["partition"])),
-        ("name", False, lambda client: name_of(client) or NOTHING),
-        ("model", False, lambda client: client["model"] or NOTHING),
-        ("parameters", True, lambda client: _count(client["parameters"])),
-        ("training", True, lambda client: _count(client["train"])),
-        ("validation", True, lambda client: _count(client["validation"])),
-        ("test", True, lambda client: _count(client["test"])),
-        ("classes", True, lambda client: classes.get(client["partition"], NOTHING)),
-        ("first", True, lambda client: percent(next(iter(own[client["partition"]]), None))),
-        ("best on test", True, lambda client: percent(max(own[client["partition"]], default=None))),
-        ("last", True, lambda client: percent([client["accuracy"], *own[client["partition"]]][-1])),
-        *(
-            (name, True, partial(quality, key))
-            for name, key in HEADINGS.items()
-            if any(client.get(key) is not None for client in run.clients)
-        ),
-        ("up", True, lambda client: _in_bytes(client["bytes_up"])),
-        ("down", True, lambda client: _in_bytes(client["bytes_down"])),
-        ("failures", True, lambda client: str(failed.count(client["partition"]))),
-    ]
-    if not any(map(name_of, run.clients)):
-        columns = [column for column in columns if column[0] != "name"]
-    return Sheet(
-        "Clients",
-        [(name, numeric) for name, numeric, _ in columns],
-        [[Cell(text(client)) for _, _, text in columns] for client in run.clients],
-        "Samples of training, validation and test; accuracy on the client's own test samples, the first time, at best "
-        "(chosen by these samples) and the last time; payload up and down. Balanced: the mean recall of the classes. "
-        "F1: the mean over classes. AUC: the mean of one class against the rest. Majority: the accuracy of always "
-        "predicting the class that most training samples have.",
-    )
-
-
-def _failures(run: Run) -> Sheet | None:
-    """Return the failures and refused uploads, those for one reason in one row; None where there are none."""
-    found: dict[tuple[int, str, str], list[int]] = {}
-    for record in run.rounds:
-        for failure in record.failures:
-            reason = " ".join(failure.reason.split())
-            found.setdefault((failure.client_id, failure.stage, reason), []).append(record.round)
-    if not found:
-        return None
-    names = {client["partition"]: name_of(client) for client in run.clients}
-    rows = [
-        [_spans(rounds), NOTHING if client < 0 else _numbered(client, names.get(client, "")), stage, reason]
-        for (client, stage, reason), rounds in list(found.items())[:MOST_FAILURES]
-    ]
-    more = len(found) - MOST_FAILURES
-    return Sheet(
-        "Failures and refused uploads",
-        [("rounds", False), ("client", not any(names.values())), ("stage", False), ("reason", False)],
-        [list(map(Cell, row)) for row in rows],
-        f"And {more:,} more in rounds.jsonl." if more > 0 else "",
-    )
-
-
-def _numbered(client: int, name: str) -> str:
-    return f"{client} {name}" if name else str(client)
-
-
-def _spans(rounds: Sequence[int]) -> str:
-    """Write ascending numbers with those that follow one another as spans.
-
-    Examples
-    --------
-    >>> _spans([1, 2, 3, 7, 9, 10])
-    '1\u20133, 7, 9\u201310'
-    """
-    spans: list[list[int]] = []
-    for number in rounds:
-        if spans and number <= spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}\u2013{last}" for first, last in spans)
-
-
-def _config_sheets(run: Run) -> tuple[Sheet, Sheet]:
-    """Return the keys of a run that have another value than by default, and those that have not."""
-    defaults, meanings = _defaults(str(run.config["algorithm"]))
-    changed: list[list[Cell]] = []
-    unchanged: list[list[Cell]] = []
-    for key, value in run.config.items():
-        row = [Cell(key, note=meanings.get(key, "")), Cell(_value(value))]
-        if defaults.get(key) == value:
-            unchanged.append(row)
-        else:
-            changed.append([*row, Cell(_value(defaults[key]) if key in defaults else NOTHING)])
-    columns = [("key", False), ("value", False)]
-    return (
-        Sheet("Settings that differ from the defaults", [*columns, ("default", False)], changed),
-        Sheet("Settings as by default", columns, unchanged),
-    )
-
-
-def _defaults(algorithm: str) -> tuple[dict[str, Value], dict[str, str]]:
-    """Return the default of each config key, and what the key means."""
-    from hetfl_flwr.algorithms import find
-
-    defaults = RunConfig().to_flat()
-    with suppress(ConfigError):  # a package that is not here
-        defaults |= {f"{algorithm}.{key}": value for key, value in find(algorithm).defaults.items()}
-    fields = RunConfig.model_fields.items()
-    return defaults, {name.replace("_", "-"): field.description or "" for name, field in fields}
-
-
-def _comparison(runs: Sequence[Run], unequal: str) -> Sheet:
-    sheet = _sheet("Side by side", compare_table(runs))
-    return replace(sheet, note=sheet.note.removeprefix(unequal))  # which stands at the top of the page
-
-
-def _differing(groups: Sequence[Group]) -> Sheet:
-    """Return the keys in which groups differ, a column a group."""
-    keys = dict.fromkeys(key for group in groups for run in group.runs for key in run.config)
-    values = {key: [_values(group, key) for group in groups] for key in keys}
-    return Sheet(
-        "What differs",
-        [("key", False), *((group.label, False) for group in groups)],
-        [[Cell(key), *map(Cell, own)] for key, own in values.items() if len(set(own)) > 1],
-        f"{NOTHING}: a run of another algorithm, or of another version, has no such key.",
-    )
-
-
-def _values(group: Group, key: str) -> str:
-    found = (_value(run.config[key]) if key in run.config else NOTHING for run in group.runs)
-    return ", ".join(dict.fromkeys(found))
-
-
-def _sheet(caption: str, table: Table) -> Sheet:
-    """Return a table of the terminal as one of the page."""
-    columns = [(str(column.header), column.justify == "right") for column in table.columns]
-    cells = zip(*(column.cells for column in table.columns), strict=True)
-    return Sheet(caption, columns, [[Cell(str(cell)) for cell in row] for row in cells], str(table.caption or ""))
-
-
 def _split(run: Run) -> Split | str:
     """Return who had which rows, or why that is not known any more."""
     from hetfl_flwr.algorithms import resolve
@@ -488,7 +314,7 @@ def _split_part(split: Split | str) -> SplitPart:
     most = max(max(share.histogram, default=0) for share in split.shares) or 1
     columns = [("client", not any(share.name for share in split.shares)), *((name, True) for name in split.class_names)]
     rows = [
-        [Cell(_numbered(share.client, share.name)), *(_shaded(count, most) for count in split.counts(share))]
+        [Cell(numbered(share.client, share.name)), *(_shaded(count, most) for count in split.counts(share))]
         for share in split.shares
     ]
     return SplitPart(split.title, Sheet(f"Training rows of each class: {split.title}", columns, rows))
@@ -499,21 +325,8 @@ def _shaded(count: int | None, most: int) -> Cell:
 
 
 def _picture(split: Split) -> str:
-    from simulations.reports.plots import split_figure
+    from simulations.reports.plots.partition import split_figure
 
     file = BytesIO()
     split_figure(split).savefig(file, format="png", dpi=110)
     return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
-
-
-def _value(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
-
-
-def _count(value: int | None) -> str:
-    return NOTHING if value is None else f"{value:,}"
-
-
-def _in_bytes(value: float | None) -> str:
-    """Return a number of bytes in words, in powers of 1000."""
-    return NOTHING if value is None else decimal(round(value)).replace(".0 ", " ")

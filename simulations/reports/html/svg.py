@@ -21,16 +21,10 @@ from numpy.typing import NDArray
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import name_of
 from simulations.reports.impact import Standing, gain_in_points
-from simulations.reports.plots import (
-    COLOURS,
-    Course,
-    client_figure,
-    course_of,
-    impact_figure,
-    payload_figure,
-    rounds_figure,
-    run_courses,
-)
+from simulations.reports.plots.comparison import Course, course_of, payload_figure, rounds_figure, run_courses
+from simulations.reports.plots.drawing import COLOURS
+from simulations.reports.plots.impact import impact_figure
+from simulations.reports.plots.run import client_figure
 from simulations.reports.runs import Group, Run, client_scores, curve
 
 if TYPE_CHECKING:

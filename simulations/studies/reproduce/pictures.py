@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.runs.trained import load_client
+from hetfl_flwr.runs.loading import load_client
 from simulations.reports.impact import Impact
-from simulations.reports.plots import COLOURS, DASHES, DPI, ROW_HEIGHT, draw_impact, write_figure
+from simulations.reports.plots.drawing import COLOURS, DASHES, DPI, write_figure
+from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact
 from simulations.studies.reproduce.outcome import Outcome, gains_of
 from simulations.studies.reproduce.recipe import Recipe
 from simulations.studies.reproduce.records import Record, course_name

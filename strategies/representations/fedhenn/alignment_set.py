@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.alignment import FEWEST_SAMPLES
+from hetfl_flwr.learning.alignment.similarity import FEWEST_SAMPLES
 from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import Arrays

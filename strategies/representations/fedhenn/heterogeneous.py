@@ -11,7 +11,8 @@ from pydantic import Field
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.alignment import FEWEST_SAMPLES, Matrix, mean_kernel_factor, median_scaled
+from hetfl_flwr.learning.alignment.mean_kernel import Matrix, mean_kernel_factor
+from hetfl_flwr.learning.alignment.similarity import FEWEST_SAMPLES, median_scaled
 from hetfl_flwr.models.bounds import check_size
 from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.roster import Roster

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from pydantic import Field
 
-from hetfl_flwr.learning.alignment import FEWEST_SAMPLES
+from hetfl_flwr.learning.alignment.similarity import FEWEST_SAMPLES
 from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import to_record

@@ -8,7 +8,7 @@ import torch
 
 from hetfl_flwr.common.errors import DataError, plain
 from hetfl_flwr.data import Reading, Split, load_client_data
-from hetfl_flwr.data.sources.dialects import dialect_of
+from hetfl_flwr.data.sources.csv.dialects import dialect_of
 
 ROWS = 40
 FRAME = pd.DataFrame(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
-from hetfl_flwr.data.arrays.samples import ClientData
+from hetfl_flwr.data.arrays.client_data import ClientData
 
 INTEGERS = Value("int64")
 BUNDLED = {"breast-cancer", "digits", "digits-colour", "rotated-digits", "waveform"}

@@ -25,7 +25,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, parse_features
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.decoding.tables import feature_slice, read_table, sliced, standardised
-from hetfl_flwr.data.sources import hub
+from hetfl_flwr.data.sources import finding
 from hetfl_flwr.models import build_model
 
 CANCER = {"dataset": "breast-cancer", "partition_id": 0, "num_partitions": 3, "seed": 0}
@@ -510,7 +510,7 @@ def test_what_the_header_shows_is_refused_before_the_rows_are_read(form, reading
     assert said in refusal(DataError, load_client, dataset=str(tmp_path), **WIDE, **reading)
     assert read == []
     monkeypatch.undo()
-    monkeypatch.setattr(hub, "_columns", lambda *arguments: {})
+    monkeypatch.setattr(finding, "_columns", lambda *arguments: {})
     assert said in refusal(
         DataError, load_client, dataset=str(tmp_path), **WIDE, **reading
     )  # the same when all is read

@@ -26,7 +26,7 @@ from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.learning.alignment import median_scaled, rbf_cka
+from hetfl_flwr.learning.alignment.similarity import median_scaled, rbf_cka
 from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE

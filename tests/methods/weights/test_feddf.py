@@ -18,11 +18,11 @@ from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, load_client_data
 from hetfl_flwr.data.arrays.samples import Arrays as Stored
-from hetfl_flwr.data.shown import shown
+from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.learning.ensembles import Schedule, distil, logits_of, logits_of_each
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.runs.trained import load_client
+from hetfl_flwr.runs.loading import load_client
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
@@ -150,17 +150,17 @@ def test_images_are_scaled_as_clients_scale_theirs(normalize):
     own = load_client_data(config.split(1), 0).train
     arrays = own.arrays
     its = own if normalize == "mean-training-image" else Samples(arrays, torch.arange(arrays.train_rows))
-    theirs, rows = shown(its.stored()[0].numpy(), arrays.spec, normalize), torch.arange(50)
+    theirs, rows = scaled(its.stored()[0].numpy(), arrays.spec, normalize), torch.arange(50)
     torch.testing.assert_close(theirs.batch(rows)[0], its.batch(rows)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_columns_are_scaled_by_the_samples_shown_and_tokens_stay():
     rows = np.float32([[1, 5], [3, 5], [5, 5]])
-    found = shown(rows, DataSpec((2,), 2), "mean-image").batch(torch.arange(3))[0]
+    found = scaled(rows, DataSpec((2,), 2), "mean-image").batch(torch.arange(3))[0]
     np.testing.assert_allclose(found, [[-1.2247, 0], [0, 0], [1.2247, 0]], atol=1e-3)
-    assert shown(rows, DataSpec((2,), 2), "none").batch(torch.arange(3))[0].tolist() == rows.tolist()
+    assert scaled(rows, DataSpec((2,), 2), "none").batch(torch.arange(3))[0].tolist() == rows.tolist()
     tokens = np.int32([[1, 2], [0, 3]])
-    assert shown(tokens, DataSpec((2,), 2, 9), "mean-image").batch(torch.arange(2))[0].tolist() == tokens.tolist()
+    assert scaled(tokens, DataSpec((2,), 2, 9), "mean-image").batch(torch.arange(2))[0].tolist() == tokens.tolist()
 
 
 # --- the server ----------------------------------------------------------------------------------

@@ -1,0 +1,289 @@
+"""The mean of the kernels of several representations, and the factor that is sent in its place.
+
+Kernels and equations are those of `hetfl_flwr.learning.alignment.similarity`. The functions take and give NumPy arrays
+(the server's side) and compute in float64.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from scipy.spatial.distance import cdist
+
+from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr.learning.alignment.similarity import check_width
+
+Matrix = NDArray[np.float64]
+
+
+def mean_kernel_factor(
+    representations: Sequence[NDArray[np.floating]],
+    average: Average,
+    *,
+    sigma: float | None = None,
+    rank: int = 0,
+    unit_norm: bool = False,
+) -> tuple[Matrix, float]:
+    """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
+
+    Of a robust mean, kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its
+    length; the product of two is then their CKA. All of them are held at once.
+
+    Parameters
+    ----------
+    representations : sequence of array
+        A_j, shape (n, D_j) each; the widths may differ. At least one.
+    average : Average
+        How kernels are averaged.
+    sigma : float, optional
+        Width of the RBF kernel, above 0. Default: the kernels are linear.
+    rank : int
+        As in `thin_factor`.
+    unit_norm : bool
+        Whether kernels are centred and scaled to a Frobenius norm of 1 for the plain mean, too.
+
+    Returns
+    -------
+    factor : array
+        Shape (n, r), as in `thin_factor`.
+    kept : float
+        Share of the trace that is kept, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        As `stack_factor` and `thin_factor`; or ``sigma`` is not above 0 and finite.
+
+    Examples
+    --------
+    >>> across, along = np.array([[1.0], [0], [-1], [0]]), np.array([[0.0], [3], [0], [-3]])
+    >>> factor, kept = mean_kernel_factor([across + 5, along - 2], Average("none"), rank=1)
+    >>> (factor @ factor.T).round(6).tolist()[1], round(kept, 6)
+    ([0.0, 4.5, 0.0, -4.5], 0.9)
+    """
+    weights = _kernel_weights(representations, average, sigma, unit_norm=unit_norm)
+    if sigma is None:
+        return thin_factor(_less_mean_row(stack_factor(representations, weights)), rank)
+    return thin_factor_of_kernel(_less_means(mean_rbf_kernel(representations, weights, sigma)), rank)
+
+
+def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> Matrix:
+    """Return a factor of the mean of linear kernels: ``F = [sqrt(w_j) A_j]``, so that ``F F^T = sum_j w_j A_j A_j^T``.
+
+    The sum is K_mean of Eq. (5), without its n x n matrix.
+
+    Parameters
+    ----------
+    representations : sequence of array
+        A_j, shape (n, D_j) each; the widths may differ. At least one.
+    weights : sequence of float
+        w_j, one for each representation, 0 or more; 1/K each is the paper's mean.
+
+    Returns
+    -------
+    array
+        F, shape (n, sum of D_j).
+
+    Raises
+    ------
+    ValueError
+        There is none, the numbers of rows differ, or a weight is missing or below 0.
+
+    Examples
+    --------
+    >>> stack_factor([np.array([[1.0], [2.0]]), np.array([[0.0, 3.0], [1.0, 0.0]])], [4.0, 1.0]).tolist()
+    [[2.0, 0.0, 3.0], [4.0, 1.0, 0.0]]
+    """
+    _check_average(representations, weights)
+    ends = np.cumsum([np.shape(representation)[1] for representation in representations])
+    stacked = np.empty((len(representations[0]), ends[-1]))
+    for block, representation, weight in zip(
+        np.split(stacked, ends[:-1], axis=1), representations, weights, strict=True
+    ):
+        np.multiply(representation, np.sqrt(weight), out=block, dtype=np.float64)
+    return stacked
+
+
+def thin_factor(factor: NDArray[np.floating], rank: int = 0) -> tuple[Matrix, float]:
+    """Return the thinnest factor of the kernel ``F F^T``, exact or of a given rank, and how much of it is kept.
+
+    CKA is blind to the mean row of F, but a given rank is not: centre F first (``F - F.mean(0)``), and no column is
+    spent on it. Costs the eigenvectors of the smaller of ``F F^T`` and ``F^T F``.
+
+    Parameters
+    ----------
+    factor : array
+        F, shape (n, m).
+    rank : int
+        Columns of the result at most: the best approximation of ``F F^T`` of this rank. 0: as many as an exact factor
+        needs; eigenvalues at rounding level are dropped.
+
+    Returns
+    -------
+    factor : array
+        Shape (n, r), r at least 1 and at most min(n, m): columns in order of falling length, orthogonal to each other,
+        the largest entry of each positive. Equal input gives equal bits.
+    kept : float
+        Share of the trace of ``F F^T`` that is kept, in [0, 1]; 1 for a factor of zeros.
+
+    Raises
+    ------
+    ValueError
+        ``factor`` is no matrix or is empty, or ``rank`` is below 0.
+
+    Examples
+    --------
+    >>> thin, kept = thin_factor(np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]), rank=1)
+    >>> thin.tolist(), kept
+    ([[2.0], [0.0], [0.0]], 0.8)
+    """
+    wide = np.asarray(factor, np.float64)
+    if wide.ndim != 2 or wide.size == 0:
+        raise ValueError(f"factor of shape {wide.shape}, expected a matrix with at least one row and one column")
+    if wide.shape[0] <= wide.shape[1]:
+        return thin_factor_of_kernel(wide @ wide.T, rank)
+    _, vectors, kept = _spectrum(wide.T @ wide, rank)
+    return _positive(wide @ vectors), kept
+
+
+def thin_factor_of_kernel(kernel: NDArray[np.floating], rank: int = 0) -> tuple[Matrix, float]:
+    """Return the thinnest factor of a kernel, exact or of a given rank, and how much of the kernel is kept.
+
+    Parameters
+    ----------
+    kernel : array
+        Shape (n, n), symmetric and positive semidefinite.
+    rank : int
+        As in `thin_factor`.
+
+    Returns
+    -------
+    factor : array
+        Shape (n, r), as in `thin_factor`.
+    kept : float
+        Share of the trace that is kept, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        ``kernel`` is not square or is empty, or ``rank`` is below 0.
+    """
+    dense = np.asarray(kernel, np.float64)
+    if dense.ndim != 2 or dense.shape[0] != dense.shape[1] or dense.size == 0:
+        raise ValueError(f"kernel of shape {dense.shape}, expected a square matrix")
+    values, vectors, kept = _spectrum(dense, rank)
+    return _positive(vectors * np.sqrt(values)), kept
+
+
+def mean_rbf_kernel(representations: Sequence[NDArray[np.floating]], weights: Sequence[float], sigma: float) -> Matrix:
+    """Return the mean of RBF kernels, ``sum_j w_j K_j``: K_mean of Eq. (5).
+
+    Parameters
+    ----------
+    representations : sequence of array
+        A_j, shape (n, D_j) each; the widths may differ. At least one.
+    weights : sequence of float
+        w_j, one for each representation, 0 or more.
+    sigma : float
+        Width of the kernels, above 0.
+
+    Returns
+    -------
+    array
+        Shape (n, n), symmetric and positive semidefinite; the sum of the weights on its diagonal.
+
+    Raises
+    ------
+    ValueError
+        As `stack_factor`; or ``sigma`` is not above 0 and finite.
+    """
+    _check_average(representations, weights)
+    check_width(sigma)
+    total = np.zeros((len(representations[0]), len(representations[0])))
+    for representation, weight in zip(representations, weights, strict=True):
+        scaled = np.asarray(representation, np.float64) / sigma
+        kernel = cdist(scaled, scaled, "sqeuclidean")  # and from here on in place: each copy is n x n
+        kernel /= -2
+        np.exp(kernel, out=kernel)
+        kernel *= weight
+        total += kernel
+    return total
+
+
+def _check_average(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> None:
+    rows = sorted({len(representation) for representation in representations})
+    if len(rows) != 1:
+        raise ValueError(f"representations of {rows or 'no'} samples, expected the same samples in all")
+    if len(weights) != len(representations) or not all(weight >= 0 for weight in weights):
+        raise ValueError(
+            f"weights {list(weights)} for {len(representations)} representations, expected one of 0 or more each"
+        )
+
+
+def _kernel_weights(
+    representations: Sequence[NDArray[np.floating]], average: Average, sigma: float | None, *, unit_norm: bool
+) -> list[float]:
+    """Return what each kernel counts: 1 / K; or its weight among kernels of norm 1, over its own norm."""
+    alike = 1 / len(representations)
+    if average.form == "none":
+        if not unit_norm:
+            return [alike] * len(representations)
+        lengths = (float(np.linalg.norm(_own_kernel(one, sigma))) for one in representations)
+        return [alike / (length or 1.0) for length in lengths]
+    kernels = np.stack([_own_kernel(representation, sigma).ravel() for representation in representations])
+    products = kernels @ kernels.T
+    norms = np.sqrt(np.diag(products))
+    norms[norms == 0] = 1.0
+    weights: list[float] = (average.weights(products / np.outer(norms, norms)) / norms).tolist()
+    return weights
+
+
+def _own_kernel(representation: NDArray[np.floating], sigma: float | None) -> Matrix:
+    """Return the centred kernel (n, n) of one representation."""
+    if sigma is not None:
+        return _less_means(mean_rbf_kernel([representation], [1.0], sigma))
+    factor = _less_mean_row(representation.astype(np.float64))
+    return factor @ factor.T
+
+
+def _less_mean_row(factor: Matrix) -> Matrix:
+    """Subtract the mean row; the first row before it, so that what is equal in all rows leaves exact zeros."""
+    shifted: Matrix = factor - factor[0]
+    shifted -= shifted.mean(0)
+    return shifted
+
+
+def _less_means(kernel: Matrix) -> Matrix:
+    """Subtract the mean row and the mean column; one entry before them, as in `_less_mean_row`."""
+    shifted: Matrix = kernel - kernel[0, 0]
+    columns, rows, whole = shifted.mean(0), shifted.mean(1, keepdims=True), shifted.mean()
+    shifted -= columns
+    shifted -= rows
+    shifted += whole
+    return shifted
+
+
+def _spectrum(gram: Matrix, rank: int) -> tuple[Matrix, Matrix, float]:
+    """Return the leading eigenvalues, falling, their eigenvectors, and the share of the trace that they hold."""
+    if rank < 0:
+        raise ValueError(f"rank = {rank}, expected 0 (exact) or more")
+    size = len(gram)
+    wanted = None if rank == 0 else (max(size - rank, 0), size - 1)
+    rising, vectors = eigh(gram, subset_by_index=wanted)
+    falling = rising[::-1]
+    rounding = 10 * size * np.finfo(np.float64).eps * falling[0]
+    count = max(int(np.count_nonzero(falling > rounding)), 1)
+    values = np.maximum(falling[:count], 0.0)
+    trace = float(np.trace(gram))
+    kept = min(float(values.sum()) / trace, 1.0) if trace > 0 else 1.0
+    return values, vectors[:, ::-1][:, :count], kept
+
+
+def _positive(factor: Matrix) -> Matrix:
+    """Turn columns, in place, so that the first of each one's entries of largest magnitude is positive."""
+    lowest, highest = factor.min(0), factor.max(0)
+    negative, tied = -lowest > highest, -lowest == highest
+    negative[tied] = factor[:, tied].argmin(0) < factor[:, tied].argmax(0)
+    factor *= np.where(negative, -1.0, 1.0)
+    return factor

@@ -1,0 +1,230 @@
+"""How alike two representations of the same samples are.
+
+Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022 (FedHeNN); centred
+kernel alignment (CKA) after Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019.
+
+For kernels K and L over the same n samples, with ``H = I - 11^T / n``::
+
+    HSIC(K, L) = tr(K H L H) / (n - 1)^2
+    CKA(K, L)  = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))
+
+The linear kernel of a representation A (n, D) is ``A A^T``, the RBF kernel ``exp(-||a - b||^2 / (2 sigma^2))``. CKA is
+1 for equal kernels (up to scale and a constant), 0 where nothing is shared, and here also 0, with a gradient of 0,
+where one of them is constant: a representation that tells no two samples apart.
+
+The functions take tensors (a client's side) of any floating dtype, compute in float32 at least, and are differentiable
+in both arguments unless they say otherwise.
+"""
+
+from math import inf
+
+import torch
+from torch import Tensor
+
+FEWEST_SAMPLES = 4
+"""Centred, n samples span n - 1 dimensions: CKA of 2 samples is always 1, and of 3 seldom far from it."""
+
+
+def linear_cka(x: Tensor, y: Tensor) -> Tensor:
+    """Return the CKA of two representations under the linear kernel: Eq. (3).
+
+    With centred columns it is ``||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F)``: products of the two representations,
+    without a kernel over the samples. ``y`` may be a factor of any positive semidefinite kernel ``F F^T`` instead of a
+    representation. Orthogonal transforms, scaling and translation of either argument change nothing.
+
+    Parameters
+    ----------
+    x, y : Tensor
+        Shapes (n, D1) and (n, D2): the same n samples in both, at least 4.
+
+    Returns
+    -------
+    Tensor
+        A scalar in [0, 1]. 0 where all rows of one argument are equal.
+
+    Raises
+    ------
+    ValueError
+        The arguments are no matrices of floats, differ in their numbers of rows, or have too few.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
+    >>> round(float(linear_cka(x, 5 * x + 1)), 6), round(float(linear_cka(x, x[:, :1])), 6)
+    (1.0, 0.707107)
+    """
+    _check_matrices(x, y)
+    left, right = _centred(x), _centred(y)
+    cka = _cosine((left.mT @ right).square().sum(), _own_linear(left), _own_linear(right))
+    return cka.to(torch.promote_types(x.dtype, y.dtype))
+
+
+def rbf_cka(x: Tensor, y: Tensor, sigma: float) -> Tensor:
+    """Return the CKA of two representations under the RBF kernel. Time and memory grow with n^2.
+
+    Orthogonal transforms and translation of either argument change nothing; scaling does. As ``sigma`` grows without
+    bound it becomes `linear_cka`. In float32, entries of the kernel are good to 1 % while the samples lie within some
+    hundred widths of each other; farther apart, only repeated samples suffer.
+
+    Parameters
+    ----------
+    x, y : Tensor
+        Shapes (n, D1) and (n, D2): the same n samples in both, at least 4.
+    sigma : float
+        Width of the kernel, above 0, in the units of both representations.
+
+    Returns
+    -------
+    Tensor
+        A scalar in [0, 1]. 0 where all rows of one argument are equal.
+
+    Raises
+    ------
+    ValueError
+        As `linear_cka`; or ``sigma`` is not above 0 and finite.
+    """
+    _check_matrices(x, y)
+    check_width(sigma)
+    return kernel_cka(_rbf_less_one(x, sigma), _rbf_less_one(y, sigma)).to(torch.promote_types(x.dtype, y.dtype))
+
+
+def rbf_to_factor_cka(x: Tensor, factor: Tensor, sigma: float) -> Tensor:
+    """Return the CKA of a representation's RBF kernel and the kernel ``F F^T`` of a factor.
+
+    The factor is that of a mean of RBF kernels (`mean_rbf_kernel`, `thin_factor_of_kernel`), received from elsewhere:
+    no gradient flows to it. Both may be cut to the same rows.
+
+    Parameters
+    ----------
+    x : Tensor
+        Shape (n, D), n at least 4.
+    factor : Tensor
+        F, shape (n, r), of the same n samples.
+    sigma : float
+        Width of the kernel of ``x``, above 0.
+
+    Returns
+    -------
+    Tensor
+        A scalar in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        As `rbf_cka`.
+    """
+    _check_matrices(x, factor)
+    check_width(sigma)
+    centred = _centred(factor.detach())
+    return kernel_cka(_rbf_less_one(x, sigma), centred @ centred.mT).to(torch.promote_types(x.dtype, factor.dtype))
+
+
+def kernel_cka(first: Tensor, second: Tensor) -> Tensor:
+    """Return the CKA of two kernels: HSIC with both kernels centred over rows and columns.
+
+    Parameters
+    ----------
+    first, second : Tensor
+        Shape (n, n), symmetric, n at least 4. A kernel whose entries differ by rounding errors alone counts as
+        constant.
+
+    Returns
+    -------
+    Tensor
+        A scalar in [0, 1] for positive semidefinite kernels, in [-1, 1] for others.
+
+    Raises
+    ------
+    ValueError
+        The kernels are no square matrices of floats, differ in size, or have too few rows.
+    """
+    _check_matrices(first, second)
+    if not first.shape[0] == first.shape[1] == second.shape[1]:
+        raise ValueError(f"kernels of shapes {tuple(first.shape)} and {tuple(second.shape)}, expected square ones")
+    left, right = _centred_kernel(first), _centred_kernel(second)
+    cka = _cosine((left * right).sum(), left.square().sum(), right.square().sum())
+    return cka.to(torch.promote_types(first.dtype, second.dtype))
+
+
+def median_scaled(x: Tensor) -> Tensor:
+    """Return a representation over the median distance between its samples, which no gradient flows to.
+
+    The width of an RBF kernel is then in units of that distance, whatever the scale of a network's representations.
+
+    Parameters
+    ----------
+    x : Tensor
+        Shape (n, D), n at least 2. Where the median is 0, as it is.
+
+    Examples
+    --------
+    >>> median_scaled(torch.tensor([[0.0], [2.0], [6.0]])).flatten().tolist()
+    [0.0, 0.5, 1.5]
+    """
+    median = torch.pdist(x.detach()).median()
+    return x / torch.where(median == 0, torch.ones_like(median), median)
+
+
+def _check_matrices(first: Tensor, second: Tensor) -> None:
+    shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+    if first.ndim != 2 or second.ndim != 2 or first.numel() == 0 or second.numel() == 0:
+        raise ValueError(f"CKA of shapes {shapes}, expected two matrices of samples by features")
+    if len(first) != len(second):
+        raise ValueError(f"CKA of {len(first)} and {len(second)} samples, expected the same samples in both")
+    if len(first) < FEWEST_SAMPLES:
+        raise ValueError(
+            f"CKA of {len(first)} samples, expected at least {FEWEST_SAMPLES}: take more alignment samples"
+        )
+    if not (first.is_floating_point() and second.is_floating_point()):
+        raise ValueError(f"CKA of {first.dtype} and {second.dtype}, expected floating-point tensors")
+
+
+def check_width(sigma: float) -> None:
+    """Refuse a width of an RBF kernel that is none."""
+    if not 0 < sigma < inf:
+        raise ValueError(f"sigma = {sigma}, expected a number above 0")
+
+
+def _from_first(x: Tensor) -> Tensor:
+    """Subtract the first row, which centring undoes: rows that are all equal become exact zeros."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)) - x[0].detach()
+
+
+def _unit_scale(values: Tensor) -> Tensor:
+    """Scale to a largest magnitude of 1, so that no square overflows or vanishes; zeros stay. CKA knows no scale."""
+    largest = values.detach().abs().amax()
+    return values / torch.where(largest == 0, torch.ones_like(largest), largest)
+
+
+def _centred(x: Tensor) -> Tensor:
+    scaled = _unit_scale(_from_first(x))
+    return scaled - scaled.mean(0)
+
+
+def _centred_kernel(kernel: Tensor) -> Tensor:
+    scaled = _unit_scale(kernel.to(torch.promote_types(kernel.dtype, torch.float32)))
+    shifted = scaled - scaled[0, 0].detach()
+    constant = shifted.detach().abs().amax() <= 8 * torch.finfo(scaled.dtype).eps
+    scaled = _unit_scale(torch.where(constant, torch.zeros_like(shifted), shifted))
+    return scaled - scaled.mean(0) - scaled.mean(1, keepdim=True) + scaled.mean()
+
+
+def _own_linear(centred: Tensor) -> Tensor:
+    """Return ``||X^T X||_F^2`` by the smaller of the two products that share it."""
+    tall = centred.shape[0] >= centred.shape[1]
+    return (centred.mT @ centred if tall else centred @ centred.mT).square().sum()
+
+
+def _cosine(between: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return ``between / sqrt(first second)``, at most 1 in spite of rounding; 0 where a squared norm is 0."""
+    norms = [torch.where(square == 0, torch.ones_like(square), square).sqrt() for square in (first, second)]
+    return (between / (norms[0] * norms[1])).clamp(max=1)
+
+
+def _rbf_less_one(x: Tensor, sigma: float) -> Tensor:
+    """Return ``K - 1``: centring makes it K, and a wide kernel, all near 1, loses no digits."""
+    scaled = _from_first(x) / sigma
+    squares = scaled.square().sum(1)
+    distances = (squares[:, None] + squares - 2 * scaled @ scaled.mT).clamp(min=0)
+    own = torch.eye(len(x), dtype=torch.bool, device=x.device)
+    return torch.expm1(-distances.masked_fill(own, 0.0) / 2)

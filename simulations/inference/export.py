@@ -1,0 +1,238 @@
+"""Trained models for devices that have none of this project: as a program of torch.export, or as ONNX.
+
+The program takes a batch of any size of inputs as they are stored, such as pixels of 0 to 255, and returns logits: the
+scaling that the client trained with is part of it. What it expects travels within the file, as JSON:
+
+- ``.pt2``: ``extra = {"hetfl.json": ""}; program = torch.export.load(path, extra_files=extra).module()``
+- ``.onnx``: ``session.get_modelmeta().custom_metadata_map["hetfl"]`` of an onnxruntime session
+
+`description` says what that is. `simulations.inference.predict` goes by it, as does whoever has none of this project.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hetfl_flwr.common.errors import ConfigError, ModelError
+from hetfl_flwr.data import Samples, prepared
+from hetfl_flwr.data.arrays.spec import Column
+from hetfl_flwr.data.sources.notations import FORMATS, MARKS, PATTERNS
+from hetfl_flwr.models.split_model import cause
+from hetfl_flwr.node.node import Node
+
+KINDS = (".pt2", ".onnx")
+EXTRA = "hetfl.json"
+"""Name of what travels within a ``.pt2`` file."""
+
+FORMAT = 3
+"""Of the description. Those before it lack the number, and what columns, words and images are made of."""
+
+WORD = r"\w+"
+"""What a word is, in lower case: letters, digits and underscores."""
+
+MEANING = {
+    "image": "pixels as they are stored, 0 to {top:g}: channels, height, width",
+    "table": "columns in the order of names, neither scaled nor centred; NaN where one is missing; COLUMN=VALUE is 1 "
+    "where the row has the value, else 0",
+    "series": "channels x points in time as they are stored, neither scaled nor centred; none may be missing",
+    "text": "tokens of the vocabulary {vocabulary}, 0 after the end",
+}
+
+HASHED = "a word's token is 1 + MurmurHash3 (32 bits, seed 0, unsigned) of its UTF-8 bytes modulo {modulo}"
+RANKED = "a word's token is 2 + its place in words; 1 where it is not there"
+RESIZED = "bilinear, smoothed (Pillow's Resampling.BILINEAR), to height and width whatever the sides' ratio"
+"""How inputs are made of what people have; `description` says it."""
+
+TRACED = 2
+"""Size of the batch that the program is traced with; 1 would be taken for the only one that there is."""
+
+
+class Program(nn.Module):
+    """A model with the scaling of its inputs in front of it.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Maps inputs as batches have them to logits.
+    samples : Samples
+        How their batches are made of what is stored.
+    """
+
+    peak: Tensor
+    centre: Tensor
+
+    def __init__(self, model: nn.Module, samples: Samples) -> None:
+        super().__init__()
+        arrays = samples.arrays
+        self.model, self.spec = model, arrays.spec
+        self.register_buffer("peak", torch.as_tensor(arrays.peak, dtype=torch.float32))
+        self.register_buffer("centre", arrays.centre)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits (B, C) of stored inputs (B, *shape)."""
+        logits: Tensor = self.model(prepared(inputs, self.spec, self.peak, self.centre))
+        return logits
+
+
+def export_node(node: Node, path: Path) -> Path:
+    """Write a client's model as it is now to a file.
+
+    Parameters
+    ----------
+    node : Node
+        The client, as `hetfl_flwr.runs.loading.load_client` gives it.
+    path : Path
+        ``.pt2`` or ``.onnx``; missing folders are made.
+
+    Raises
+    ------
+    ConfigError
+        Another kind of file, one that cannot be written, or ONNX without its package.
+    ModelError
+        torch cannot export this model.
+    """
+    if path.suffix not in KINDS:
+        raise ConfigError(f"{path}: no such kind of model file; known: {', '.join(KINDS)}")
+    if path.suffix == ".onnx" and not find_spec("onnxscript"):
+        raise ConfigError("ONNX needs the package onnxscript: pip install 'hetfl[onnx]', or write a .pt2 file")
+    program = program_of(node)
+    metadata = json.dumps(description(node), indent=1, allow_nan=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with quiet():
+            _write(_traced(program, node), path, metadata)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+def program_of(node: Node) -> Program:
+    """Return a client's model, as it is now, with the scaling of its inputs."""
+    return Program(_plain(node.model), node.data.train).cpu().eval()
+
+
+def description(node: Node) -> dict[str, Any]:
+    """Return what a client's program expects and gives, for those who have only its file."""
+    arrays, config = node.data.train.arrays, node.config
+    return {
+        "format": FORMAT,
+        "inputs": {
+            "kind": arrays.spec.kind,
+            "shape": ["batch", *arrays.spec.shape],
+            "dtype": node.dtype,
+            "meaning": MEANING[arrays.spec.kind].format(top=arrays.brightest, vocabulary=config.vocabulary),
+            "names": list(arrays.input_names),
+            **_OWN[arrays.spec.kind](node),
+        },
+        "outputs": {
+            "shape": ["batch", arrays.spec.classes],
+            "dtype": "float32",
+            "meaning": "logits: softmax gives probabilities",
+            "column": config.label_column or None,
+            "classes": list(arrays.class_names) or [str(number) for number in range(arrays.spec.classes)],
+        },
+        "normalize": f"{config.normalize}, done by the program itself",
+        "made of": {
+            "model": node.model_name,
+            "algorithm": config.algorithm,
+            "dataset": config.dataset,
+            "partition": node.client_id,
+            "seed": config.seed,
+        },
+    }
+
+
+def _of_table(node: Node) -> dict[str, Any]:
+    """Return what the columns of a table are; nothing where the client's state was kept by an older version."""
+    return {"columns": [asdict(column) | _reading(column) for column in node.data.train.arrays.columns]}
+
+
+def _reading(column: Column) -> dict[str, Any]:
+    """Return how the texts of a column are read."""
+    if column.kind == "date":
+        return {"format": FORMATS[column.notation]}
+    if column.kind == "category":
+        return {}
+    thousands, decimal = MARKS[column.notation]
+    return {"thousands": thousands, "decimal": decimal, "pattern": PATTERNS[column.notation]}
+
+
+def _of_image(node: Node) -> dict[str, Any]:
+    """Return how an image becomes pixels."""
+    arrays = node.data.train.arrays
+    resize = RESIZED if node.config.image_size else None
+    return {"mode": "L" if arrays.spec.shape[0] == 1 else "RGB", "top": arrays.brightest, "resize": resize}
+
+
+def _of_text(node: Node) -> dict[str, Any]:
+    """Return how a text becomes tokens."""
+    arrays = node.data.train.arrays
+    hashed = node.config.vocabulary.startswith("hashed:")
+    return {
+        "column": node.config.text_column,
+        "vocabulary": node.config.vocabulary,
+        "word": WORD,
+        "token": HASHED.format(modulo=arrays.spec.vocabulary - 1) if hashed else RANKED,
+        "words": list(arrays.words()) if arrays.words else None,
+    }
+
+
+def _of_series(node: Node) -> dict[str, Any]:
+    """Return where the series of a file of rows are, and how they lie there."""
+    return {"column": node.config.series_column or None, "layout": node.config.series_layout}
+
+
+_OWN = {"table": _of_table, "image": _of_image, "text": _of_text, "series": _of_series}
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    """Return a copy without this project's hooks: layouts in memory and mixed precision are for training here."""
+    model = deepcopy(model)
+    for layer in model.modules():
+        for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
+            for key, hook in list(hooks.items()):
+                if getattr(hook, "__module__", "").startswith("hetfl_flwr."):
+                    del hooks[key]
+    return model
+
+
+def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
+    arrays = node.data.train.arrays
+    inputs = torch.zeros((TRACED, *arrays.spec.shape), dtype=arrays.inputs.dtype)
+    try:
+        return torch.export.export(program, (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    except Exception as error:
+        raise ModelError(f"torch.export cannot take '{node.model_name}': {cause(error)}") from error
+
+
+def _write(traced: torch.export.ExportedProgram, path: Path, metadata: str) -> None:
+    if path.suffix == ".pt2":
+        torch.export.save(traced, path, extra_files={EXTRA: metadata})
+        return
+    onnx = torch.onnx.export(traced, dynamo=True, input_names=["inputs"], output_names=["logits"], verbose=False)
+    assert onnx is not None
+    onnx.model.metadata_props["hetfl"] = metadata
+    onnx.save(path)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep to itself what torch's exporters say of their own insides."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

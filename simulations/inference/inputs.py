@@ -1,0 +1,351 @@
+"""A model, and the inputs that it takes of a file: rows of a table, texts, series or images."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from hetfl_flwr.common.errors import DataError, HetflError, ModelError, plain, private
+from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.text import printable
+from hetfl_flwr.data.arrays.spec import Column
+from hetfl_flwr.data.decoding.encoding import encode_like, written_otherwise
+from hetfl_flwr.data.decoding.images import EIGHT_BIT
+from hetfl_flwr.data.decoding.series import cells_of, layout_by, missing
+from hetfl_flwr.data.decoding.texts import tokens
+from hetfl_flwr.data.sources.columns import in_words, is_text
+from hetfl_flwr.data.sources.csv.dialects import dialect_of, encoding_notes, encoding_of, notes_on
+from hetfl_flwr.data.sources.csv.headers import check_headers
+from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending, opened
+from hetfl_flwr.data.sources.npz import npz_table
+from hetfl_flwr.data.sources.reading import parse_vocabulary
+from hetfl_flwr.models.split_model import cause
+
+AT_ONCE = 256
+"""Inputs that the model takes at a time."""
+
+
+SHOWN = 5
+"""Names that a message shows, at most."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A program and what its file says of it.
+
+    Parameters
+    ----------
+    called : str
+        What messages call it.
+    program : callable
+        Maps stored inputs (B, *shape) to logits (B, C).
+    told : mapping
+        The description, as `simulations.inference.export.description` makes it.
+    """
+
+    called: str
+    program: Callable[[Tensor], Tensor]
+    told: Mapping[str, Any]
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What it takes."""
+        inputs: Mapping[str, Any] = self.told["inputs"]
+        return inputs
+
+
+class Inputs(NamedTuple):
+    """Stored inputs, one or more, batch by batch; what their names are, these, and the rest of `Predictions`."""
+
+    inputs: Iterator[Tensor]
+    unit: str
+    names: Sequence[str]
+    unreadable: Sequence[str] = ()
+    ids: tuple[tuple[str, Sequence[str]], ...] = ()
+
+
+def _in_parts(inputs: np.ndarray[Any, Any]) -> Iterator[Tensor]:
+    for first in range(0, len(inputs), AT_ONCE):
+        yield torch.from_numpy(np.ascontiguousarray(inputs[first : first + AT_ONCE]))
+
+
+def _rows(model: Model, path: Path) -> Inputs:
+    """Return the rows of a table, its columns found by their names; rows without a cell are left out aloud."""
+    table = _table(model, path)
+    numbers = np.flatnonzero(_holds_something(table))
+    if empty := table.num_rows - len(numbers):
+        warn(plain(f"'{path}': {empty} of {table.num_rows} rows have no cell that is filled: left out"))
+        table = table.take(numbers)
+    if not len(numbers):
+        raise DataError(f"'{private(path)}' holds no row")
+    columns = [
+        Column(**{**{key: one[key] for key in ("name", "kind", "notation", "constant")}, "values": (*one["values"],)})
+        for one in model.inputs["columns"]
+    ]
+    found = {" ".join(name.split()): name for name in table.column_names}
+    here = {column.name: found.get(" ".join(column.name.split())) for column in columns}
+    missing = [column.name for column in columns if here[column.name] is None and not column.constant]
+    if missing:
+        near = [get_close_matches(name, table.column_names, n=1) for name in missing]
+        hint = f": is {listed([one[0] for one in near if one])} meant?" if any(near) else ""
+        raise DataError(
+            f"'{private(path)}' has no column {listed(missing)}, which {model.called} was trained with{hint}; it has: "
+            f"{listed(table.column_names)}"
+        )
+    extra = [name for name in table.column_names if name not in here.values()]
+    ids = _ids(table, [name for name in extra if name != model.told["outputs"].get("column")])
+    if ignored := [name for name in extra if name not in dict(ids)]:
+        warn(plain(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}"))
+    blocks = [_encoded(path, column, here[column.name], table) for column in columns]
+    return Inputs(_in_parts(np.hstack(blocks)), "row", [str(_first_row(path) + row) for row in numbers], ids=ids)
+
+
+def _holds_something(table: pa.Table) -> np.ndarray[Any, Any]:
+    """Return which rows have a cell that is filled, (N,)."""
+    filled = [column.is_valid().to_numpy() for column in table.columns]
+    found: np.ndarray[Any, Any] = np.any(filled, axis=0) if filled else np.zeros(table.num_rows, bool)
+    return found
+
+
+def _ids(table: pa.Table, names: Sequence[str]) -> tuple[tuple[str, Sequence[str]], ...]:
+    """Return those of some columns whose cells are texts or whole numbers, all different, and none empty."""
+    return tuple(
+        (name, [printable(str(cell)) for cell in table[name].to_pylist()])
+        for name in names
+        if _tells_apart(table[name])
+    )
+
+
+def _tells_apart(cells: pa.ChunkedArray) -> bool:
+    if not (is_text(cells.type) or pa.types.is_integer(cells.type)) or cells.null_count:
+        return False
+    return len(cells.unique()) == len(cells)
+
+
+def _first_row(path: Path) -> int:
+    """Return the number of a file's first row as people count: in a csv file the header is 1."""
+    return 2 if TABLES.get(ending(path)) == "csv" else 1
+
+
+def _row_numbers(path: Path, count: int) -> list[str]:
+    return [str(_first_row(path) + row) for row in range(count)]
+
+
+def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> np.ndarray[Any, Any]:
+    """Return a column as the inputs that it was in training; what it was not is said."""
+    if name is None:
+        return np.full((table.num_rows, 1), np.nan, np.float32)
+    if other := written_otherwise(column, table[name]):
+        raise DataError(
+            f"column '{private(name)}' of '{private(path)}' has {column.kind}s written as {other}, and the model "
+            f"reads them as {column.notation}: write them alike"
+        )
+    try:
+        inputs, others = encode_like(column, table[name])
+    except pa.ArrowException:
+        raise DataError(
+            f"column '{private(name)}' of '{private(path)}' holds {in_words(table[name].type)}, and was a "
+            f"{column.kind} before"
+        ) from None
+    infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
+    if len(infinite):
+        raise DataError(f"row {infinite[0] + _first_row(path)} of '{private(path)}' has an infinite {private(name)}")
+    if column.kind != "category" and not column.constant and np.isnan(inputs).all():
+        if others.any():
+            raise DataError(
+                f"none of the {others.sum()} values of column '{private(name)}' of '{private(path)}' is a "
+                f"{column.kind} as in training, {column.notation}: write them so"
+            )
+        warn(f"'{path}': column '{name}' is empty: taken as unknown")
+    if others.any():
+        first, *more = np.flatnonzero(others)
+        which = f"row {first + _first_row(path)}" + (f" and {len(more)} more" if more else "")
+        what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
+        warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): taken as unknown")
+    return inputs
+
+
+def _texts(model: Model, path: Path) -> Inputs:
+    """Return texts as rows of tokens."""
+    if path.suffix.lower() == ".txt":
+        encoding = encoding_of(path)
+        for note in encoding_notes(path, encoding):
+            warn(plain(f"'{path}': {note}"))
+        lines = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding).splitlines()
+        texts = pa.array(lines, pa.large_string())
+    else:
+        table = _table(model, path)
+        name = model.inputs["column"] or (table.column_names[0] if len(table.column_names) == 1 else "text")
+        if name not in table.column_names:
+            raise DataError(f"'{private(path)}' has no column '{name}'; it has: {listed(table.column_names)}")
+        column = table[name]
+        if not is_text(column.type):
+            raise DataError(f"column '{name}' of '{private(path)}' holds {in_words(column.type)}, not texts")
+        texts = column.cast(pa.large_string()).fill_null("").combine_chunks()
+    if not len(texts):
+        raise DataError(f"'{private(path)}' holds no text")
+    kind, size = parse_vocabulary(model.inputs["vocabulary"])
+    words = model.inputs["words"]
+    if kind == "shared" and words is None:
+        raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
+    known = None if words is None else pa.array(words, pa.large_string())
+    rows = tokens(texts, size, model.inputs["shape"][1], known)
+    return Inputs(_in_parts(rows), "row", _row_numbers(path, len(texts)))
+
+
+def _series(model: Model, path: Path) -> Inputs:
+    """Return time series as they are stored, channels first."""
+    table, (_, *shape) = _table(model, path), model.inputs["shape"]
+    lists = [name for name in table.column_names if pa.types.is_nested(table[name].type)]
+    name = model.inputs["column"] or (lists[0] if len(lists) == 1 else "x")
+    if name not in table.column_names:
+        raise DataError(f"'{private(path)}' has no column '{name}'; it has: {listed(table.column_names)}")
+    called = f"column '{name}' of '{private(path)}'"
+    column = table[name].combine_chunks()
+    first, wanted = cells_of(column[:1], called), model.inputs["layout"]
+    square = len(set(first.lengths)) == 1  # what the model takes is not, where its layout was told by the shape
+    layout = layout_by(first, "channels-first" if square and wanted == "auto" else wanted, called)
+    cells = cells_of(column, called, layout.cell)
+    if list(layout.shape) != shape or cells.odd.any():
+        row = int(np.argmax(cells.odd))
+        raise DataError(
+            f"row {row + 1} of {called} holds {cells.shape(row)}, and {model.called} takes {shape[0]} channels of "
+            f"length {shape[1]}"
+        )
+    series = layout.series(cells.values)
+    bad = missing(series)
+    if bad.any():
+        raise DataError(
+            f"{bad.sum()} of {len(bad)} rows of {called} have numbers that are missing or infinite (row "
+            f"{np.argmax(bad) + 1}): fill them in, or leave these rows out"
+        )
+    ids = _ids(table, [one for one in table.column_names if one != model.told["outputs"].get("column")])
+    return Inputs(_in_parts(series), "row", _row_numbers(path, table.num_rows), ids=ids)
+
+
+def _images(model: Model, path: Path) -> Inputs:
+    """Return images as pixels; what cannot be read is left out, and named."""
+    if path.is_dir():
+        paths = sorted(one for one in path.rglob("*") if one.suffix.lower() in IMAGES and one.is_file())
+        if not paths:
+            raise DataError(f"'{private(path)}' holds no images, and {model.called} takes images")
+    elif path.suffix.lower() not in IMAGES:
+        raise DataError(f"'{private(path)}' is no image, and {model.called} takes images: {', '.join(sorted(IMAGES))}")
+    else:
+        paths = [path]
+    names, unreadable, pixels = list[str](), list[str](), list[Any]()
+    for one in paths:
+        try:
+            pixels.append(_pixels(model, one))
+            names.append(str(one))
+        except (OSError, ValueError, SyntaxError) as error:
+            unreadable.append(
+                f"'{one}' cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            )
+    if not pixels:
+        raise DataError("; ".join(private(line) for line in unreadable[:SHOWN]))
+    return Inputs(_in_parts(np.stack(pixels)), "file", names, unreadable)
+
+
+def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
+    """Return an image (channels, height, width) as the model was trained on them."""
+    from PIL import Image
+
+    _, channels, height, width = model.inputs["shape"]
+    mode, top = model.inputs["mode"], model.inputs["top"]
+    with Image.open(path) as file:
+        if file.mode not in EIGHT_BIT:
+            raise ValueError(f"it has pixels of mode {file.mode}: only 8-bit grey or colour is read")
+        image = file if file.mode == mode else file.convert(mode)
+        if model.inputs["resize"]:
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        elif image.size != (width, height):
+            raise ValueError(f"it has {image.height} x {image.width} pixels, and the model takes {height} x {width}")
+        pixels = np.asarray(image).reshape(height, width, channels)
+    return np.moveaxis(np.rint(pixels * (top / 255)).astype(np.uint8), -1, 0)
+
+
+READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {
+    "table": _rows,
+    "text": _texts,
+    "series": _series,
+    "image": _images,
+}
+
+
+_TAKES = {"table": "rows of a table", "text": "texts", "series": "time series"}
+
+
+def _table(model: Model, path: Path) -> pa.Table:
+    """Return the rows of a file, the cells of a csv file as texts."""
+    kind = f"{model.called} takes {_TAKES[model.inputs['kind']]}"
+    if TABLES.get(ending(path)) not in _READ or path.is_dir():
+        saved = f": {SAVE_AS}" if ending(path) in SHEETS else ""
+        raise DataError(f"'{private(path)}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}{saved}")
+    try:
+        check_headers([path], ())
+        table = _READ[TABLES[ending(path)]](path)
+        for note in notes_on([path]):
+            warn(plain(note))
+    except HetflError:
+        raise
+    except Exception as error:
+        raise DataError(f"cannot read '{private(path)}': {private(cause(error))}") from None
+    if not table.num_rows:
+        raise DataError(f"'{private(path)}' holds no row")
+    return table
+
+
+def _csv(path: Path) -> pa.Table:
+    from pandas import read_csv
+
+    frame = read_csv(path, dtype=str, **{"encoding": "utf-8-sig", **dialect_of(path).options})
+    cells = {str(name): [None if cell != cell else cell for cell in frame[name]] for name in frame}
+    return pa.table({name: pa.array(column, pa.large_string()) for name, column in cells.items()})
+
+
+def _parquet(path: Path) -> pa.Table:
+    from pyarrow.parquet import read_table
+
+    return read_table(path)
+
+
+def _json(path: Path) -> pa.Table:
+    """Return the rows of a list of objects, or of one object a line."""
+    with opened(path) as file:
+        text = file.read().decode("utf-8-sig")
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    rows = [rows] if isinstance(rows, dict) else rows
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected a list of rows, or a row a line, each an object of columns and values")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _array([row.get(name) for row in rows]) for name in names}) if names else pa.table({})
+
+
+def _array(cells: list[Any]) -> pa.Array:
+    try:
+        return pa.array(cells)
+    except pa.ArrowException:  # numbers and texts in one column
+        return pa.array([None if cell is None else str(cell) for cell in cells], pa.large_string())
+
+
+_READ = {"csv": _csv, "parquet": _parquet, "json": _json, "npz": npz_table}
+
+
+_ENDINGS = [name for name, kind in TABLES.items() if kind in _READ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a message lists them, the first `SHOWN` of them."""
+    shown = ", ".join(private(repr(name)) for name in names[:SHOWN])
+    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,148 @@
+"""Classes for rows, images, texts or time series of one's own, by a client's model: an exported file, or a run folder.
+
+Columns are found by name. What the model needs to know of its inputs comes with it, see
+`simulations.inference.export`; the data that it was trained on need not be there.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from zipfile import BadZipFile, ZipFile
+
+import torch
+from torch import Tensor
+
+from hetfl_flwr.common.errors import ConfigError, DataError, ModelError, private
+from hetfl_flwr.common.text import printable
+from hetfl_flwr.models.split_model import cause
+from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
+from simulations.inference.inputs import READERS, Model
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The class of each row, image, text or series, and how sure the model is.
+
+    Parameters
+    ----------
+    unit : {"row", "file"}
+        What `names` are: numbers of rows, or paths of images. The first row is 1, and so is the header of a csv file.
+    names : sequence
+        N of them.
+    classes : sequence of str
+        N names of classes, those with the highest score.
+    scores : sequence of float
+        N scores in [0, 1]: the softmax of the logits.
+    unreadable : sequence of str
+        Why an image could not be read, a line each; such images are not among `names`.
+    ids : tuple of (str, sequence of str)
+        Name and N cells of each column of texts or whole numbers that tells the rows apart and that the model does not
+        know.
+    """
+
+    unit: str
+    names: Sequence[str]
+    classes: Sequence[str]
+    scores: Sequence[float]
+    unreadable: Sequence[str] = ()
+    ids: tuple[tuple[str, Sequence[str]], ...] = ()
+
+    def write(self, file: IO[str]) -> None:
+        """Write them as csv: row or file, the row's ids where it has any, class and score."""
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow([self.unit, *(name for name, _ in self.ids), "class", "score"])
+        scores = (f"{score:.4f}" for score in self.scores)
+        lines.writerows(zip(self.names, *(cells for _, cells in self.ids), self.classes, scores, strict=True))
+
+
+def predict(model: Path | str, file: Path | str, client: int | str | None = None) -> Predictions:
+    """Return the classes of what a file holds. A ``.pt2`` is a program: take none from somebody you do not trust.
+
+    Parameters
+    ----------
+    model : path
+        A ``.pt2`` file of ``hetfl export``, or a run folder or ``state-dir``.
+    file : path
+        Of a table, csv, parquet or json; of texts, such a file or one with a text a line (``.txt``); of time series,
+        parquet, json or npz; of images, one or a folder.
+    client : int or str, optional
+        Whose model of a run folder, by number or name.
+
+    Raises
+    ------
+    ConfigError
+        A run folder without a client, or a file with one.
+    ModelError
+        The file is no model, or does not say what it takes.
+    DataError
+        The file cannot be read, holds nothing, lacks columns or is of another kind than the model takes.
+    """
+    loaded, file = load_model(Path(model), client), Path(file)
+    if not file.exists():
+        raise DataError(f"'{private(file)}' is not there")
+    try:
+        read = READERS[loaded.inputs["kind"]](loaded, file)
+        scores, classes = torch.cat([_logits(loaded, part) for part in read.inputs]).softmax(1).max(1)
+        known = [printable(str(name)) for name in loaded.told["outputs"]["classes"]]
+        named = [known[number] for number in classes.tolist()]
+        return Predictions(read.unit, read.names, named, scores.tolist(), read.unreadable, read.ids)
+    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {private(cause(error))}") from None
+
+
+def load_model(path: Path, client: int | str | None = None) -> Model:
+    """Read a model as `predict` takes it."""
+    called = f"'{private(path)}'"
+    if path.is_dir():
+        if client is None:
+            raise ConfigError(f"{called} is a run folder: say whose model, by name or number, such as --client 0")
+        from hetfl_flwr.runs.loading import load_client
+
+        node = load_client(path, client, data=False)
+        told = description(node)
+        program: Any = program_of(node)
+    else:
+        if client is not None and path.exists():
+            raise ConfigError(f"{called} is one client's model already: leave --client out")
+        program, told = _read(path, called)
+    if told.get("format") != FORMAT or (told["inputs"]["kind"] == "table" and not told["inputs"]["columns"]):
+        raise ModelError(f"{called} does not say what its inputs are made of: export it again, with this version")
+    return Model(called, program, told)
+
+
+def _read(path: Path, called: str) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
+    """Return program and description of a ``.pt2`` file."""
+    if not path.exists():
+        raise ModelError(f"{called} is not there: expected a .pt2 file of hetfl export, or a run folder")
+    if path.suffix != ".pt2":
+        raise ModelError(f"{called}: expected a .pt2 file of hetfl export, or a run folder")
+    told = _told(path, called)
+    try:
+        with quiet():
+            return torch.export.load(path).module(), told
+    except Exception as error:
+        raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
+
+
+def _told(path: Path, called: str) -> dict[str, Any]:
+    """Return the description in a ``.pt2`` file, of which nothing is run: a program of others is refused before."""
+    try:
+        with ZipFile(path) as archive:
+            [text] = [archive.read(name) for name in archive.namelist() if PurePosixPath(name).name == EXTRA] or [b"{}"]
+        told: dict[str, Any] = json.loads(text)
+        kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
+    except (BadZipFile, OSError, RuntimeError) as error:
+        raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
+    except (ValueError, KeyError, TypeError):
+        kind = classes = None
+    if kind not in READERS or not isinstance(classes, list):
+        raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export")
+    return told
+
+
+def _logits(model: Model, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.program(inputs)

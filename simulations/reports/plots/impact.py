@@ -1,0 +1,80 @@
+"""Methods by what they gain their clients, as a picture with a dot for each client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetfl_flwr.common.text import printable
+from hetfl_flwr.runs.figures.tables import byte_size
+from simulations.reports.impact import Impact, Standing
+from simulations.reports.plots.drawing import COLOURS, DPI, LONGEST_LABEL, PAGE_SIZE, literal, write_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+WIDE, ROW_HEIGHT = 8, 0.3
+"""Of a picture of methods by gain, and of each method; inches."""
+
+
+def plot_impact(found: Sequence[Standing], path: Path) -> None:
+    """Draw who gains how much by each method, and write the picture.
+
+    Methods stand in rows, from the largest mean gain to the least: a dot for each client, the mean over clients with
+    its 95 % interval over seeds, and the payload on the right. The line at 0 is training alone.
+
+    Parameters
+    ----------
+    found : sequence of Standing
+        In the order of the rows.
+    path : Path
+        As in `plot_run`.
+
+    Raises
+    ------
+    ConfigError
+        If the picture cannot be written there.
+    """
+    figure = impact_figure(found)
+    figure.set_figwidth(WIDE)
+    write_figure(figure, path)
+
+
+def impact_figure(found: Sequence[Standing]) -> Figure:
+    """Return the figure that `plot_impact` writes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(PAGE_SIZE[0], 1.1 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
+    axes.set_xlabel("points over training alone")
+    return literal(figure)
+
+
+def draw_impact(axes: Axes, rows: Mapping[str, Impact], beside: Mapping[str, str]) -> None:
+    """Draw a row for each method, the first on top: its clients' gains, their mean, and a text.
+
+    The mean is hollow where its interval is not known or has 0 in it.
+    """
+    axes.axvline(0, color=COLOURS[6], linewidth=0.8)
+    for place, impact in enumerate(rows.values()):
+        gains, mean = [100 * value for value in impact.clients.values()], 100 * impact.gain.mean
+        axes.plot(gains, np.full(len(gains), place), "o", color=COLOURS[5], markersize=4, alpha=0.6, zorder=2)
+        colour = COLOURS[0] if mean >= 0 else COLOURS[1]
+        if impact.gain.low is not None and impact.gain.high is not None:
+            axes.plot([100 * impact.gain.low, 100 * impact.gain.high], [place] * 2, color=colour, linewidth=2.5)
+        inside = colour if impact.shown else "none"
+        axes.plot(mean, place, "D", color=colour, markerfacecolor=inside, markersize=5, zorder=3)
+    for place, name in enumerate(rows):
+        axes.annotate(
+            beside.get(name, ""), (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small"
+        )
+    axes.set_yticks(range(len(rows)), [printable(name, LONGEST_LABEL) for name in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.xaxis.set_major_formatter("{x:+g}")
+    axes.grid(axis="x", alpha=0.3)

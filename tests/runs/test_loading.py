@@ -1,0 +1,95 @@
+"""What a client has learnt is read back from its run folder."""
+
+import json
+from shutil import copyfile, rmtree
+
+import pytest
+from safetensors.numpy import save
+
+from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.common.files import header, seal
+from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.runs.loading import SHOWN, load_client
+
+
+@pytest.mark.parametrize("keep_best", [False, True])
+def test_a_client_s_model_measures_what_its_run_has_measured(make_config, run_federation, keep_best):
+    config = make_config(
+        models="mlp,lenet5", clients=2, rounds=4, keep_best=keep_best, validation_fraction=0.2, learning_rate=0.02
+    )
+    folder = run_federation(config)
+    accuracies = json.loads((folder / "summary.json").read_text())["accuracy_per_client"]
+    for client_id, (accuracy, model) in enumerate(zip(accuracies, ("mlp", "lenet5"), strict=True)):
+        node = load_client(folder, client_id)
+        assert node.model_name == model
+        assert evaluate(node.model, node.data.test).accuracy == accuracy
+
+
+@pytest.mark.parametrize("run_named", [False, True])
+def test_a_client_is_read_from_the_state_folder_of_its_node(make_config, run_federation, tmp_path, run_named):
+    """Of the runs in it the last one counts, or the one named; it knows the data of its node without the run folder."""
+    state = tmp_path / "state"
+    accuracies = []
+    for run, rounds in ((7, 1), (8, 3)):
+        config = make_config(rounds=rounds, state_dir=str(state), output_dir=str(tmp_path / str(run)), seed=run)
+        folder = run_federation(config, run_id=run)
+        accuracies.append(json.loads((folder / "summary.json").read_text())["accuracy_per_client"])
+        rmtree(folder)
+    for client_id in (0, 1):
+        node = load_client(state / "run-7" if run_named else state, client_id)
+        assert evaluate(node.model, node.data.test).accuracy == accuracies[0 if run_named else 1][client_id]
+    assert accuracies[0] != accuracies[1]
+
+
+def test_where_there_is_no_model(make_config, run_federation, tmp_path, refusal):
+    folder = run_federation(make_config(clients=2, rounds=1, fraction=0.5))
+    clients = json.loads((folder / "rounds.jsonl").read_text().splitlines()[1])["clients"]
+    [idle] = [int(client) for client, told in clients.items() if "train-loss" not in told]
+    assert "it has not trained, or its node keeps it" in refusal(RunFolderError, load_client, str(folder), idle)
+    assert "clients 0 .. 1, and no client 2" in refusal(RunFolderError, load_client, folder, 2)
+    sweep = tmp_path / "sweep"
+    for number in range(SHOWN + 2):
+        (sweep / f"{number:02}").mkdir(parents=True)
+        (sweep / f"{number:02}" / "config.toml").touch()
+    shown = ", ".join(f"{number:02}" for number in range(SHOWN))
+    for client in (0, "North"):
+        assert refusal(RunFolderError, load_client, sweep, client) == (
+            f"{sweep} is no run folder (no config.toml), but holds the runs {shown} and 2 more: name one of these"
+        )
+    assert "is no run folder (no config.toml) and no state-dir with client 0" in refusal(
+        RunFolderError, load_client, folder.parent / "nowhere", 0
+    )
+
+
+def test_a_client_file_of_another_round_is_not_given_out_as_the_last_one(make_config, run_federation, refusal):
+    folder = run_federation(make_config(rounds=2, checkpoint_every=1))
+    newest = folder / "checkpoint" / "round-2" / "client-1"
+    newest.unlink()
+    copyfile(folder / "checkpoint" / "round-1" / "client-1", newest)
+    line = refusal(RunFolderError, load_client, folder, 1)
+    assert line == f"{newest}: damaged state (it is of another checkpoint)"
+    newest.unlink()
+    line = refusal(RunFolderError, load_client, folder, 1)
+    assert line == f"{newest}: cannot be read: No such file or directory"
+    assert load_client(folder, 0).model_name == "mlp"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_state_folder_of_any_name_is_read_by_what_its_files_say(make_config, run_federation, tmp_path, link):
+    config = make_config(rounds=1, state_dir=str(tmp_path / "state"))
+    accuracies = json.loads((run_federation(config) / "summary.json").read_text())["accuracy_per_client"]
+    other = tmp_path / "copy"
+    if link:
+        other.symlink_to((tmp_path / "state" / "run-7").rename(tmp_path / "elsewhere"))
+    else:
+        (tmp_path / "state" / "run-7").rename(other)
+    node = load_client(other, 1)
+    assert evaluate(node.model, node.data.test).accuracy == accuracies[1]
+
+
+def test_a_state_that_names_no_run_is_one_line(make_config, run_federation, tmp_path, refusal):
+    run_federation(make_config(rounds=1, state_dir=str(tmp_path / "state")))
+    path = tmp_path / "state" / "run-7" / "client-0.safetensors"
+    for content in (b"x" * 100, seal(save({}, header("state", {"stamp": {"run": "seven"}})))):
+        path.write_bytes(content)
+        assert refusal(RunFolderError, load_client, tmp_path / "state", 0).startswith(f"{path}: ")

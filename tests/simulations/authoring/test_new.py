@@ -1,0 +1,79 @@
+"""`hetfl new`: what it writes works as it stands, and nothing that is there is touched."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetfl_flwr.algorithms import find
+from hetfl_flwr.common.errors import ConfigError
+from simulations.authoring.new import write_algorithm
+
+
+def say(here: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """Type a command, as it stands, in a folder of one's own."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    words, variables = shlex.split(command), {**os.environ, "PATH": path}
+    return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.exhaustive
+def test_the_three_lines_that_it_says_hold(tmp_path):
+    """The algorithm runs by the printed command, and its test, the contract and more, passes by the other."""
+    done = say(tmp_path, "hetfl new my_method")
+    assert (done.returncode, done.stderr) == (0, "")
+    written, run, test = (line.partition(":")[2].strip() for line in done.stdout.splitlines())
+    assert written.startswith("my_method (")
+    files = {"__init__.py", "strategy.py", "client.py", "test_my_method.py"}
+    assert {path.name for path in (tmp_path / "my_method").iterdir()} == files
+    ran = say(tmp_path, f"{run} --set algorithm-options=weight=0.5 --out out")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "[my_method]\nweight = 0.5" in (tmp_path / "out" / "config.toml").read_text()
+    passed = say(tmp_path, test)
+    assert passed.returncode == 0, passed.stdout
+    assert "passed" in passed.stdout
+
+
+def test_a_package_that_is_there_gets_what_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ward").mkdir()
+    (tmp_path / "ward" / "__init__.py").write_text("here = True\n")
+    assert write_algorithm("ward.new.fed_x2", tmp_path) == tmp_path / "ward" / "new" / "fed_x2"
+    assert (tmp_path / "ward" / "__init__.py").read_text() == "here = True\n"
+    found = find("ward.new.fed_x2")
+    assert (found.strategy.__name__, found.client.__name__) == ("FedX2", "FedX2Client")
+    assert found.defaults == {"weight": 1.0}
+    texts = [path.read_text().lower() for path in (tmp_path / "ward" / "new" / "fed_x2").glob("*.py")]
+    assert [text for text in texts if "skeleton" in text] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("My-Method", "'My-Method' is no name of a Python package: take one such as my_method or my_pkg.my_method"),
+        ("3d", "'3d' is no name"),
+        ("class", "'class' is no name"),
+        ("my_pkg..x", "'my_pkg..x' is no name"),
+        ("../x", "'../x' is no name"),
+        ("méthode", "'méthode' is no name"),
+        ("fedhe", "'fedhe' is taken by this project: take another name, such as my_fedhe"),
+        ("strategies.mine", "'strategies.mine' is taken by this project: take another name, such as my_mine"),
+        ("torch", "'torch' is a Python module already ("),
+        ("json.mine", "'json' is a Python module already ("),
+        ("there", "there exists already: take another name"),
+    ],
+)
+def test_a_name_that_will_not_do_is_one_line_and_nothing_is_written(name, said, refusal, tmp_path):
+    (tmp_path / "there").mkdir()
+    assert said in refusal(ConfigError, write_algorithm, name, tmp_path)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_a_file_in_the_way_is_named(refusal, tmp_path):
+    (tmp_path / "mine").write_text("notes")
+    said = refusal(ConfigError, write_algorithm, "mine.algo", tmp_path)
+    assert str(tmp_path / "mine") in said
+    assert (tmp_path / "mine").read_text() == "notes"

@@ -1,0 +1,660 @@
+"""Whatever is typed, written into a recipe or lying in a folder: a run that starts, or one line and exit status 2.
+
+Runs stop where they would begin to train. ``HETFL_FUZZ=20`` makes 20 times as many cases as by default, and so do the
+exhaustive tests of what lies in folders.
+"""
+
+import io
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import tomli_w
+from datasets import Dataset
+from fixtures.tiers import exhaustive
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from hetfl_flwr import models, server_app
+from hetfl_flwr.algorithms import find, names
+from hetfl_flwr.common.errors import DataError, HetflError
+from hetfl_flwr.common.text import printable
+from hetfl_flwr.config import RunConfig, read_toml, to_toml
+from hetfl_flwr.data.sources import finding
+from hetfl_flwr.models import building
+from simulations.cli import deploying, results, running
+from simulations.cli.command import main
+from simulations.engine.run import run_locally
+from simulations.studies import sweeps
+from simulations.studies.reproduce import command
+
+MORE = int(os.environ.get("HETFL_FUZZ", "1"))
+SECONDS = 10
+"""That a refusal may take, of this process alone."""
+
+SMALL = ("--clients", "2", "--set", "models=mlp")
+DEEP = 5000
+LONG_NUMBER = "9" * 5000
+
+
+class Done(NamedTuple):
+    """What a command came to."""
+
+    status: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working directory, with all that a name of a file can be."""
+    folder = tmp_path_factory.mktemp("inputs") / "deep" / "down" / "here"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("text\n")
+    (folder / "empty").write_text("")
+    (folder / "binary").write_bytes(bytes(range(256)))
+    (folder / "folder").mkdir()
+    (folder / "loop").symlink_to("loop")
+    os.mkfifo(folder / "fifo")
+    os.mkfifo(folder / "fifo.toml")
+    (folder / "folder.toml").mkdir()
+    (folder / "photos" / "a").mkdir(parents=True)
+    (folder / "photos" / "a" / "fake.png").write_text("no image")
+    os.mkfifo(folder / "photos" / "a" / "pipe.png")
+    (folder / "home" / "projects").mkdir(parents=True)
+    (folder / "home" / "a.png").write_text("no image")
+    for number in range(5000):
+        (folder / "home" / "projects" / f"{number}.txt").touch()
+    (folder / "table").mkdir()
+    (folder / "table" / "rows.csv").write_bytes(b"\xff\xfe\x00,b\n1")
+    os.mkfifo(folder / "table" / "pipe.csv")
+    (folder / "run").mkdir()
+    (folder / "run" / "config.toml").write_text("algorithm = 3\n")
+    (folder / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    (folder / "skips.py").write_text("import pytest\npytest.importorskip('absent_module')\n")
+    (folder / "prints.py").write_text("print('hello')\nfrom torch.nn import Linear, Sequential, Flatten\n" + OWN)
+    (folder / "closed").mkdir()
+    (folder / "closed" / "strategy.py").write_text("raise SystemExit(4)\n")
+    (folder / "closed" / "__init__.py").write_text("")
+    return folder
+
+
+OWN = """
+def net(spec):
+    return Sequential(Flatten(), Linear(64, spec.classes))
+def leaves(spec):
+    raise SystemExit(5)
+def none():
+    pass
+def two(spec, other):
+    pass
+def text(spec):
+    return "text"
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run that has ended, with two checkpoints, beside a log of uploads."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    keys = {"algorithm": "fedhe", "models": "mlp", "clients": 2, "rounds": 2, "local-batches": 1, "batch-size": 8}
+    noise = {"noise-multiplier": 1.0, "clipping-norm": 1.0, "noise-source": "system"}
+    return run_locally({**keys, **noise, "output-dir": str(folder)}, verbose=False, progress=False)
+
+
+@pytest.fixture(scope="module")
+def hetfl(here: Path, finished: Path) -> Iterator[Call]:
+    """Call the command in this process, up to where it would train; what is finished was run before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.setenv("HOME", str(here / "home"))
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(server_app, "_federate", lambda *arguments: None)
+        compare = partial(compare_runs, results.compare_runs)
+        for module in (running, deploying):
+            patch.setattr(module, "show_run", lambda folder: None)
+        for module in (running, results):
+            patch.setattr(module, "compare_runs", compare)
+        patch.setattr(sweeps, "run_all", lambda *arguments: {})
+        patch.setattr(command, "run_all", lambda *arguments: {})
+        patch.setattr(finding, "_from_hub", no_hub)
+        patch.setattr(models, "catalogue_rows", lambda spec: [building._row("mlp", building.ZOO["mlp"], spec)])
+        yield lambda *arguments: called(patch, *arguments)
+
+
+def compare_runs(compare, folders, *others):
+    """Compare run folders; those of a sweep are not there, for nothing is run."""
+    if all((folder / "rounds.jsonl").exists() for folder in folders) or not any(
+        "=" in folder.name for folder in folders
+    ):
+        compare(folders, *others)
+
+
+def no_hub(name: str, called: str) -> None:
+    raise DataError(f"cannot load {name} from the hub")
+
+
+def called(patch: pytest.MonkeyPatch, *arguments: object) -> Done:
+    patch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
+    out, err, started = io.StringIO(), io.StringIO(), time.process_time()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main()
+    taken = time.process_time() - started
+    shutil.rmtree("runs", ignore_errors=True)
+    done = Done(ended.value.code or 0, out.getvalue(), err.getvalue())
+    assert done.status in (0, 2), done
+    assert "Traceback" not in done.err
+    if done.status == 2:
+        assert done.err.startswith("hetfl: "), done
+        assert done.err.count("\n") == 1, done
+        said = done.err[len("hetfl: ") : -1]
+        assert printable(said) == said
+        assert taken < SECONDS, (arguments, done.err)
+    return done
+
+
+def refused(hetfl: Call, said: str, *arguments: object) -> None:
+    done = hetfl(*arguments)
+    assert done.status == 2
+    assert said in done.err
+
+
+LONG = "x" * 300
+REFUSED = {
+    "NUL in dataset": (['dataset="./a\\u0000b"'], "it holds a NUL character"),
+    "NUL in data-dir": (['data-dir="a\\u0000b"'], "it holds a NUL character"),
+    "NUL in state-dir": (['state-dir="a\\u0000b"'], "state-dir = 'a\\x00b': it holds a NUL character"),
+    "NUL in output-dir": (['output-dir="a\\u0000b"'], "it holds a NUL character"),
+    "NUL in a column": (['label-column="a\\u0000b"'], "label-column = 'a\\x00b': it holds a NUL character"),
+    "long part": ([f"output-dir=a/{LONG}"], "a part of it is longer than 255 bytes"),
+    "long letters": ([f"state-dir={'é' * 200}"], "a part of it is longer than 255 bytes"),
+    "long path": ([f"state-dir={'x/' * 3000}"], "it is longer than 4095 bytes"),
+    "long dataset": ([f"dataset=./{LONG}"], "a part of it is longer than 255 bytes"),
+    "long value": ([f"label-column={'x' * 100_001}"], "label-column is longer than 100000 characters"),
+    "no such user": (["state-dir=~nobody-here/x"], "could not determine home directory"),
+    "circle": (["state-dir=loop/x"], "symlink loop"),
+    "long number": ([f"rounds={LONG_NUMBER}"], "rounds = '9999"),
+    "long hexadecimal number": ([f"rounds=0x{'f' * 5000}"], "rounds is a number of more than 64 bits"),
+    "nested value": ([f"rounds={'[' * DEEP}"], "rounds = '[[[["),
+    "clients": (["clients=1000000000"], "clients = 1000000000: input should be less than or equal to 100000"),
+    "clients for the rows": (["clients=100000"], "100000 clients cannot share 1797 samples: use 1797 clients or fewer"),
+    "threads": (["threads=100000"], "threads = 100000: input should be less than or equal to 1024"),
+    "rounds": (["rounds=1000000000000"], "rounds = 1000000000000: input should be less than or equal to 2147483647"),
+    "epochs": (["local-epochs=10000000000"], "local-epochs = 10000000000: input should be less"),
+    "batch": (["batch-size=10000000000"], "batch-size = 10000000000: input should be less"),
+    "text length": (["text-length=100000"], "text-length = 100000: input should be less"),
+    "vocabulary": ([f"vocabulary=hashed:{LONG_NUMBER}"], "vocabulary 'hashed:9"),
+    "image size": (["image-size=100000"], "image-size = 100000: input should be less"),
+    "image size for the memory": (["image-size=8192"], "GB of memory: set image-size lower"),
+    "width": (["width=1000000"], "width = 1000000: input should be less"),
+    "device": (["device=cuda:99"], "device = 'cuda:99'"),
+    "long device": ([f"device=cuda:{LONG_NUMBER}"], "device = 'cuda:9"),
+    "exit as a model": (["models=sys:exit"], "model 'sys:exit': module 'sys' is Python's own"),
+    "abort as a model": (["models=os:abort"], "model 'os:abort': module 'os' is Python's own"),
+    "a model written in C": (["models=torch._C:_cuda_init"], "name a function that takes a DataSpec"),
+    "a model that exits": (["models=prints:leaves"], "SystemExit: 5"),
+    "a model of no data": (["models=prints:none"], "name a function that takes a DataSpec alone"),
+    "a model of two": (["models=prints:two"], "name a function that takes a DataSpec alone"),
+    "a text as a model": (["models=prints:text"], "prints:text"),
+    "a module that exits": (["models=leaves:net"], "cannot import module 'leaves' (SystemExit: 3), "),
+    "a module that is skipped": (["models=skips:net"], "cannot import module 'skips' (Skipped: "),
+    "control characters": (['models="\\u001b[31mred"'], "'\\x1b[31mred'"),
+    "line feeds": (['dataset="two\\nlines"'], "two\\nlines"),
+    "direction marks": (['algorithm="fed\\u202ehe"'], "fed\\u202ehe"),
+    "no =": (["rounds"], "'rounds' is not key=value"),
+    "etc": (["dataset=../../etc"], "is not a folder"),
+    "three parts": (["dataset=a/b/c"], "a/b/c"),
+    "no folder": (["dataset=./nope"], "is not a folder"),
+    "memory": (["dataset=/proc/self/mem"], "is the system's: give a file of your own"),
+    "fifo": (["dataset=./fifo"], "is not a folder"),
+    "images that are none": (["dataset=./photos"], "photos"),
+    "root": (["dataset=/"], "dataset '/' is the system's"),
+    "pseudo files": (["dataset=/proc"], "dataset '/proc' is the system's"),
+    "home": (["dataset=~"], "home' holds mostly other files"),
+    "fifo as data-dir": (["dataset=mnist", "data-dir=fifo"], "is not a folder"),
+    "fifo as output-dir": (["output-dir=fifo"], "fifo"),
+    "file as output-dir": (["output-dir=file/run"], "file/run"),
+    "no table": (["dataset=./table"], "table"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_setting_is_one_line(case, hetfl):
+    values, said = REFUSED[case]
+    refused(hetfl, said, "run", "fedhe", *SMALL, *(part for value in values for part in ("--set", value)))
+
+
+RECIPES = {
+    "nested": (b"rounds = " + b"[" * DEEP, "bad.toml: its tables or lists are nested too deeply"),
+    "nested tables": (b"a" + b".a" * DEEP + b" = 1", "bad.toml: its tables or lists are nested too deeply"),
+    "long number": (f"rounds = {LONG_NUMBER}".encode(), "bad.toml: not TOML: Exceeds the limit"),
+    "long hexadecimal number": (b"rounds = 0x" + b"f" * 5000, "bad.toml: rounds is a number of more than 64 bits"),
+    "binary": (bytes(range(256)), "bad.toml: not TOML: 'utf-8' codec"),
+    "NUL": (b'dataset = "a\\u0000b"', "bad.toml: dataset = 'a\\x00b': it holds a NUL character"),
+    "date": (b"rounds = 2020-01-01", "bad.toml: rounds is date, expected one number, text, true or false"),
+    "array of tables": (b"[[rounds]]\n[[rounds]]", "bad.toml: rounds is list, expected one"),
+    "table": (b"[rounds]\nx = 1", "unknown algorithm 'rounds'"),
+    "nothing between dots": (b'[""]\nx = 1', "unknown algorithm ''"),
+    "large": (b"#" * 2**21, "bad.toml: is larger than 1048576 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", RECIPES)
+def test_a_bad_recipe_is_one_line(case, hetfl, here):
+    content, said = RECIPES[case]
+    (here / "bad.toml").write_bytes(content)
+    refused(hetfl, said, "run", "fedhe", *SMALL, "--recipe", "bad.toml")
+    (here / "bad.toml").unlink()
+
+
+NAMES = {
+    "file": "not TOML",
+    "binary": "not TOML",
+    "folder": "is a folder, expected a TOML file",
+    "fifo": "fifo: is a pipe, expected a file or a folder",
+    "/dev/zero": "is a pipe or a device, expected a TOML file",
+    "loop": "symlink loop",
+    "file/x": "Not a directory",
+    "none\x1b[0m": "none\\x1b[0m",
+    "a\0b": "it holds a NUL character",
+    "\udcff": "it holds what UTF-8 cannot write",
+    "": "the name of a file or folder is empty",
+    LONG: "a part of it is longer than 255 bytes",
+}
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_bad_name_of_a_recipe_is_one_line(name, hetfl):
+    refused(hetfl, NAMES[name], "run", "fedhe", *SMALL, "--recipe", name)
+
+
+COMMANDS = {
+    "workers": (["run", "fedhe", "--workers", "1000000"], "'--workers': 1000000 is not in the range 1<=x<=256"),
+    "algorithm": (["run", "a\0b"], "algorithm = 'a\\x00b': it holds a NUL character"),
+    "algorithm of Python": (["run", "this"], "unknown algorithm 'this'"),
+    "package of Python": (["run", "os.path"], "algorithm module 'os.path.strategy' not found: no module named 'os'"),
+    "algorithm that exits": (
+        ["run", "closed"],
+        "algorithm module 'closed.strategy' cannot be imported: SystemExit: 4 (",
+    ),
+    "sweep": (["run", "fedhe", "--out", "s", "--sweep", "seed=0:100000000000"], "more than 10000"),
+    "long sweep": (["run", "fedhe", "--out", "s", "--sweep", f"seed=0:{LONG_NUMBER}"], "is no range of integers"),
+    "large sweep": (["run", "fedhe", "--out", "s", "--sweep", "seed=0:999 rounds=1:999"], "a sweep of 997002 runs"),
+    "sweep over NUL": (["run", "fedhe", "--out", "s", "--sweep", "data-dir=a\0b"], "NUL character"),
+    "sweep over bytes": (["run", "fedhe", "--out", "s", "--sweep", "data-dir=\udcff"], "what UTF-8 cannot write"),
+    "compare": (["compare", "fifo"], "fifo: is a pipe"),
+    "compare of a wrong run": (["compare", "run"], "run/config.toml: "),
+    "compare of NUL": (["compare", "a\0b"], "it holds a NUL character"),
+    "report": (["report", "loop"], "symlink loop"),
+    "report of a long name": (["report", LONG], "a part of it is longer than 255 bytes"),
+    "export": (["export", "folder", "--client", "0", "--out", "x.onnx"], "folder"),
+    "export of a file": (["export", "file", "--client", "0", "--out", "x.onnx"], "file"),
+    "export of a client": (["export", "run", "--client", LONG_NUMBER, "--out", "x.onnx"], "hetfl: "),
+    "partition": (["partition", "--clients", "1000000000"], "clients = 1000000000: "),
+    "partition to nowhere": (["partition", "--clients", "2", "--json", "file/x"], "file/x"),
+    "partition to a pipe": (["partition", "--clients", "2", "--json", "fifo"], "fifo: is a pipe"),
+    "report to a pipe": (["report", "run", "--out", "fifo"], "fifo: is a pipe"),
+    "picture to nowhere": (["partition", "--clients", "2", "--out", "file/x.png"], "file/x.png"),
+    "list": (["list", "models", "--dataset", "a\0b"], "it holds a NUL"),
+    "list of a folder": (["list", "datasets", "--data-dir", "fifo"], "is not a folder"),
+    "list of a long one": (["list", "datasets", "--data-dir", LONG], "a part of it is longer than 255 bytes"),
+    "reproduce": (["reproduce", "a\0b.toml"], "unknown table or figure 'a\\x00b.toml'"),
+    "reproduce a fifo": (["reproduce", "fifo.toml"], "fifo.toml: is a pipe or a device"),
+    "reproduce a folder": (["reproduce", "./folder.toml"], "folder.toml: is a folder"),
+    "reproduce seeds": (["reproduce", "leaderboard", "--seeds", "1000000000"], "is not in the range 0<=x<=1000"),
+    "new": (["new", "../../etc"], "is no name of a Python package"),
+    "new and long": (["new", LONG], "cannot be written: File name too long"),
+    "new and odd": (["new", "a\0b"], "is no name of a Python package"),
+    "keys": (["keys", "--host", "a\0b", "--out", "k"], "'a\\x00b' is no host"),
+    "keys into a file": (["keys", "--host", "a", "--out", "file"], "file: File exists"),
+    "keys into a circle": (["keys", "--host", "a", "--out", "loop"], "symlink loop"),
+    "keys of millions": (
+        ["keys", "--host", "a", "--out", "k", "--nodes", "1000000000"],
+        "is not in the range 0<=x<=10000",
+    ),
+    "unknown option": (["run", "fedhe", "--\x1b[2J"], "--\\x1b[2J"),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_bad_argument_is_one_line(case, hetfl):
+    arguments, said = COMMANDS[case]
+    refused(hetfl, said, *arguments)
+
+
+GENERAL = [key for key in RunConfig().to_flat() if key != "algorithm"]
+OWN_KEYS = [f"{name}.{key}" for name in names() for key in find(name).defaults]
+TEXTS = (
+    *(
+        "",
+        " ",
+        ".",
+        "..",
+        "/",
+        "~",
+        "~x/y",
+        "./nope",
+        "../../etc",
+        "a/b",
+        "a/b/c",
+        "-",
+        "--",
+        "=",
+        ",",
+        ":",
+        "'",
+        '"',
+        "[x]",
+    ),
+    *("digits", "rotated-digits", "breast-cancer", "digits,digits", "digits,breast-cancer", "rotated-rotated-digits"),
+    *("file", "folder", "./folder", "./fifo", "./photos", "./table", "binary", "loop", "/dev/null", "/proc/self/mem"),
+    *(
+        "mlp",
+        "lenet5",
+        "mlp,",
+        "fedhe",
+        "tabular:4",
+        "sys:exit",
+        "os:abort",
+        "leaves:net",
+        "prints:net",
+        "prints:leaves",
+    ),
+    *("iid", "all", "linear", "classes:2", "shards:9", "classes:0", "dirichlet:1e-9", "dirichlet:nan", "natural:x"),
+    *(
+        "slices:0.5",
+        "hashed:3",
+        "shared:99999999999",
+        "median",
+        "trimmed:0.1",
+        "trimmed:nan",
+        "cuda:0",
+        "cuda:99",
+        "mps",
+    ),
+    *("1,1,20", "0", "-1", "1e400", "-0.0", "nan", "inf", "true", "1_0", "0x10", "2020-01-01", "9" * 20, LONG_NUMBER),
+    *(
+        "[1]",
+        "{}",
+        "[" * 40,
+        "[" * DEEP,
+        "x" * 300,
+        "é" * 200,
+        "x/" * 3000,
+        "a\nb",
+        "a\rb",
+        "\x1b[31m",
+        "a\u202eb",
+        "a\0b",
+    ),
+    *('"a\\u0000b"', "'a", "\udcff", "😀", "٣", "{spec}", "%s", "$HOME", "a;b", "a=b"),
+)
+LENGTHS = (*range(-2, 12), 64, 1000, 2**31 - 1, 2**31, 2**63, 10**9, 10**30)
+some_text = st.sampled_from(TEXTS) | st.text(max_size=12)
+values = st.one_of(
+    some_text,
+    st.sampled_from(LENGTHS).map(str),
+    st.floats().map(str),
+    st.booleans().map(lambda value: str(value).lower()),
+)
+keys = st.one_of(st.sampled_from(GENERAL), st.sampled_from(GENERAL), st.sampled_from(OWN_KEYS), st.sampled_from(TEXTS))
+unchecked = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
+    deadline=None,
+)
+
+
+def fuzz(cases: int) -> settings:
+    return settings(unchecked, max_examples=cases * MORE)
+
+
+def costs(key: str, value: str) -> bool:
+    """Say whether a setting makes a run that is right, and has many clients or large inputs."""
+    return (key, value) in [("clients", "1000"), ("image-size", "1000"), ("public-fraction", "1000")]
+
+
+def inside(here: Path, text: str) -> bool:
+    """Say whether a name leads to a place that this test may write to."""
+    try:
+        place = Path(os.path.normpath(here / Path(text).expanduser()))
+    except RuntimeError:
+        return True
+    return place.is_relative_to(here.parents[2])
+
+
+def may_write(here: Path, key: str, value: str) -> bool:
+    return key not in ("output-dir", "state-dir") or inside(here, value.strip())
+
+
+@pytest.mark.slow
+@fuzz(150)
+@given(st.sampled_from(names()), st.lists(st.tuples(keys, values), min_size=1, max_size=3))
+def test_any_setting_is_taken_or_refused(hetfl, here, algorithm, chosen):
+    flags = [f"{key}={value}" for key, value in chosen if not costs(key, value) and may_write(here, key, value)]
+    hetfl("run", algorithm, *SMALL, *(part for flag in flags for part in ("--set", flag)))
+
+
+toml_values = st.recursive(
+    st.integers() | st.floats() | st.booleans() | some_text.filter(lambda text: "\udcff" not in text),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(TEXTS[:40]), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@fuzz(60)
+@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="replace")))
+def test_any_file_is_taken_or_refused_as_a_recipe(hetfl, here, content):
+    (here / "any.toml").write_bytes(content)
+    hetfl("run", "fedhe", *SMALL, "--recipe", "any.toml")
+    hetfl("reproduce", "any.toml", "--out", "tables")
+
+
+@fuzz(60)
+@given(st.dictionaries(keys, toml_values, min_size=1, max_size=4))
+def test_any_toml_is_taken_or_refused_as_a_recipe(hetfl, here, tables):
+    tables = {
+        key: value for key, value in tables.items() if key not in ("output-dir", "state-dir", "clients", "image-size")
+    }
+    try:
+        (here / "any.toml").write_text(tomli_w.dumps(tables))
+    except UnicodeEncodeError:
+        return
+    hetfl("run", "fedhe", *SMALL, "--recipe", "any.toml")
+
+
+@fuzz(40)
+@given(some_text, st.sampled_from(["", "rotated-", "./", "digits,", "/"]), st.booleans())
+def test_any_data_set_is_taken_or_refused(hetfl, name, before, listed):
+    if listed:
+        hetfl("list", "models", "--dataset", before + name)
+    else:
+        hetfl("run", "local", *SMALL, f"--dataset={before}{name}", "--set", "data-dir=folder")
+
+
+arguments = {
+    "compare": (lambda text: ["compare", "--", text], "reads"),
+    "report": (lambda text: ["report", f"--out={text}", "run"], "writes"),
+    "export": (lambda text: ["export", f"--out={text}", "--client=0", "folder"], "writes"),
+    "export of": (lambda text: ["export", "--out=x.onnx", "--client=0", "--", text], "reads"),
+    "partition": (lambda text: ["partition", *SMALL, f"--json={text}"], "writes"),
+    "partition of": (lambda text: ["partition", *SMALL, f"--dataset={text}"], "reads"),
+    "sweep": (lambda text: ["run", "fedhe", *SMALL, "--out=sweep", f"--sweep={text}"], "reads"),
+    "sweep over": (lambda text: ["run", "fedhe", *SMALL, "--out=sweep", f"--sweep=seed={text}"], "reads"),
+    "sweep into": (lambda text: ["run", "fedhe", *SMALL, f"--out={text}", "--sweep=seed=1"], "writes"),
+    "resume": (lambda text: ["run", "fedhe", "--resume", f"--out={text}"], "reads"),
+    "run": (lambda text: ["run", *SMALL, "--", text], "reads"),
+    "list": (lambda text: ["list", "datasets", f"--data-dir={text}"], "reads"),
+    "reproduce": (lambda text: ["reproduce", "--out=tables", "--", text], "reads"),
+    "reproduce with": (lambda text: ["reproduce", "fedhe-figure1", "--out=tables", f"--set={text}"], "reads"),
+    "new": (lambda text: ["new", "--", text], "reads"),
+    "keys": (lambda text: ["keys", f"--host={text}", "--out=keys"], "reads"),
+    "keys into": (lambda text: ["keys", "--host=x", f"--out={text}"], "writes"),
+    "unknown": (lambda text: [text], "reads"),
+}
+
+
+@fuzz(120)
+@given(st.sampled_from(sorted(arguments)), some_text)
+def test_any_argument_is_taken_or_refused(hetfl, here, command, text):
+    make, does = arguments[command]
+    if does == "reads" or inside(here, text):
+        hetfl(*make(text))
+
+
+@fuzz(300)
+@given(
+    st.dictionaries(
+        keys,
+        st.one_of(some_text, st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers(), max_size=2)),
+        max_size=4,
+    )
+)
+def test_any_flat_config_is_taken_and_written_or_refused(tmp_path_factory, flat):
+    try:
+        config = RunConfig.from_flat(flat)
+    except HetflError:
+        return
+    path = tmp_path_factory.getbasetemp() / "round-trip.toml"
+    path.write_text(to_toml(config.to_flat()), encoding="utf-8")
+    assert RunConfig.from_flat(read_toml(path)) == config
+
+
+NONSENSE = (
+    *(
+        b"",
+        b"\0",
+        b"\xff\xfe",
+        b"1e400",
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b'{"a":',
+        b"\n\n",
+        b"-1",
+        b'"x"',
+        b"NaN",
+        b"Infinity",
+    ),
+    *(b"9" * 5000, b"[" * DEEP, bytes(range(256)), b"nonsense\n", b"PAR1", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"),
+)
+WAYS = ("cut", "flipped", "line removed", "line twice", "put in", "replaced", "number replaced", "removed", "a folder")
+damages = st.tuples(st.sampled_from(WAYS), st.floats(0, 1, exclude_max=True), st.sampled_from(NONSENSE))
+
+
+def damage(path: Path, way: str, where: float, nonsense: bytes) -> None:
+    """Change a file in some way, at a place that is a fraction of it."""
+    content = path.read_bytes()
+    at, lines = int(where * len(content)), content.splitlines(keepends=True)
+    line, numbers = int(where * len(lines)), [*re.finditer(rb"-?\d+(?:\.\d+)?", content)]
+    if way == "cut":
+        content = content[:at]
+    elif way == "flipped" and content:
+        content = content[:at] + bytes([content[at] ^ 1 << len(nonsense) % 8]) + content[at + 1 :]
+    elif way == "line removed":
+        content = b"".join(lines[:line] + lines[line + 1 :])
+    elif way == "line twice":
+        content = b"".join(lines[: line + 1] + lines[line:])
+    elif way == "put in":
+        content = content[:at] + nonsense + content[at:]
+    elif way == "number replaced" and numbers:
+        number = numbers[int(where * len(numbers))]
+        content = content[: number.start()] + nonsense + content[number.end() :]
+    elif way == "replaced":
+        content = nonsense
+    if way in ("removed", "a folder"):
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    if way == "a folder":
+        path.mkdir()
+
+
+def copied(here: Path, source: Path) -> Path:
+    """Return a fresh copy of a folder in the working directory."""
+    shutil.rmtree(here / "copy", ignore_errors=True)
+    shutil.copytree(source, here / "copy")
+    return here / "copy"
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+READERS = (
+    ("report", "copy"),
+    ("compare", "copy"),
+    ("compare", "copy", "whole"),
+    ("run", "fedhe", "--resume", "--out", "copy"),
+    ("run", "fedhe", "--resume", "--rounds", "4", "--out", "copy"),
+    ("run", "fedhe", "--resume", "--rounds", "4", "--accept-loss", "--out", "copy"),
+    ("export", "copy", "--client", "0", "--out", "x.onnx"),
+)
+
+
+def read_a_damaged_run(hetfl: Call, here: Path, finished: Path, command: tuple[str, ...], place: float, how) -> None:
+    if not (here / "whole").exists():
+        shutil.copytree(finished, here / "whole")
+    folder, files = copied(here, finished), files_of(finished)
+    damage(folder / files[int(place * len(files))], *how)
+    hetfl(*command)
+
+
+def read_damaged_data(hetfl: Call, here: Path, form: str, place: float, how) -> None:
+    folder = here / "own"
+    if not folder.exists():
+        write_own_data(folder)
+    data = copied(here, folder / form)
+    files = files_of(data)
+    damage(data / files[int(place * len(files))], *how)
+    label = [] if form == "images" else ["--set", "label-column=label"]
+    hetfl("partition", *SMALL, "--dataset", "./copy", *label)
+
+
+def write_own_data(folder: Path) -> None:
+    """Write the same few rows as files of each form, and a few images."""
+    rows = {"age": list(range(40)), "kind": [f"k{n % 3}" for n in range(40)], "label": [n % 2 for n in range(40)]}
+    for form, write in (("csv", Dataset.to_csv), ("json", Dataset.to_json), ("parquet", Dataset.to_parquet)):
+        (folder / form).mkdir(parents=True)
+        for split in ("train", "test"):
+            write(Dataset.from_dict(rows), folder / form / f"{split}.{form}")
+    for number in range(20):
+        path = folder / "images" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(path)
+
+
+parts = st.floats(0, 1, exclude_max=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, exhaustive(10)])
+def test_a_damaged_run_is_read_or_refused(hetfl, here, finished, times):
+    @fuzz(10 * times)
+    @given(st.sampled_from(READERS), parts, damages)
+    def each(command, place, how):
+        read_a_damaged_run(hetfl, here, finished, command, place, how)
+
+    each()
+
+
+@pytest.mark.parametrize("times", [1, exhaustive(10)])
+def test_damaged_data_are_read_or_refused(hetfl, here, times):
+    @fuzz(6 * times)
+    @given(st.sampled_from(["csv", "json", "parquet", "images"]), parts, damages)
+    def each(form, place, how):
+        read_damaged_data(hetfl, here, form, place, how)
+
+    each()

@@ -1,0 +1,189 @@
+"""`hetfl partition`: what it counts is what clients get; its table, picture and JSON; its refusals."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from rich.console import Console
+from sklearn.datasets import load_digits
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import load_client_data
+from simulations.cli.command import main
+from simulations.reports.partition import Share, Split, load_split, split_table
+from simulations.reports.plots.partition import split_figure
+
+KINDS = ["training", "validation", "test", "public", "classes"]
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def partition(monkeypatch, tmp_path, capfd):
+    """Call the command in an empty folder: exit status, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["hetfl", "partition", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capfd.readouterr()
+
+    return call
+
+
+def counted(**keys):
+    return load_split(RunConfig.from_flat({key.replace("_", "-"): value for key, value in keys.items()}))
+
+
+def share(client, domain="d", histogram=(3, 0)):
+    return Share(client, domain, sum(histogram), validation=2, test=1, public=1, histogram=histogram)
+
+
+def shown(split):
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(split_table(split))
+    return [line.split() for line in captured.get().splitlines() if line.strip()]
+
+
+def test_the_counts_are_those_of_what_each_client_trains_with():
+    config = RunConfig(dataset="digits", clients=3, partition="dirichlet:0.5", half_data_fraction=0.4, seed=4)
+    split = load_split(config)
+    for number, part in enumerate(split.shares):
+        data = load_client_data(config.split(3), number)
+        assert part.client == number
+        assert (part.training, part.validation, part.test) == tuple(map(len, (data.train, data.validation, data.test)))
+        assert part.public == len(data.public)
+        assert part.histogram == tuple((data.train.labels == label).sum().item() for label in range(10))
+
+
+def test_what_nobody_has_is_counted():
+    """Two clients with one class each have the digits 0 and 1; of the others nobody has any."""
+    split = counted(clients=2, partition="classes:1")
+    assert (split.rows, split.unused) == (1797, int((load_digits().target > 1).sum()))
+    assert [part.classes for part in split.shares] == [1, 1]
+
+
+def test_rows_that_all_clients_have_count_once():
+    split = counted(clients=4, partition="all", dataset="digits,digits-colour")
+    assert (split.rows, split.unused) == (2 * 1797, 0)
+
+
+def test_domains_bear_names():
+    assert [part.domain for part in counted(clients=5, dataset="rotated-digits").shares] == [
+        *("0°", "20°", "40°", "60°"),
+        "0°",
+    ]
+    assert counted(clients=5, dataset="digits,rotated-digits").domains == (
+        "digits",
+        *(f"rotated-digits {angle}°" for angle in (0, 20, 40, 60)),
+    )
+
+
+def test_a_table_with_few_classes_has_a_column_for_each():
+    """Of domains with 2 and 3 classes; the sum adds what there is."""
+    split = Split("t", (share(0, "a", (1200, 0)), share(1, "b", (5, 6, 7))), own_tests=True, rows=1250, unused=26)
+    title, head, _, *lines, caption = shown(split)
+    assert title == ["t"]
+    assert head == ["client", "domain", *KINDS, "0", "1", "2"]
+    assert lines == [
+        ["0", "a", "1,200", "2", "1", "1", "1", "1,200", "·"],
+        ["1", "b", "18", "2", "1", "1", "3", "5", "6", "7"],
+        ["sum", "1,218", "4", "2", "2", "3", "1,205", "6", "7"],
+    ]
+    assert caption[:4] == ["1,250", "rows,", "26", "unused;"]
+
+
+def test_a_table_with_many_classes_names_the_most_frequent():
+    """Of equally frequent ones the first; one domain needs no column."""
+    split = Split("t", (share(0, histogram=(0, 9, 1, 1, 5, 1, *[0] * 15)),), own_tests=True, rows=20, unused=0)
+    _, head, _, line, *_ = shown(split)
+    assert head[:7] == ["client", *KINDS, "training"]
+    assert " ".join(line) == "0 17 2 1 1 5 1: 9, 4: 5, 2: 1, 3: 1"
+
+
+def test_the_picture_has_a_row_for_each_client_by_domain():
+    """Clients 0 and 2 are of domain a; the cell of client 2 is darkest, and says 8."""
+    shares = (share(0, "a"), share(1, "b", (0, 1)), share(2, "a", (0, 8)), share(3, "b"))
+    figure = split_figure(Split("t", shares, own_tests=True, rows=30, unused=0))
+    heat, bars = figure.axes
+    assert [tick.get_text() for tick in heat.get_yticklabels()] == ["0", "2", "1", "3"]
+    numbers = {text.get_position(): text.get_text() for text in heat.texts}
+    assert numbers == {(0, 0): "3", (1, 1): "8", (1, 2): "1", (0, 3): "3"}
+    assert [(text.get_text(), text.xy[1]) for text in bars.texts] == [("a", 0.5), ("b", 2.5)]
+    widths = [[round(bar.get_width()) for bar in part] for part in bars.containers]
+    assert [round(part[1].get_x()) for part in bars.containers] == [0, 7, 8, 10]
+    assert widths == [[2, 7, 0, 2], [1, 1, 1, 1], [2, 2, 2, 2], [1, 1, 1, 1]]
+    assert len({to_hex(part[0].get_facecolor()) for part in bars.containers}) == 4
+
+
+def test_a_class_that_a_data_set_does_not_have_is_no_empty_cell():
+    """Of domains with 2 and 3 classes, the first has no third column: it is left blank, an empty class is tinted."""
+    split = Split("t", (share(0, "a", (4, 0)), share(1, "b", (4, 0, 0))), own_tests=True, rows=8, unused=0)
+    heat = split_figure(split).axes[0]
+    cells = np.ma.getmaskarray(heat.collections[0].get_array()).reshape(2, 3)
+    assert cells.tolist() == [[False, False, True], [False, False, False]]
+
+
+def test_a_picture_of_many_clients_has_a_scale_and_no_numbers():
+    shares = tuple(share(client, histogram=tuple(range(10))) for client in range(100))
+    heat, bars, scale = split_figure(Split("t", shares, own_tests=False, rows=30, unused=0)).axes
+    assert (len(heat.texts), len(heat.get_yticks()), scale.get_ylim()[0]) == (0, 20, 0)
+    assert [text.get_text() for text in bars.get_legend().get_texts()] == ["training", "training, public", "validation"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"clients": 4},
+        {"clients": 12, "dataset": "digits,rotated-digits", "partition": "shards:2"},
+        {"clients": 1, "dataset": "breast-cancer", "public-fraction": 0.0, "test-fraction": 0.0},
+    ],
+)
+def test_every_split_can_be_drawn_and_told(keys):
+    split = counted(**keys)
+    split_figure(split).canvas.draw()
+    lines = shown(split)
+    assert [line[0] for line in lines[3:-1]] == [*map(str, range(keys["clients"])), "sum"]
+
+
+def test_the_command_shows_and_writes_what_was_counted(partition, tmp_path):
+    (tmp_path / "mine.toml").write_text('partition = "classes:2"\nclients = 9\n')
+    status, out, _ = partition(
+        *("--recipe", "mine.toml", "--clients", 3, "--seed", 5, "--set", "seed=6"),
+        *("--out", "new/split.png", "--json", "split.json"),
+    )
+    assert status == 0
+    assert "digits, classes:2, 3 clients, seed 6" in out
+    assert out.endswith("picture: new/split.png\n")
+    assert (tmp_path / "new" / "split.png").read_bytes().startswith(PNG)
+    split = counted(clients=3, partition="classes:2", seed=6)
+    written = json.loads((tmp_path / "split.json").read_text())
+    assert written["unused"] == split.unused
+    assert [part["histogram"] for part in written["shares"]] == [list(part.histogram) for part in split.shares]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
+        (["--set", "partition=linear:2"], "partition 'linear:2' is not one of: iid, "),
+        (["--set", "partition=exponential"], "clients without any: use 8 clients or fewer"),
+        (["--set", "partition=natural:user"], "the data set has no columns"),
+        (["--set", "fedhe.alfa=2"], "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
+        (["--set", "half-data-fraction=2"], "half-data-fraction = 2: input should be less than or equal to 1"),
+        (["--clients", "0.5"], "'0.5' is not a valid integer"),
+        (["--clients", "2", "--json", "no/split.json"], "no/split.json: cannot be written: No such file"),
+        (["--clients", "2", "--out", "split.doc"], "split.doc: no such kind of picture as 'doc'"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, said, partition, tmp_path):
+    status, _, err = partition(*arguments)
+    assert status == 2
+    assert err.startswith("hetfl: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

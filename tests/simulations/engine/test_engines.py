@@ -1,0 +1,217 @@
+"""The same config and seed give the same bits in every engine: the clients' results, the server state, the bytes.
+
+The reference is the local engine with one worker.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.tiers import exhaustive, mostly_exhaustive
+
+from hetfl_flwr.algorithms import names
+from hetfl_flwr.config import Value
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.results import ROUNDS_FILE, SUMMARY_FILE
+from simulations.cli.running import run_one
+from simulations.deployment.flower import Flower, flower
+
+CLIENTS = 4
+MODELS = ("mlp", "lenet5", "fedhe:5")
+
+FEDHE: dict[str, Value] = {"algorithm": "fedhe", "models": ",".join(MODELS), "rounds": 3, "batch-size": 20}
+FEDHE["dataset"] = "digits"  # in deployment it must be said
+PRIVATE: dict[str, Value] = {"payload-precision": "half", "clipping-norm": 20.0, "noise-multiplier": 0.01}
+DRAWN: dict[str, Value] = {**FEDHE, **PRIVATE, "fraction": 0.5, "partition": "dirichlet:0.5", "seed": 3}
+FEDAVG: dict[str, Value] = {"algorithm": "fedavg", "models": "mlp", "rounds": 2, "batch-size": 20}
+FEDAVG["dataset"] = "digits"
+
+PAYLOAD = ("round", "accuracy", "global_accuracy", "bytes_up", "bytes_down", "clients", "failures")
+"""Keys of a round that are equal in every engine. ``clients`` holds each client's accuracy, loss and training loss."""
+
+IDS = (64 - 36) + 2 * 9 + 3 + 2
+"""Bytes by which one message may differ on the wire, all of them ids in its metadata: the id of the message replied to
+is a UUID (36 characters) or a hash (64); two task ids are numbers of 1 to 10 bytes, three node and run ids of 9 or 10;
+and two lengths around them may need a byte more."""
+
+
+def local(folder: Path, settings: dict[str, Value], workers: int = 1) -> Path:
+    chosen = {"clients": CLIENTS, **settings, "output-dir": str(folder)}
+    return run_one(chosen, resume=False, workers=workers, verbose=True)
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / ROUNDS_FILE).read_text().splitlines()]
+
+
+def assert_same_bits(folder: Path, reference: Path) -> None:
+    for found, expected in zip(rounds(folder), rounds(reference), strict=True):
+        assert {key: found[key] for key in PAYLOAD} == {key: expected[key] for key in PAYLOAD}
+        for key in ("wire_up", "wire_down"):
+            assert abs(found[key] - expected[key]) <= IDS * CLIENTS
+    assert (folder / SERVER_STATE_FILE).read_bytes() == (reference / SERVER_STATE_FILE).read_bytes()
+
+
+def engine(folder: Path) -> str:
+    return str(json.loads((folder / SUMMARY_FILE).read_text())["engine"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spawned_workers")
+@pytest.mark.parametrize(("settings", "workers"), [exhaustive(DRAWN, 3), (FEDAVG, 2)], ids=["fedhe", "fedavg"])
+def test_the_number_of_workers_changes_no_bit(tmp_path: Path, settings: dict[str, Value], workers: int) -> None:
+    """Four clients over three workers are dealt unevenly, and the half that is drawn may leave a worker idle."""
+    assert_same_bits(local(tmp_path / "many", settings, workers), local(tmp_path / "one", settings))
+
+
+def test_another_seed_gives_other_bits(tmp_path: Path) -> None:
+    """The comparison can fail: it is not of constants."""
+    with pytest.raises(AssertionError):
+        assert_same_bits(local(tmp_path / "1", {**DRAWN, "seed": 4}), local(tmp_path / "0", DRAWN))
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """One SuperLink that simulates nodes by Ray."""
+    with flower(tmp_path_factory.mktemp("ray")) as started:
+        started.superlink("--simulation")
+        yield started
+
+
+EACH: list[dict[str, Value]] = [
+    DRAWN,
+    FEDAVG,
+    *(
+        {"algorithm": name, "rounds": 2, "batch-size": 20, "partition": "classes:6"}
+        for name in names()
+        if name not in ("fedhe", "fedavg")
+    ),
+    {"algorithm": "local", "rounds": 2, "batch-size": 20, "dataset": "breast-cancer", "pooled": True},
+]
+"""One run of every algorithm, with the models that it takes by itself, and one of all data in one place."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    mostly_exhaustive(EACH, lambda settings: settings["algorithm"] == "fedhe"),
+    ids=lambda settings: settings["algorithm"],
+)
+def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, settings: dict[str, Value]) -> None:
+    folder = tmp_path / "ray"
+    nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
+    said = ray.run({**settings, "output-dir": str(folder)}, "--federation-config", nodes)
+    assert ray.statuses()[0] == "finished:completed", said
+    assert engine(folder) == "simulation"
+    assert_same_bits(folder, local(tmp_path / "local", settings))
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """One SuperLink and three SuperNodes, each with a model of its own; the second keeps its state on disk.
+
+    What stays in a node between two messages is another in each: what it has imported, all, and nothing.
+    """
+    with flower(tmp_path_factory.mktemp("flower")) as started:
+        started.superlink()
+        for client_id, model in enumerate(MODELS):
+            on_disk = {"state-dir": str(started.home / "state")} if client_id == 1 else {}
+            started.keep = ("fork", "resident", "")[client_id]
+            started.supernode(client_id, len(MODELS), model=model, **on_disk)
+        yield started
+
+
+@pytest.mark.exhaustive
+def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_path: Path) -> None:
+    """Two rounds of FedHe; the nodes' own models are those that the local run deals. Noise is the seed's on demand."""
+    settings = {**FEDHE, **PRIVATE, "noise-source": "seed", "rounds": 2, "clients": len(MODELS)}
+    settings["output-dir"] = str(tmp_path / "deployed")
+    said = deployed.run({key: value for key, value in settings.items() if key != "models"})
+    assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
+    assert engine(tmp_path / "deployed") == "deployment"
+    kept = [path.name for path in (deployed.home / "state").glob("run-*/*.safetensors")]
+    assert sorted(kept) == ["client-1.safetensors", "inputs-1.safetensors"]
+    assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", settings))
+
+
+@pytest.mark.exhaustive
+def test_a_deployment_does_not_put_all_data_in_one_place(deployed: Flower, tmp_path: Path) -> None:
+    """The node has rows of its own alone, and the run ends before anything is written."""
+    settings: dict[str, Value] = {"algorithm": "local", "pooled": True, "dataset": "digits", "clients": len(MODELS)}
+    said = deployed.run({**settings, "output-dir": str(tmp_path / "deployed")})
+    assert deployed.statuses()[0] == "finished:failed", said
+    assert "pooled = true: a node has rows of its own alone" in said + deployed.logs()
+    assert not (tmp_path / "deployed").exists()
+
+
+@pytest.mark.exhaustive
+def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed: Flower, tmp_path: Path) -> None:
+    """All else would be equal, as the test before has it."""
+    settings = {**FEDHE, **PRIVATE, "rounds": 1, "local-batches": 1, "clients": len(MODELS)}
+    settings["output-dir"] = str(tmp_path / "deployed")
+    said = deployed.run({key: value for key, value in settings.items() if key != "models"})
+    assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
+    local(tmp_path / "local", settings)
+    noised = [(tmp_path / engine / SERVER_STATE_FILE).read_bytes() for engine in ("deployed", "local")]
+    assert noised[0] != noised[1]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"dataset": "mnsit"}, "unknown dataset 'mnsit': did you mean 'mnist'?"),
+        ({"dataset": "digits", "rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
+        ({"dataset": "digits"}, "set clients, start-clients or node-keys"),
+        (
+            {"dataset": "digits", "algorithm": "fedavg", "clients": 3},
+            "fedavg averages weights, so all clients need the same model, but there are mlp on client 0; "
+            "lenet5 on client 1; fedhe:5 on client 2.",
+        ),
+    ],
+    ids=["unknown dataset", "out of range", "no number of clients", "heterogeneous models"],
+)
+def test_a_mistake_ends_a_deployed_run_with_one_line(
+    deployed: Flower, tmp_path: Path, settings: dict[str, Value], line: str
+) -> None:
+    """The line is in the run's log at level ERROR, the run counts as failed, and no run folder is left."""
+    said = deployed.run({**settings, "output-dir": str(tmp_path / "run")})
+    assert any("ERROR" in printed and line in printed for printed in said.splitlines()), said
+    assert deployed.statuses()[0] == "finished:failed"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.exhaustive
+def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 2 does not finish its first batch before the server has written down rounds 0, 1 and 2. Of the nine uploads
+    of three rounds it has sent one; the others went on meanwhile. A callback of a user's is told of every round, and
+    the log ends with a table of the clients."""
+    run = tmp_path / "run"
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("WAIT_FOR", str(run / ROUNDS_FILE))
+    monkeypatch.setenv("LINES", "3")
+    with flower(tmp_path / "flower") as started:
+        started.superlink()
+        for client_id, model in enumerate(["mlp", "mlp", "fixtures.models:waiting"]):
+            started.supernode(client_id, 3, model=model)
+        settings: dict[str, Value] = {"algorithm": "fedhe", "fedhe.mode": "async", "rounds": 3, "local-batches": 1}
+        settings["callbacks"] = "fixtures.callbacks:Lines"
+        said = started.run({**settings, "clients": 3, "dataset": "digits", "evaluate-every": 3, "output-dir": str(run)})
+        assert started.statuses()[0] == "finished:completed", said + started.logs()
+    clients = json.loads((run / "clients.json").read_text())
+    sent = [client["bytes_up"] // 480 for client in clients]
+    assert sum(sent) == 9
+    assert sent[2] == 1
+    assert sum(len(entry["failures"]) for entry in rounds(run)) == 0
+    seconds = [entry["seconds"] for entry in rounds(run)]
+    assert sum(seconds[:3]) < 500  # node 2 would have held them up for 600
+    told = [f"{entry['round']} {entry['accuracy']}" for entry in rounds(run)]
+    assert (run / "lines.txt").read_text().splitlines() == ["begin None", *told, "end None"]
+    [row] = re.findall(r"\b2  fixtures\.models:waiting .*", said)
+    figures = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority")
+    assert row.split()[6:11] == [f"{100 * clients[2][figure]:.1f}" for figure in figures]
+    assert "  480 bytes" in row
+    assert "partition=" not in said

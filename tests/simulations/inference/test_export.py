@@ -1,0 +1,168 @@
+"""What a client has learnt, as a program for others: the same logits from raw inputs, for batches of any size."""
+
+import json
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch import nn
+from typer.testing import CliRunner
+
+from hetfl_flwr import export
+from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.runs.loading import load_client
+from simulations.cli.command import app
+from simulations.inference.export import EXTRA, export_node
+
+TABLE_WITH_GAPS = "age,colour,label\n" + "".join(
+    f"{'' if row % 2 == 0 else row},{('red', 'blue', 'green')[row % 3]},{'no' if row < 20 else 'yes'}\n"
+    for row in range(40)
+)
+
+
+def picky(spec: DataSpec) -> nn.Module:
+    """Return a model that looks at the values of its inputs: no exporter can take it."""
+
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(64, spec.classes)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x.flatten(1) * float(x.sum().item() > 0))
+
+    return Picky()
+
+
+@pytest.fixture
+def trained(make_config, run_federation):
+    """Run a small federation and return its folder."""
+    return lambda **keys: run_federation(make_config(rounds=1, checkpoint_every=1, **keys))
+
+
+def raw_and_logits(folder, client_id=0):
+    """Return test samples as they are stored, NaN where one is missing, and the logits of the model for them."""
+    node = load_client(folder, client_id)
+    with torch.no_grad():
+        logits = node.model(node.data.test.batch(torch.arange(len(node.data.test)))[0])
+    return node.data.test.arrays.inputs[node.data.test.rows], logits
+
+
+def read(path):
+    extra = {EXTRA: ""}
+    program = torch.export.load(path, extra_files=extra).module()
+    return program, json.loads(extra[EXTRA])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"models": "lenet5"},  # its first convolution lays images out anew
+        {"models": "simulations.testing.lab:normed", "normalize": "imagenet"},  # running statistics, one peak a colour
+        {"models": "mlp", "mixed_precision": "bfloat16"},  # the program computes in float32
+    ],
+    ids=["lenet5", "normed", "bfloat16"],
+)
+def test_the_program_gives_the_model_s_logits_for_raw_inputs(trained, tmp_path, keys):
+    folder = trained(**keys)
+    raw, logits = raw_and_logits(folder)
+    program, _ = read(export(folder, 0, tmp_path / "new" / "model.pt2"))
+    assert raw.dtype == torch.uint8
+    near = {"rtol": 0.02, "atol": 0.02} if "mixed_precision" in keys else {}
+    for rows in (slice(1), slice(7)):
+        torch.testing.assert_close(program(raw[rows]), logits[rows], **near)
+
+
+def test_a_table_comes_with_the_names_of_its_columns_and_classes(trained, tmp_path):
+    """Missing numbers are the program's to fill in; a category of three values is three columns."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.csv").write_text(TABLE_WITH_GAPS)
+    folder = trained(dataset=str(tmp_path / "data"), label_column="label", models="tabular:0", test_fraction=0.5)
+    raw, logits = raw_and_logits(folder)
+    assert raw.isnan().any()
+    program, told = read(export(folder, 0, tmp_path / "model.pt2"))
+    torch.testing.assert_close(program(raw), logits)
+    assert told["inputs"]["names"] == ["age", "colour=blue", "colour=green", "colour=red"]
+    assert told["outputs"]["classes"] == ["no", "yes"]
+    assert [told["inputs"][key] for key in ("kind", "dtype", "shape")] == ["table", "float32", ["batch", 4]]
+
+
+@pytest.mark.exhaustive
+def test_texts_of_an_lstm(trained, tmp_path):
+    (tmp_path / "data").mkdir()
+    lines = [f"{'good fine' if row % 2 else 'bad'} words {row},{row % 2}\n" for row in range(40)]
+    (tmp_path / "data" / "train.csv").write_text("text,label\n" + "".join(lines))
+    folder = trained(
+        dataset=str(tmp_path / "data"), text_column="text", label_column="label", models="lstm1", vocabulary="hashed:50"
+    )
+    raw, logits = raw_and_logits(folder)
+    program, told = read(export(folder, 0, tmp_path / "model.pt2"))
+    torch.testing.assert_close(program(raw), logits)
+    assert (told["inputs"]["dtype"], "hashed:50" in told["inputs"]["meaning"]) == ("int32", True)
+
+
+@pytest.mark.slow
+def test_onnx_gives_the_model_s_logits_for_raw_inputs(trained, tmp_path):
+    folder = trained(models="lenet5")
+    raw, logits = raw_and_logits(folder)
+    model = onnx.load(str(export(folder, 0, tmp_path / "model.onnx")))
+    for rows in (slice(1), slice(7)):
+        [given] = ReferenceEvaluator(model).run(["logits"], {"inputs": raw[rows].numpy()})
+        np.testing.assert_allclose(given, logits[rows], atol=1e-5)
+    [told] = [json.loads(entry.value) for entry in model.metadata_props if entry.key == "hetfl"]
+    assert told["inputs"]["meaning"].startswith("pixels as they are stored, 0 to 16")
+    assert told["outputs"]["classes"] == [str(digit) for digit in range(10)]
+
+
+def test_the_command_says_where_the_model_is(trained, tmp_path):
+    path = tmp_path / "model.pt2"
+    ended = CliRunner().invoke(app, ["export", str(trained(models="mlp")), "--client", "1", "--out", str(path)])
+    assert ended.output.split() == ["model:", str(path)]
+    assert read(path)[1]["made of"]["partition"] == 1
+
+
+def test_the_client_s_own_model_stays_as_it_is(trained, tmp_path):
+    node = load_client(trained(models="lenet5"), 0)
+    hooks = [len(layer._forward_pre_hooks) for layer in node.model.modules()]
+    export_node(node, tmp_path / "model.pt2")
+    assert [len(layer._forward_pre_hooks) for layer in node.model.modules()] == hooks
+    assert sum(hooks) == 1
+
+
+def test_what_cannot_be_written_is_one_line(trained, tmp_path, refusal, monkeypatch):
+    node = load_client(trained(models="mlp"), 0)
+    assert "known: .pt2, .onnx" in refusal(ConfigError, export_node, node, tmp_path / "model.pth")
+    (tmp_path / "file").touch()
+    assert "cannot be written" in refusal(ConfigError, export_node, node, tmp_path / "file" / "model.pt2")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    assert "pip install 'hetfl[onnx]'" in refusal(ConfigError, export_node, node, tmp_path / "model.onnx")
+    object.__setattr__(node, "model", SplitModel(picky(node.data.spec), nn.Linear(10, 10)))
+    assert "torch.export cannot take 'mlp'" in refusal(ModelError, export_node, node, tmp_path / "model.pt2")
+
+
+def test_a_node_s_state_is_exported_without_its_data(make_config, run_federation, tmp_path, monkeypatch):
+    """The table with gaps is gone after the run: names, classes and scaling lie beside the state."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.csv").write_text(TABLE_WITH_GAPS)
+    keys = {"dataset": str(data), "label_column": "label", "models": "mlp", "rounds": 1, "checkpoint_every": 1}
+    run_federation(make_config(**keys, state_dir=str(tmp_path / "state")))
+    whole = read(export_node(load_client(tmp_path / "state", 0), tmp_path / "whole.pt2"))
+    rows = load_client(tmp_path / "state", 0).data.test
+    inputs = rows.arrays.inputs[rows.rows]
+
+    def gone(*_):
+        raise DataError("gone")
+
+    monkeypatch.setattr("hetfl_flwr.node.node.load_client_data", gone)
+    alone = read(export(tmp_path / "state", 0, tmp_path / "alone.pt2"))
+    assert alone[1] == whole[1]
+    assert torch.equal(alone[0](inputs), whole[0](inputs))
+    with pytest.raises(DataError, match="gone"):
+        load_client(tmp_path / "state", 0)

@@ -1,0 +1,404 @@
+"""Classes for one's own rows, images and texts: by the command, and by the documentation's lines alone."""
+
+import json
+import re
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fixtures.tiers import exhaustive
+from PIL import Image
+from typer.testing import CliRunner
+
+from hetfl_flwr import export
+from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.runs.loading import load_client
+from simulations.cli.command import app
+from simulations.inference.export import EXTRA
+from simulations.inference.predict import predict
+
+DOCS = Path(__file__).parents[3] / "docs" / "runs.md"
+
+CITIES = ("Rome", "Oslo", "?", "Bonn")
+ROWS = 60
+HEADER = "patient,age,cost,seen,city,smoker,code,ward,floor,sick"
+TABLE = f"{HEADER}\n" + "".join(
+    f'P{row},{"none" if row == 5 else row % 50 + 20},"1.{row % 10}00,5",{row % 28 + 1}/{row % 12 + 1}/2024,'
+    f"{CITIES[row % 4]},{row % 3 == 0},{'' if row == 7 else row % 3},W,1,{'yes' if row % 50 > 25 else 'no'}\n"
+    for row in range(ROWS)
+)
+"""Ids, a word among numbers, decimal commas, dates, two kinds of categories and two columns that are constant."""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def table(home, make_config, run_federation):
+    """A table in the working directory, and the folder of a run on it."""
+    (home / "data" / "train.csv").write_text(TABLE)
+    (home / "patients.csv").write_text(TABLE)
+    keys = {"dataset": str(home / "data"), "label_column": "sick", "categorical_columns": "code", "models": "mlp"}
+    return run_federation(make_config(rounds=2, checkpoint_every=1, **keys))
+
+
+@pytest.fixture
+def images(home, make_config, run_federation):
+    """Photos of several sizes, and the folder of a run on them, resized."""
+    draw = generator(0, "photos")
+    for brightness, kind in enumerate(("dark", "light")):
+        folder = home / "data" / kind
+        folder.mkdir()
+        for number in range(12):
+            pixels = draw.integers(150 * brightness, 150 * brightness + 90, (9 + number % 3, 10, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+    (home / "photo.png").write_bytes((home / "data" / "light" / "3.png").read_bytes())
+    keys = {"dataset": str(home / "data"), "image_size": 8, "models": "mlp", "learning_rate": 0.05}
+    return run_federation(make_config(rounds=4, checkpoint_every=1, **keys))
+
+
+def texts_of(home, make_config, run_federation, vocabulary):
+    lines = [f"{'Schöne, gute' if row % 2 else 'ÜBLE'} Reise_{row % 5}!,{row % 2}" for row in range(40)]
+    rows = pd.DataFrame([line.rsplit(",", 1) for line in lines], columns=["text", "label"])
+    rows.to_csv(home / "data" / "train.csv", index=False)
+    (home / "texts.txt").write_text("\n".join([*rows.text[:6], "ganz andere Wörter", "", "Übles"]) + "\n", "utf-8")
+    keys = {"text_column": "text", "label_column": "label", "models": "lstm1", "text_length": 4}
+    keys |= {"dataset": str(home / "data"), "vocabulary": vocabulary}
+    return run_federation(make_config(algorithm="fedavg", rounds=2, checkpoint_every=1, **keys))
+
+
+def written(predictions):
+    file = StringIO()
+    predictions.write(file)
+    return [line.split(",")[-2:] for line in file.getvalue().splitlines()[1:]]
+
+
+def by_model(folder, client_id=0):
+    """Return the class and score of each row of a client's own data set, by the model itself."""
+    node = load_client(folder, client_id)
+    arrays = node.data.train.arrays
+    order = torch.arange(len(arrays.labels))
+    with torch.no_grad():
+        inputs = type(node.data.train)(arrays, order).batch(order)[0]
+        scores, numbers = node.model(inputs).softmax(1).max(1)
+    return [arrays.class_names[number] for number in numbers], scores
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def recipe(number):
+    """Run the documentation's lines for a kind of data where nothing of this project can be imported."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text().split("### Without this project")[1], re.M | re.S)
+    first, *kinds, last = blocks
+    assert len(kinds) == 3
+    hidden = (
+        "import sys\nfor name in ('hetfl_flwr', 'simulations', 'strategies', 'clients'): sys.modules[name] = None\n"
+    )
+    code = hidden + first + kinds[number] + last
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line.split(" ") for line in done.stdout.splitlines()]
+
+
+class TestTables:
+    def test_rows_get_the_classes_and_scores_of_the_model(self, table, home, capsys):
+        classes, scores = by_model(table)
+        found = predict(export(table, 0, home / "model.pt2"), home / "patients.csv")
+        assert list(found.classes) == classes
+        torch.testing.assert_close(torch.tensor(found.scores), scores)
+        assert written(predict(table, home / "patients.csv", client=0)) == written(found)
+        assert "columns that the model does not know are ignored: 'ward', 'sick'" in capsys.readouterr().err
+
+    def test_columns_are_found_by_name_in_every_kind_of_file(self, table, home):
+        expected = written(predict(table, home / "patients.csv", client=0))
+        frame = pd.read_csv(home / "patients.csv", na_values="?").drop(columns=["sick", "patient", "floor"])
+        frame = frame[sorted(frame)]
+        frame.to_parquet(home / "p.parquet")
+        frame.to_json(home / "p.json", orient="records")
+        frame.to_json(home / "p.jsonl", orient="records", lines=True)
+        frame.to_csv(home / "p.csv", index=False)
+        for name in ("p.parquet", "p.json", "p.jsonl", "p.csv"):
+            assert written(predict(table, home / name, client=0)) == expected, name
+
+    @pytest.mark.slow
+    def test_the_lines_of_the_documentation_give_the_same(self, table, home):
+        export(table, 0, home / "model.pt2")
+        assert recipe(0) == written(predict("model.pt2", "patients.csv"))
+
+    def test_what_training_did_not_know_is_counted(self, table, home, capsys):
+        (home / "new.csv").write_text(f'{HEADER}\nP1,old,"2,5",1/2/2024,Lima,True,1,W,1,\nP2,3,x,5,Rome,True,1,W,1,\n')
+        found = predict(table, home / "new.csv", client=0)
+        assert len(found.classes) == 2
+        said = capsys.readouterr().err
+        for what in (
+            "'age': 1 of 2 values are no numbers (row 2)",
+            "'cost': 1 of 2",
+            "'seen': 1 of 2 values are no dates",
+        ):
+            assert what in said
+        assert "'city': 1 of 2 values were not there in training (row 2): taken as unknown" in said
+
+    def test_ids_are_texts_or_whole_numbers_and_empty_rows_hide_none(self, table, home, capsys):
+        """The columns are in reverse: a price that happens to tell all rows apart is no id."""
+        frame = pd.read_csv(home / "patients.csv", dtype=str)[HEADER.split(",")[::-1]]
+        frame.insert(0, "price", [f"{row}.5" for row in range(len(frame))])
+        frame["visit"] = range(len(frame))
+        frame = frame.drop(columns="patient").assign(patient=[f"P{row}" for row in range(len(frame))])
+        frame.to_parquet(home / "p.parquet")
+        assert [name for name, _ in predict(table, home / "p.parquet", client=0).ids] == ["price", "visit", "patient"]
+        frame = frame.astype({"price": float})
+        frame.to_parquet(home / "p.parquet")
+        found = predict(table, home / "p.parquet", client=0)
+        assert [name for name, _ in found.ids] == ["visit", "patient"]
+        frame.loc[len(frame)] = None
+        frame.iloc[[*range(3), len(frame) - 1, *range(3, len(frame) - 1)]].to_csv(home / "p.csv", index=False)
+        again = predict(table, home / "p.csv", client=0)
+        assert again.scores == found.scores
+        assert again.names[2:4] == ["4", "6"]
+        assert "'visit'" not in capsys.readouterr().err
+
+    def test_a_column_of_which_nothing_can_be_read_is_refused_and_an_empty_one_said(self, table, home, refusal, capsys):
+        frame = pd.read_csv(home / "patients.csv", dtype=str)
+        frame.assign(age="12 y").to_csv(home / "p.csv", index=False)
+        line = refusal(DataError, predict, table, home / "p.csv", client=0)
+        assert line == (
+            f"none of the {len(frame)} values of column 'age' of '{home}/p.csv' is a number as in training, 1234.5: "
+            "write them so"
+        )
+        frame.assign(age=None).to_csv(home / "p.csv", index=False)
+        assert len(predict(table, home / "p.csv", client=0).classes) == len(frame)
+        assert "column 'age' is empty: taken as unknown" in capsys.readouterr().err
+
+    def test_a_column_that_is_misspelt_has_its_nearest_name(self, table, home, refusal):
+        frame = pd.read_csv(home / "patients.csv", dtype=str).rename(columns={"city": "citty"})
+        frame.to_csv(home / "p.csv", index=False)
+        line = refusal(DataError, predict, table, home / "p.csv", client=0)
+        assert "has no column 'city', which " in line
+        assert " was trained with: is 'citty' meant?; it has: " in line
+
+    @pytest.mark.parametrize(
+        ("row", "wrong"),
+        [
+            (
+                'P1,30,"1,200.5",1/2/2024',
+                "'cost' of 'new.csv' has numbers written as 1,234.5, and the model reads them as 1.234,5",
+            ),
+            (
+                "P1,30,17.99,1/2/2024",
+                "'cost' of 'new.csv' has numbers written as 1234.5, and the model reads them as 1.234,5",
+            ),
+            (
+                "P1,30,0.125,1/2/2024",
+                "'cost' of 'new.csv' has numbers written as 1234.5, and the model reads them as 1.234,5",
+            ),
+            (
+                'P1,"30,5","2,5",1/2/2024',
+                "'age' of 'new.csv' has numbers written as 1.234,5, and the model reads them as 1234.5",
+            ),
+            (
+                'P1,30,"2,5",2/13/2024',
+                "'seen' of 'new.csv' has dates written as month/day/year, and the model reads them as day/month/year",
+            ),
+        ],
+    )
+    def test_a_column_in_another_notation_is_refused(self, table, home, refusal, row, wrong):
+        (home / "new.csv").write_text(f"{HEADER}\n{row},Rome,True,1,W,1,\n")
+        assert refusal(DataError, predict, table, "new.csv", client=0) == f"column {wrong}: write them alike"
+
+    @pytest.mark.slow
+    def test_the_lines_of_the_documentation_stop_at_another_notation(self, table, home):
+        export(table, 0, home / "model.pt2")
+        frame = pd.read_csv(home / "patients.csv", dtype=str, keep_default_na=False)
+        frame["cost"] = "17.99"
+        frame.to_csv(home / "patients.csv", index=False)
+        with pytest.raises(AssertionError, match=r"cost is not written as 1\.234,5"):
+            recipe(0)
+
+    @pytest.mark.parametrize(("encoding", "separator", "ending"), [("utf-16", "\t", "tsv"), ("cp1252", ";", "csv.gz")])
+    def test_files_as_spreadsheets_write_them_are_read_aloud(self, table, home, capsys, encoding, separator, ending):
+        frame = pd.read_csv(home / "patients.csv", dtype=str, keep_default_na=False)
+        frame["patient"] = "Zoë " + frame.patient
+        path = home / f"p.{ending}"
+        frame.to_csv(path, sep=separator, encoding=encoding, index=False)
+        found = predict(table, path, client=0)
+        assert written(found) == written(predict(table, home / "patients.csv", client=0))
+        assert found.ids[0][1][:2] == ["Zoë P0", "Zoë P1"]
+        said = capsys.readouterr().err
+        assert ("read as separated by semicolons: 10 columns" in said) == (separator == ";")
+        assert ("read as UTF-16" in said) == (encoding == "utf-16")
+        assert ("line 2 has 'Zoë'" in said) == (encoding == "cp1252")
+
+    def test_the_label_is_no_id_and_one_that_is_not_different_neither(self, table, home):
+        row = "P1,3,2,1/2/2024,Rome,True,1,W,1"
+        (home / "new.csv").write_text(f"{HEADER},bed\n{row},yes,7\n{row},no,8\n")
+        [(name, cells)] = predict(table, home / "new.csv", client=0).ids
+        assert (name, cells) == ("bed", ["7", "8"])
+        (home / "new.csv").write_text("age,cost,seen,city,smoker,code,sick\n3,2,1/2/2024,Rome,True,1,yes\n")
+        assert predict(table, home / "new.csv", client=0).ids == ()
+
+    def test_columns_that_are_missing_are_named_in_one_line(self, table, home, refusal):
+        (home / "new.csv").write_text("age,kost\n3,2\n")
+        line = refusal(DataError, predict, table, home / "new.csv", 0)
+        assert "has no column 'cost', 'seen', 'city', 'smoker', 'code', which " in line
+        assert "it has: 'age', 'kost'" in line
+
+    def test_the_command_writes_a_file(self, table, home):
+        done = invoke("predict", table, "patients.csv", "--client", 1, "--out", "out.csv")
+        assert (done.exit_code, done.stdout) == (0, "predictions: out.csv\n")
+        rows = pd.read_csv("out.csv")
+        assert list(rows) == ["row", "patient", "class", "score"]
+        assert rows.row.tolist() == list(range(2, ROWS + 2))  # the header is row 1
+        assert rows.patient.tolist() == [f"P{row}" for row in range(ROWS)]
+        assert rows["class"].tolist() == by_model(table, 1)[0]
+        assert invoke("predict", table, "patients.csv", "--client", 1).stdout == Path("out.csv").read_text()
+
+
+class TestImages:
+    def test_images_get_the_classes_of_the_model(self, images, home):
+        """Of data that the run has resized itself, rows in order of classes and then of names."""
+        found = predict(export(images, 0, home / "model.pt2"), home / "data")
+        classes, scores = by_model(images)
+        paths = load_client(images, 0).data.train.arrays
+        assert len(paths.labels) == len(found.names) == 24
+        assert sorted(zip(found.classes, np.round(found.scores, 4), strict=True)) == sorted(
+            zip(classes, np.round(scores.numpy().astype(float), 4), strict=True)
+        )
+        assert [name.split("/")[-2] for name in found.names] == list(found.classes)
+
+    @pytest.mark.exhaustive
+    @pytest.mark.slow
+    def test_the_lines_of_the_documentation_give_the_same(self, images, home):
+        export(images, 0, home / "model.pt2")
+        assert recipe(1) == written(predict("model.pt2", "photo.png"))
+
+    @pytest.mark.exhaustive
+    def test_one_that_cannot_be_read_is_named_and_the_others_are_predicted(self, images, home):
+        copytree(home / "data", home / "new")
+        (home / "new" / "dark" / "4.png").write_text("no image")
+        command = [sys.executable, "-m", "hetfl_flwr", "predict", str(images), "new", "--client", "0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2
+        assert len(done.stdout.splitlines()) == 24
+        assert done.stderr.count("\n") == 1
+        assert "new/dark/4.png' cannot be read: " in done.stderr
+
+    def test_one_of_16_bits_is_refused_by_its_file(self, images, home, refusal):
+        """Its pixels would be cut to 8 bits."""
+        Image.fromarray(np.full((8, 8), 999, np.uint16)).save(home / "deep.png")
+        line = refusal(DataError, predict, images, home / "deep.png", 0)
+        assert (
+            f"'{home}/deep.png' cannot be read: it has pixels of mode I;16: only 8-bit grey or colour is read" in line
+        )
+
+    def test_sizes_are_those_of_training_where_nothing_was_resized(self, make_config, run_federation, home, refusal):
+        folder = run_federation(make_config(rounds=1, checkpoint_every=1, models="mlp"))
+        raw = load_client(folder, 0).data.train.arrays.inputs[:2, 0].numpy()
+        for number, pixels in enumerate(raw):
+            Image.fromarray(np.rint(pixels * (255 / 16)).astype(np.uint8)).save(home / f"{number}.png")
+        assert list(predict(folder, home / "1.png", 0).classes) == by_model(folder)[0][1:2]
+        Image.new("L", (9, 8)).save(home / "large.png")
+        line = refusal(DataError, predict, folder, home / "large.png", 0)
+        assert "it has 8 x 9 pixels, and the model takes 8 x 8" in line
+
+
+@pytest.mark.parametrize("vocabulary", [exhaustive("hashed:50"), exhaustive("shared:8")])
+def test_texts_and_the_lines_of_the_documentation(vocabulary, home, make_config, run_federation):
+    folder = texts_of(home, make_config, run_federation, vocabulary)
+    export(folder, 0, home / "model.pt2")
+    classes, scores = by_model(folder)
+    found = predict("model.pt2", home / "data" / "train.csv")
+    assert list(found.classes) == classes
+    torch.testing.assert_close(torch.tensor(found.scores), scores)
+    lines = written(predict("model.pt2", "texts.txt"))
+    assert len(lines) == 9
+    assert recipe(2) == lines
+
+
+class TestRefused:
+    def test_a_model_that_is_none(self, table, home, refusal):
+        path = export(table, 0, home / "model.pt2")
+        (home / "broken.pt2").write_bytes(path.read_bytes()[:4000])
+        (home / "model.onnx").touch()
+        program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
+        torch.export.save(program, home / "other.pt2")
+        told = {EXTRA: ""}
+        old = torch.export.load(path, extra_files=told)
+        torch.export.save(old, home / "old.pt2", extra_files={EXTRA: re.sub(r'"format": \d+,', "", told[EXTRA])})
+        for name, said in (
+            ("broken.pt2", "is no program of torch.export, or damaged"),
+            ("missing.pt2", "is not there"),
+            ("model.onnx", "expected a .pt2 file of hetfl export"),
+            ("other.pt2", "it was not written by hetfl export"),
+            ("old.pt2", "does not say what its inputs are made of: export it again"),
+        ):
+            assert said in refusal(ModelError, predict, home / name, home / "patients.csv")
+        assert "say whose model" in refusal(ConfigError, predict, table, home / "patients.csv")
+        assert "leave --client out" in refusal(ConfigError, predict, path, home / "patients.csv", 0)
+
+    def test_a_program_of_others_is_refused_before_it_is_run(self, home, refusal, monkeypatch):
+        program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
+        told = ("", "no json", "[]", '{"inputs": {"kind": "sound"}, "outputs": {"classes": []}}')
+        for number, description in enumerate(told):
+            torch.export.save(program, home / f"{number}.pt2", extra_files={EXTRA: description})
+        monkeypatch.delattr(torch.export, "load")
+        for number in range(len(told)):
+            line = refusal(ModelError, predict, home / f"{number}.pt2", home / "patients.csv")
+            assert "it was not written by hetfl export" in line
+
+    def test_a_file_of_another_kind_or_without_rows(self, table, home, refusal):
+        (home / "empty.csv").touch()
+        (home / "header.csv").write_text(f"{HEADER}\n")
+        (home / "rows.json").write_text("[1, 2]")
+        (home / "sheet.xlsx").write_bytes(b"PK")
+        Image.new("L", (8, 8)).save(home / "photo.png")
+        for name, said in (
+            ("empty.csv", "cannot read"),
+            ("header.csv", "holds no row"),
+            ("rows.json", "is no list of rows"),
+            ("missing.csv", "is not there"),
+            ("photo.png", "is no file of rows"),
+            ("sheet.xlsx", "takes rows of a table: save the sheet as csv (UTF-8) and give that"),
+            ("data", "is no file of rows"),
+        ):
+            assert said in refusal(DataError, predict, table, home / name, 0)
+
+    def test_an_image_model_is_given_no_table(self, images, home, refusal):
+        (home / "patients.csv").write_text(TABLE)
+        (home / "none").mkdir()
+        assert "takes images" in refusal(DataError, predict, images, home / "patients.csv", 0)
+        assert "holds no images" in refusal(DataError, predict, images, home / "none", 0)
+
+    @pytest.mark.exhaustive
+    def test_the_status_is_two(self, table):
+        done = subprocess.run(
+            [sys.executable, "-m", "hetfl_flwr", "predict", str(table), "nowhere.csv", "--client", "0"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_the_description_lists_what_a_device_needs(table, home):
+    told = {EXTRA: ""}
+    torch.export.load(export(table, 0, home / "model.pt2"), extra_files=told)
+    columns = {column["name"]: column for column in json.loads(told[EXTRA])["inputs"]["columns"]}
+    assert list(columns) == ["age", "cost", "seen", "city", "smoker", "code", "floor"]
+    assert (columns["cost"]["thousands"], columns["cost"]["decimal"]) == (".", ",")
+    assert columns["seen"]["format"] == "%d/%m/%Y"
+    assert columns["city"]["values"] == ["Bonn", "Oslo", "Rome", None]
+    assert columns["code"]["values"] == ["0", "1", "2", None]

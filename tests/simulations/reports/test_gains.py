@@ -1,0 +1,482 @@
+"""Whom a method helps: figures against scipy's, which runs are paired, what is said, and where it is shown."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from fixtures.folders.pages import Page
+from fixtures.folders.studies import ALONE, HELPED, ROWS, ended, study
+from scipy import stats
+from typer.testing import CliRunner
+
+from hetfl_flwr import gains, load
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.runs.figures.tables import client_table, lines
+from simulations.cli.command import app, main
+from simulations.reports.doubts import doubts_of
+from simulations.reports.estimates import MEASURES, compared, holm, measure_named
+from simulations.reports.gains import answer
+from simulations.reports.gains_tables import gains_table, in_words
+from simulations.reports.html.report import write_report
+from simulations.reports.runs import load_run, run_folders
+from simulations.reports.tables import compare_table
+
+
+def said_of(folders):
+    return answer([load_run(folder) for folder in folders])
+
+
+def test_over_seeds_it_is_the_paired_t_test(tmp_path):
+    found = gains(study(tmp_path)).set_index("client")
+    for k in range(3):
+        after, alone = ([scores[s][k] for s in ALONE] for scores in (HELPED, ALONE))
+        expected = stats.ttest_rel(after, alone)
+        row = found.loc[k]
+        assert row.difference == pytest.approx(np.mean(after) - np.mean(alone))
+        if k == 2:  # equal under all seeds: there is no spread to tell an interval from
+            continue
+        assert (row.low, row.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+        assert row.p == pytest.approx(expected.pvalue)
+        assert (row.seeds, row.source) == (3, "seeds")
+
+
+def test_under_one_seed_it_is_that_of_two_proportions(tmp_path):
+    found = gains(study(tmp_path, after={0: HELPED[0]})).set_index("client")
+    error = np.sqrt((0.8 * 0.2 + 0.7 * 0.3) / ROWS)
+    assert (found.low[0], found.high[0]) == pytest.approx(stats.norm.interval(0.95, 0.1, error))
+    assert found.p[0] == pytest.approx(2 * stats.norm.sf(0.1 / error))
+    assert set(found.source) == {"rows"}
+    assert "unpaired" in " ".join(found.attrs["notes"])
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_equal_differences_do_not_make_an_interval_without_width(seeds):
+    """As 0.9 - 0.7 and 0.8 - 0.6 differ by rounding alone, their spread says nothing."""
+    estimate = compared([0.9, 0.8, 0.7][:seeds], [0.7, 0.6, 0.5][:seeds], 20)
+    assert estimate.source == "rows"
+    assert estimate.high - estimate.low > 0.3
+    certain = compared([1.0] * seeds, [0.0] * seeds, 2)
+    assert certain.low < 1 == certain.high
+
+
+@pytest.mark.parametrize("seeds", [[0.9, 0.2], [0.9]])
+def test_no_interval_goes_beyond_what_a_difference_can_be(seeds):
+    """Student's t of two seeds, and two proportions of one row, would both go beyond 100 points."""
+    for after, before in ((seeds, [0.0, 0.1][: len(seeds)]), ([0.0, 0.1][: len(seeds)], seeds)):
+        estimate = compared(after, before, 1)
+        assert (estimate.low, estimate.high)[estimate.mean > 0] == np.sign(estimate.mean)
+        assert -1 <= estimate.low < estimate.mean < estimate.high <= 1
+
+
+def test_holm_by_hand():
+    """0.01 x 4, then 0.02 x 3, 0.03 x 2 and 0.5 x 1, each at least as large as the one before, and at most 1."""
+    assert holm([0.5, 0.01, 0.03, 0.02]) == pytest.approx([0.5, 0.04, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_the_verdicts_are_said_in_words(tmp_path):
+    """The means over clients differ by -3.667, -2.6 and -3.7 points: t(2) x 0.626 / sqrt(3) is 1.56 points each way."""
+    found = said_of(study(tmp_path))
+    assert [gain.verdict for gain in found.gains] == ["helps", "unclear", "harms"]
+    assert found.sentences == {
+        "fedhe": "fedhe helps 1 of 3 clients, harms 1, for one no difference can be shown; "
+        "mean over clients -3.3 points (-4.9 to -1.8)."
+    }
+    helped, unclear, harmed = (gain.words for gain in found.gains)
+    assert helped == "helps client 0 by 10.0 points (9.7 to 10.4)"
+    assert unclear == "client 1: no difference that 3 seeds can show: 0.0 points (-4.3 to 4.3)"
+    assert re.fullmatch(r"harms client 2 by 20.0 points \(\d.* to \d.*\)", harmed)
+    assert "3 comparisons" in " ".join(found.notes)
+    assert in_words(found)[1:] == [f"  {helped}", f"  {harmed}"]
+
+
+def test_a_difference_that_many_comparisons_make_by_chance_is_not_said(tmp_path):
+    """Its p value is between 0.05 / 3, which the least of three must be below, and 0.05."""
+    folders = study(tmp_path, after={0: [0.87, 0.81, 0.71]})
+    alone = stats.norm.sf(0.17 / np.sqrt((0.87 * 0.13 + 0.7 * 0.3) / ROWS)) * 2
+    assert 0.05 / 3 < alone < 0.05
+    gain = said_of(folders).gains[0]
+    assert gain.low > 0
+    assert gain.verdict == "unclear"
+    assert gain.words.startswith(
+        "client 0: no difference that 1 seed and 50 test rows can show among 3 comparisons: +17.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"partition": "dirichlet:0.3"}, "local seed=0 differs in partition (dirichlet:0.3 / iid)"),
+        ({"dataset": "breast-cancer"}, "differs in dataset (breast-cancer / digits)"),
+        ({"test-fraction": 0.3}, "differs in test-fraction (0.3 / 0.2)"),
+        (
+            {"public-fraction": 0.0, "test-set": "global"},
+            "differs in public-fraction (0.0 / 0.1), test-set (global / client)",
+        ),
+        ({"seed": 5}, "differs in seed (5 / 0)"),
+        ({"test": 51}, "differs in test rows of client 0 (51 / 50)"),
+        ({"train": 99}, "differs in train rows of client 0 (99 / 100)"),
+        ({"test": None}, "differs in clients.json (fedhe other does not say how many test rows its clients have)"),
+        ({"rounds": 2}, "it has not ended: 1 of 2 rounds"),
+    ],
+)
+def test_what_cannot_be_paired_is_named_with_what_differs(tmp_path, config, said):
+    alone = ended(tmp_path / "seed=0", ALONE[0], algorithm="local")
+    found = said_of([alone, ended(tmp_path / "other", HELPED[0], **config)])
+    assert found.gains == ()
+    assert any(text.startswith("fedhe other: ") and said in text for text in found.left_out)
+    assert any(text.startswith("local seed=0: no run of another method") for text in found.left_out)
+    assert rendered(found)
+
+
+def rendered(found):
+    return [str(cell) for column in gains_table(found).columns for cell in column.cells] or ["nothing"]
+
+
+def test_another_number_of_clients_is_named(tmp_path):
+    alone = ended(tmp_path / "alone", ALONE[0], algorithm="local")
+    found = said_of([alone, ended(tmp_path / "two", [0.1, 0.2])])
+    assert "fedhe two: no run of local to pair it with; local alone differs in clients (2 / 3)" in found.left_out
+
+
+def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_path):
+    folders = study(tmp_path)
+    folders += [ended(tmp_path / f"p{s}", ALONE[s], algorithm="local", pooled=True, train=300, seed=s) for s in ALONE]
+    found = said_of(folders)
+    assert list(found.sentences) == ["fedhe", "pooled"]
+    assert found.baseline == "local"
+    assert {gain.difference for gain in found.methods["pooled"]} == {0.0}
+    assert any("upper mark" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("pooled", "said"), [(0.9, "the upper mark, where"), (0.7, "no upper mark")])
+def test_pooled_is_no_upper_mark_where_it_is_not_above_local(tmp_path, pooled, said):
+    """Three clients have 80 % on average alone."""
+    folders = study(tmp_path, after={0: HELPED[0]})
+    folders.append(ended(tmp_path / "p", [pooled] * 3, algorithm="local", pooled=True))
+    (note,) = [note for note in said_of(folders).notes if "upper mark" in note]
+    assert said in note
+    assert ("-10.0 points" in note) == (pooled < 0.8)
+
+
+def with_quality(folders, key, values):
+    """Let each run's clients have some final values of another measure."""
+    for folder, own in zip(folders, values, strict=True):
+        records = json.loads((folder / "clients.json").read_text())
+        for record, value in zip(records, own, strict=True):
+            record[key] = value
+        (folder / "clients.json").write_text(json.dumps(records))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("balanced-accuracy", "balanced_accuracy"), ("macro-f1", "macro_f1"), ("auc", "auc")]
+)
+def test_other_measures_have_their_own_differences_intervals_and_verdicts(tmp_path, name, key):
+    """What the accuracy says of the three clients is said here of the third, the second and the first."""
+    folders = study(tmp_path)
+    with_quality(
+        folders, name.replace("-", "_"), [scores[::-1] for each in (ALONE, HELPED) for scores in each.values()]
+    )
+    found, usual = gains(folders, measure=name), gains(folders)
+    assert found.difference.tolist() == pytest.approx(usual.difference.tolist()[::-1])
+    assert found.verdict.tolist() == [
+        "unclear",
+        "unclear",
+        "helps",
+    ]  # the first's differences are equal under all seeds
+    assert found.low.tolist()[1:] == pytest.approx(usual.low.tolist()[1::-1])
+    assert np.isnan(found.low[0])
+    assert np.isnan(found.p_corrected[0])
+    words = MEASURES[name].words
+    assert set(found.measure) == {words}
+    assert found.attrs["sentences"]["fedhe"].startswith(f"fedhe helps 1 of 3 clients, harms none in {words}, for 2 no")
+    assert found.words[0] == f"client 0: -20.0 points in {words}; equal under all seeds"
+    assert "2 comparisons" in " ".join(found.attrs["notes"])
+
+
+def test_one_seed_gives_no_verdict_in_another_measure(tmp_path):
+    folders = study(tmp_path, after={0: HELPED[0]})
+    with_quality(folders, "auc", [ALONE[0], HELPED[0]])
+    found = answer([load_run(folder) for folder in folders], measure_named("AUC"))
+    assert {gain.verdict for gain in found.gains} == {"unclear"}
+    assert found.sentences["fedhe"] == "fedhe: a difference from local in AUC can be shown for none of 3 clients."
+    assert any("give no interval of AUC, and no verdict" in note for note in found.notes)
+    assert "+10.0" in rendered(found)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_compare_takes_a_measure_and_refuses_what_is_none_or_was_not_measured(tmp_path, hetfl):
+    folders = study(tmp_path / "runs")
+    out = ("--out", tmp_path / "c.png")
+    refused = hetfl("compare", tmp_path / "runs", "--measure", "acuracy", *out)
+    assert refused.err.startswith("hetfl: unknown measure 'acuracy': did you mean 'accuracy'?")
+    refused = hetfl("compare", tmp_path / "runs", "--measure", "auc", *out)
+    assert (refused.status, refused.err) == (
+        2,
+        "hetfl: no client of these runs has a final AUC: compare another measure\n",
+    )
+    with_quality(folders, "macro_f1", [scores for each in (ALONE, HELPED) for scores in each.values()])
+    done = hetfl("compare", tmp_path / "runs", "--measure", "macro_f1", *out)
+    assert (done.status, done.err) == (0, "")
+    assert "Gains over local in macro F1 (95 % interval)" in done.out
+    assert "macro F1 %" in done.out
+    assert "fedhe helps 1 of 3 clients, harms none in macro F1" in done.out
+
+
+def test_doubts_of_all_runs_are_said_once_with_the_runs_that_they_are_of(tmp_path, hetfl):
+    """The first client has 12 to 14 test rows by seed, the second never predicts a class in some runs."""
+    folders = study(tmp_path)
+    for number, folder in enumerate(folders):
+        records = json.loads((folder / "clients.json").read_text())
+        records[0] |= {"test": 12 + number % 3, "recall": {"ill": 1.0}}
+        records[1]["unpredicted"] = ["rare"] if number in (0, 3, 4, 5) else []
+        records[2]["untested"] = ["rare"] if number % 3 == 1 else []
+        (folder / "clients.json").write_text(json.dumps(records))
+    assert doubts_of([load_run(folder) for folder in folders]) == [
+        "client 0: 12 to 14 test rows; all test rows are of class ill",
+        "client 1: never predicts class rare (1 of 3 runs of local, fedhe)",
+        "client 2: no test row of class rare, on which it trains (1 of 3 runs of local, 1 of 3 runs of fedhe)",
+    ]
+    done = hetfl("compare", *folders, "--out", tmp_path / "c.png")
+    assert done.out.count("12 to 14 test rows") == 1
+    assert done.out.index("Gains over local") < done.out.index("12 to 14 test rows")
+    assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
+    page = write_report(folders, tmp_path / "r.html").read_text()
+    assert page.count("12 to 14 test rows") == 1
+    assert page.index("Side by side") < page.index("12 to 14 test rows") < page.index("Run by run")
+
+
+def test_where_only_pooled_runs_are_there_methods_are_compared_with_them(tmp_path):
+    pooled = [ended(tmp_path / f"p{s}", ALONE[s], algorithm="local", pooled=True, seed=s) for s in ALONE]
+    found = said_of([*pooled, *(ended(tmp_path / f"f{s}", HELPED[s], seed=s) for s in ALONE)])
+    assert found.baseline == "pooled"
+    assert found.sentences["fedhe"].startswith(
+        "fedhe is above pooled for 1 of 3 clients, is below pooled for 1, for one"
+    )
+
+
+def test_of_several_local_runs_the_one_with_the_same_settings_counts(tmp_path):
+    ended(tmp_path / "a", [0.1, 0.1, 0.1], algorithm="local", **{"learning-rate": 0.5})
+    ended(tmp_path / "b", ALONE[0], algorithm="local", **{"learning-rate": 0.1})
+    ended(tmp_path / "c", HELPED[0], **{"learning-rate": 0.1})
+    frame = gains([tmp_path])
+    assert frame.baseline.tolist() == ALONE[0]
+    assert not any("equal terms" in note for note in frame.attrs["notes"])
+    ended(tmp_path / "d", HELPED[0], algorithm="fedavg", models="mlp", **{"learning-rate": 0.1})
+    notes = gains([tmp_path]).attrs["notes"]
+    assert [note for note in notes if "equal terms" in note] == [
+        "Not on equal terms: fedavg and local differ in models (mlp / auto)."
+    ]
+
+
+def test_a_client_without_a_final_accuracy_is_named(tmp_path):
+    alone = ended(tmp_path / "alone", ALONE[0], algorithm="local")
+    other = ended(tmp_path / "other", HELPED[0])
+    records = json.loads((other / "clients.json").read_text())
+    records[1]["accuracy"] = None
+    (other / "clients.json").write_text(json.dumps(records))
+    found = said_of([alone, other])
+    assert [gain.client for gain in found.gains] == [0, 2]
+    assert found.left_out == ("fedhe other: client 1 has no final accuracy",)
+
+
+def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_path):
+    for name in ("seed=10", "seed=9", "deep/down/seed=2"):
+        ended(tmp_path / name, ALONE[0])
+    (tmp_path / "seed=9" / "state").mkdir()
+    (tmp_path / "seed=9" / "state" / "config.toml").touch()
+    names = [folder.name for folder in run_folders([tmp_path / "seed=9", tmp_path])]
+    assert names == ["seed=9", "seed=2", "seed=10"]
+    assert run_folders([tmp_path / "none"]) == [tmp_path / "none"]
+
+
+def test_the_function_takes_results_too_and_says_when_there_is_nothing_to_compare(tmp_path, refusal):
+    folders = study(tmp_path)
+    pd.testing.assert_frame_equal(gains([tmp_path]), gains([load(folder) for folder in folders]))
+    assert "name runs of local" in refusal(ConfigError, gains, folders[3:])
+    assert "name runs of local" in refusal(ConfigError, gains, folders[:3])
+    assert "no run to compare" in refusal(RunFolderError, gains, [])
+
+
+@pytest.fixture
+def hetfl(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["hetfl", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return SimpleNamespace(status=ended.value.code, out=printed.out, err=printed.err)
+
+    return call
+
+
+def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl):
+    study(tmp_path / "runs")
+    files = {kind: tmp_path / f"gains.{kind}" for kind in ("csv", "json")}
+    options = ["--out", tmp_path / "c.png", "--csv", files["csv"], "--json", files["json"]]
+    done = hetfl("compare", tmp_path / "runs", *options)
+    assert (done.status, done.err) == (0, "")
+    assert "fedhe helps 1 of 3 clients, harms 1" in done.out
+    assert re.search(r"client 0 +50 +71\.0 +\+10\.0 \(9\.7 to 10\.4\) helps", done.out)
+    assert done.out.index("Gains over local") > done.out.index("accuracy %")
+    frame = pd.read_csv(files["csv"])
+    assert frame.verdict.tolist() == ["helps", "unclear", "harms"]
+    told = json.loads(files["json"].read_text())
+    assert (told["comparisons"], told["baseline"], len(told["gains"])) == (3, "local", 3)
+    assert told["gains"][0]["words"] == "helps client 0 by 10.0 points (9.7 to 10.4)"
+
+
+def test_compare_without_local_runs_is_as_it_was_and_writes_no_gains(tmp_path, hetfl):
+    folders = study(tmp_path / "runs")[3:]
+    done = hetfl("compare", *folders, "--out", tmp_path / "c.png")
+    assert (done.status, "Gains" in done.out) == (0, False)
+    refused = hetfl("compare", *folders, "--csv", tmp_path / "g.csv")
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert refused.err.startswith("hetfl: --csv: gains are differences from training alone: name runs of local")
+    unwritable = hetfl("compare", tmp_path / "runs", "--out", tmp_path / "c.png", "--csv", tmp_path / "c.png" / "g.csv")
+    assert (unwritable.status, unwritable.err.count("\n")) == (2, 1)
+
+
+def test_the_report_begins_with_the_answer(tmp_path):
+    study(tmp_path / "runs")
+    page = Page(write_report([tmp_path / "runs"], tmp_path / "r.html"))
+    assert page.words.index("Does federation help?") < page.words.index("Side by side")
+    assert "fedhe helps 1 of 3 clients, harms 1" in page.words
+    assert page.tables["Gains over local (95 % interval)"][1][:2] == ["client 0", "50"]
+    assert "Holm" in page.words
+
+
+def test_a_report_of_a_hundred_clients_shows_the_ends_and_the_spread(tmp_path):
+    """Client k gains k - 50 points."""
+    alone = ended(tmp_path / "alone", [0.5] * 100, algorithm="local")
+    other = ended(tmp_path / "other", [k / 100 for k in range(100)])
+    page = Page(write_report([alone, other], tmp_path / "r.html"))
+    (caption,) = [name for name in page.tables if name.startswith("fedhe: 10 clients with the least gains")]
+    names = [row[0] for row in page.tables[caption][1:]]
+    assert names == [f"client {k}" for k in [*range(10), *range(90, 100)]]
+    rows = {row[0]: row[1:4] for row in page.tables["Methods by gain"][1:]}
+    assert rows == {"local": ["0.0", "0.0", "0.0"], "fedhe": ["-0.5", "49.0", "-45.5"]}
+    assert "fedhe: -0.5 points" in (tmp_path / "r.html").read_text()
+    cells = rendered(said_of([alone, other]))
+    assert "... 80 between ..." in cells
+
+
+@pytest.mark.parametrize(("width", "parts"), [(80, 2), (160, 1)])
+def test_no_number_is_folded_in_a_narrow_terminal(tmp_path, width, parts):
+    """Where a table is too wide, its columns stand in parts below each other, each with the clients."""
+    folders = study(tmp_path)
+    for method in ("fedavg", "fedprox", "fedrep"):
+        folders += [ended(tmp_path / f"{method}{s}", HELPED[s], algorithm=method, seed=s) for s in ALONE]
+    runs = [load_run(folder) for folder in folders]
+    for table in (gains_table(answer(runs)), compare_table(runs), client_table("x", runs[0].clients)):
+        printed = lines(table, width)
+        assert all(len(line) <= width for line in printed)
+        cells = [str(cell) for column in table.columns for cell in column.cells]
+        assert [cell for cell in cells if not any(cell in line for line in printed)] == []
+        assert table.caption.plain.split()[-1] in printed[-1]
+    printed = "\n".join(lines(gains_table(answer(runs)), width))
+    assert printed.count("+10.0 (9.7 to 10.4) helps") == 4
+    assert printed.count("client 0 ") == printed.count("client 2 ") == parts
+    assert printed.count("Gains over local") == 1
+
+
+def test_brackets_in_a_heading_are_no_markup(tmp_path):
+    again = [ended(tmp_path / f"again{s}", HELPED[s], algorithm="fedhe", seed=s) for s in ALONE]
+    runs = [load_run(folder) for folder in [*study(tmp_path, method="fedhe"), *again]]
+    table = gains_table(answer(runs))
+    headings = [str(column.header) for column in table.columns if "[" in str(column.header)]
+    assert len(headings) == 2
+    assert all(heading in "\n".join(lines(table, 200)) for heading in headings)
+
+
+def test_a_name_from_a_run_folder_is_no_markup(tmp_path):
+    study(tmp_path, method="fedhe")
+    ended(tmp_path / "<b>x", HELPED[0], seed=7)
+    assert "<b>x" not in write_report([tmp_path], tmp_path / "r.html").read_text()
+
+
+SMALL = ("--dataset", "breast-cancer", "--clients", "2", "--rounds", "1", "--set", "models=mlp")
+
+
+def config_of(folder):
+    return load(folder).config
+
+
+def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = [*SMALL, "--set", "projection=pcgrad", "--against", "local,pooled", "--out", "out"]
+    done = CliRunner().invoke(app, ["run", "fedhe", *options])
+    assert (done.exit_code, done.exception) == (0, None)
+    assert "fedhe: a difference from local can be shown for none of 2 clients" in done.stdout
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        *("compare-gains.png", "compare.png", "fedhe", "local", "pooled")
+    ]
+    alone, method = config_of("out/local"), config_of("out/fedhe")
+    assert (alone["algorithm"], alone["pooled"], config_of("out/pooled")["pooled"]) == ("local", False, True)
+    differing = {key for key in alone if "." not in key and key != "output-dir" and alone[key] != method[key]}
+    assert differing == {"algorithm", "projection"}
+    written = Path("out/local/summary.json").stat().st_mtime_ns
+    assert CliRunner().invoke(app, ["run", "fedhe", *options]).exit_code == 0
+    assert Path("out/local/summary.json").stat().st_mtime_ns == written
+
+
+def test_baselines_have_the_models_that_the_method_settles_and_one_run_for_all_its_options(tmp_path):
+    from simulations.studies.against import jobs_against
+
+    grid = {"seed": [0, 1], "fedavg.moments": ["reset", "kept"]}
+    wanted = jobs_against({"algorithm": "fedavg", "clients": 2}, ["local"], grid, tmp_path)
+    names = [str(job.folder.relative_to(tmp_path)) for job in wanted]
+    assert names == [
+        *(f"fedavg/seed={s},fedavg.moments={m}" for s in (0, 1) for m in ("reset", "kept")),
+        *(f"local/seed={s}" for s in (0, 1)),
+    ]
+    assert len({job.settings["models"] for job in wanted}) == 1
+    assert "," not in wanted[-1].settings["models"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fedhe", "--against", "local"], "--against needs --out"),
+        (["fedhe", "--against", "fedavg", "--out", "o"], "--against 'fedavg': expected local, pooled or local,pooled"),
+        (["local", "--against", "local", "--out", "o"], "--against local: that is what is run already"),
+        (["fedhe", "--against", "local", "--sweep", "algorithm=fedhe,fml", "--out", "o"], "algorithm cannot be swept"),
+        (
+            ["chfl", "--set", "features=slices:0.5", "--dataset", "breast-cancer", "--against", "pooled", "--out", "o"],
+            "pooled = true and features = slices:0.5",
+        ),
+    ],
+)
+def test_what_cannot_be_run_beside_is_said_in_a_line(arguments, said, tmp_path, hetfl, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = hetfl("run", *arguments)
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert said in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_recall_of_one_class_is_a_measure(tmp_path, hetfl):
+    """Of three seeds; the second client has no test row of the class."""
+    folders = study(tmp_path)
+    for folder in folders:
+        records = json.loads((folder / "clients.json").read_text())
+        better = 0.2 * ("fedhe" in folder.parts) + int(folder.name[-1]) / 100 * ("fedhe" in folder.parts)
+        for record, recall in zip(
+            records, ({"ill": 0.5 + better, "well": 1.0}, {"well": 1.0}, {"ill": 0.1}), strict=True
+        ):
+            record["recall"] = recall
+        (folder / "clients.json").write_text(json.dumps(records))
+    found = gains(folders, measure="recall:ill").set_index("client")
+    assert found.difference.to_dict() == pytest.approx({0: 0.21, 2: 0.0})
+    assert set(found.measure) == {"recall of ill"}
+    said = answer([load_run(folder) for folder in folders], measure_named(" Recall: ill "))
+    assert any("client 1 has no final recall of ill" in line for line in said.left_out)
+    done = hetfl("compare", *folders, "--measure", "recall:ill", "--out", tmp_path / "c.png")
+    assert (done.status, "helps client 0 by 21.0 points" in done.out) == (0, True)
+    refused = hetfl("compare", *folders, "--measure", "recall:dead", "--out", tmp_path / "c.png")
+    assert refused.err == "hetfl: no client of these runs has a final recall of dead: compare another measure\n"

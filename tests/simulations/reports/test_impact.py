@@ -1,0 +1,101 @@
+"""What a method does to all clients together: means, who is harmed, the worst off, and where it is shown."""
+
+import numpy as np
+import pytest
+from fixtures.folders.studies import ALONE, HELPED, ended, study
+from scipy import stats
+from typer.testing import CliRunner
+
+from hetfl_flwr.runs.figures.tables import lines
+from simulations.cli.command import app
+from simulations.reports.estimates import MEASURES
+from simulations.reports.impact import Impact, impact_table, standings
+from simulations.reports.plots.impact import draw_impact, plot_impact
+from simulations.reports.runs import load_run
+
+
+def standing_of(folders):
+    return standings([load_run(folder) for folder in folders])
+
+
+def test_the_mean_gain_has_the_paired_t_interval_over_seeds(tmp_path):
+    fedhe = next(one for one in standing_of(study(tmp_path)) if one.method == "fedhe")
+    expected = stats.ttest_rel(*([np.mean(scores[seed]) for seed in ALONE] for scores in (HELPED, ALONE)))
+    low, high = expected.confidence_interval()
+    gain = fedhe.impact.gain
+    assert (gain.low, gain.high) == pytest.approx((low, high))
+    assert gain.mean == pytest.approx((low + high) / 2)
+    assert fedhe.impact.clients == pytest.approx({0: 0.1003333, 1: 0.0, 2: -0.2}, abs=1e-6)
+
+
+def test_harmed_is_who_loses_more_than_a_point(tmp_path):
+    """The third client always; the second loses 1.0, gains 2.0 and loses 1.0, so never more than a point."""
+    fedhe = standing_of(study(tmp_path))[-1]
+    assert fedhe.method == "fedhe"
+    assert fedhe.impact.harmed == pytest.approx(1 / 3)
+    assert fedhe.impact.worst == pytest.approx(-0.2)
+    more = Impact.of([{0: -0.0101, 1: -0.01, 2: 0.0, 3: 0.5}])
+    assert (more.harmed, more.gain.low, more.shown) == (0.25, None, False)
+
+
+def test_the_worst_tenth_is_rounded_up():
+    gains = {client: client / 100 for client in range(21)}
+    assert Impact.of([gains]).worst == pytest.approx(0.01)  # of 0, 1 and 2 points
+    assert Impact.of([{0: 0.3}]).worst == 0.3
+
+
+def test_a_client_that_one_seed_lacks_counts_where_it_is():
+    impact = Impact.of([{0: 0.1, 1: 0.3}, {0: 0.2}])
+    assert impact.clients == pytest.approx({0: 0.15, 1: 0.3})
+    assert (impact.gain.mean, impact.seeds) == (pytest.approx(0.2), 2)
+    assert not impact.shown
+
+
+def test_methods_stand_by_gain_with_training_alone_among_them(tmp_path):
+    folders = study(tmp_path)
+    folders += [
+        ended(tmp_path / "fml" / f"seed={s}", [v + 0.05 + s / 100 for v in ALONE[s]], algorithm="fml", seed=s)
+        for s in ALONE
+    ]
+    found = standing_of(folders)
+    assert [one.method for one in found] == ["fml", "local", "fedhe"]
+    assert [one.impact.shown for one in found] == [True, False, True]
+    table = lines(impact_table(found))
+    assert "+6.0 (3.5 to 8.5)" in table[3]
+    assert table[4].split()[:5] == ["local", "0.0", "0.0", "0.0", "80.4"]
+    assert "clock" not in table[1]
+
+
+def test_without_training_alone_there_is_none(tmp_path):
+    assert standing_of([ended(tmp_path / "run", [0.5, 0.6], algorithm="fedhe", seed=0)]) == []
+
+
+def test_another_measure_is_gained(tmp_path):
+    runs = [load_run(folder) for folder in study(tmp_path)]
+    assert standings(runs, MEASURES["auc"]) == []
+
+
+def test_compare_prints_and_draws_it(tmp_path):
+    done = CliRunner().invoke(app, ["compare", *map(str, study(tmp_path)), "--out", str(tmp_path / "all.png")])
+    assert done.exit_code == 0
+    assert "Methods by gain" in done.output
+    assert f"picture: {tmp_path}/all.png, {tmp_path}/all-gains.png" in done.output.replace("\n", "")
+    assert (tmp_path / "all-gains.png").stat().st_size > 5_000
+
+
+def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):
+    from matplotlib.figure import Figure
+
+    found = standing_of(study(tmp_path))
+    axes = Figure().subplots()
+    draw_impact(axes, {one.method: one.impact for one in found}, {"fedhe": "3 kB"})
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["local", "fedhe"]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [len(line.get_xdata()) for line in dots] == [3, 3]
+    assert dots[1].get_ydata().tolist() == [1, 1, 1]
+    assert dots[1].get_xdata() == pytest.approx([10.03333, 0.0, -20.0], abs=1e-4)
+    assert [text.get_text() for text in axes.texts] == ["", "3 kB"]
+    means = [line for line in axes.lines if line.get_marker() == "D"]
+    assert [line.get_markerfacecolor() == "none" for line in means] == [True, False]
+    plot_impact(found, tmp_path / "picture.svg")
+    assert (tmp_path / "picture.svg").read_text().count("<path") > 10

@@ -1,0 +1,494 @@
+"""Run folders of two or three rounds, whose figures are derived by hand."""
+
+import json
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import pytest
+from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
+from matplotlib import rc_context
+from matplotlib.image import imread
+from rich.console import Console
+from rich.table import Table
+
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.runs.figures.tables import client_table
+from simulations.cli.command import main
+from simulations.reports.plots.comparison import (
+    compare_figure,
+    costs_figure,
+    course_of,
+    payload_figure,
+    plot_compare,
+    rounds_figure,
+)
+from simulations.reports.plots.drawing import write_figure
+from simulations.reports.plots.run import plot_run, run_figure
+from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
+from simulations.reports.tables import compare_table, summary_table, unequal_terms
+
+
+def rows(table: Table) -> list[dict[str, str]]:
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    names = [str(column.header) for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def facts(table: Table) -> dict[str, str]:
+    names, values = ([str(cell) for cell in column.cells] for column in table.columns)
+    return dict(zip(names, values, strict=True))
+
+
+def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
+    """Three rounds of 100 bytes each way, 4 x 1.5 s; round 3 is the last that was evaluated."""
+    failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
+    run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=[failure]), LINES[3]], rounds=9))
+    shown = figures(run)
+    assert run.summary is None
+    assert shown["accuracy"] == pytest.approx(0.8)
+    assert shown["accuracy_per_client"] == [0.7, 0.9]
+    assert (shown["clients"], shown["rounds"], shown["seconds"], shown["failures"]) == (2, 3, 6.0, 1)
+    assert (shown["bytes_up"], shown["bytes_down"], shown["wire_up"], shown["wire_down"]) == (
+        300,
+        300,
+        3000,
+        3000,
+    )
+    told = facts(summary_table(run))
+    assert told["rounds"] == "3 of 9"
+    assert told["accuracy %"] == "80.0 ± 10.0"
+    assert told["wire up"] == "3.0 kB"
+    assert told[""] == "round 2: out of memory"
+
+
+def test_many_failures_are_cut_short(tmp_path: Path) -> None:
+    failures = [{"partition": 1, "stage": "train", "reason": f"client 1: {number}", "node": 1} for number in range(12)]
+    run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=failures), LINES[3]]))
+    cells = list(summary_table(run).columns[1].cells)
+    assert [str(cell) for cell in cells[-2:]] == ["round 2: client 1: 9", "and 2 more in rounds.jsonl"]
+
+
+def test_summary_comes_before_what_the_rounds_say(tmp_path: Path) -> None:
+    run = load_run(finish(make(tmp_path / "run"), accuracy=0.5, accuracy_per_client=[0.2, 0.8], acc=0.25, fwt=0.125))
+    told = facts(summary_table(run))
+    assert told["accuracy %"] == "50.0 ± 30.0"
+    assert told["ACC / BWT / FWT %"] == "25.0 / - / 12.5"
+    assert "global accuracy %" not in told
+
+
+def test_client_table(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    seen = rows(client_table("run", load_run(folder).clients))
+    assert [(row["client"], row["before"], row["after"]) for row in seen] == [
+        ("0", "0.0", "70.0"),
+        ("1", "20.0", "90.0"),
+    ]
+    assert seen[0]["model"] == seen[0]["params"] == seen[0]["up"] == "-"
+    known = {"parameters": 55210, "train": 126, "validation": 18, "test": 36}
+    known |= {"accuracy": 0.93, "bytes_up": 96000, "bytes_down": 82}
+    told = [client(client_id, model="a[b]", **known) for client_id in (1, 0)]
+    (folder / "clients.json").write_text(json.dumps(told))
+    first, second = rows(client_table("run", load_run(folder).clients))
+    assert list(first.values()) == [
+        "0",
+        "a[b]",
+        "55,210",
+        "126",
+        "36",
+        "-",
+        "93.0",
+        "96.0 kB",
+        "82 bytes",
+    ]
+    assert second["client"] == "1"
+
+
+def test_client_that_has_not_trained_has_no_accuracy_after(tmp_path: Path) -> None:
+    seen = rows(client_table("run", load_run(make(tmp_path / "run", LINES[:1])).clients))
+    assert [(row["before"], row["after"]) for row in seen] == [("0.0", "-"), ("20.0", "-")]
+
+
+def test_names_with_brackets_are_printed_as_they_are(tmp_path: Path) -> None:
+    run = load_run(make(tmp_path / "run", dataset="[red]digits"))
+    console = Console(width=150)
+    with console.capture() as captured:
+        console.print(summary_table(run), compare_table([run, run]))
+    assert captured.get().count("[red]digits") == 2
+    assert captured.get().count("fedhe [run]") == 2
+
+
+def test_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    path = folder / "rounds.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2]
+    path.write_bytes(whole[:-1])
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2, 3]
+
+
+def test_a_damaged_line_is_left_out_and_named_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(tmp_path / "run")
+    whole = [json.dumps(line) for line in LINES]
+    (folder / "rounds.jsonl").write_text("\n".join([whole[0], '{"round": 0', '{"round": 1}', *whole[1:]]) + "\n")
+    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2, 3]
+    where = f"hetfl: {folder / 'rounds.jsonl'}, lines 2, 3 are damaged and left out; line 2: Invalid JSON"
+    assert capsys.readouterr().err.startswith(where)
+
+
+def test_many_damaged_lines_are_named_in_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(tmp_path / "run")
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write("{}\n" * 750)
+    load_run(folder)
+    assert capsys.readouterr().err == (
+        f"hetfl: {folder / 'rounds.jsonl'}, lines 5, 6, 7, 8, 9 and 745 more are damaged and left out; "
+        "line 5: round: Field required\n"
+    )
+
+
+def test_where_damage_leaves_nothing_to_draw_it_is_named_in_the_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, other = make(tmp_path / "run", [LINES[0], line(1, [])]), make(tmp_path / "other")
+    (folder / "rounds.jsonl").write_text("{}\n" + json.dumps(line(1, [])) + "\n")
+    monkeypatch.setattr("sys.argv", ["hetfl", "compare", str(folder), str(other), "--out", str(tmp_path / "c.png")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"hetfl: {folder / 'rounds.jsonl'}, line 1 is damaged and left out: round: Field required; "
+        "no other round was evaluated: nothing to draw\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        ("accuracy", "1e400"),
+        ("seconds", "9" * 5000),
+        ("bytes_up", "9" * 5000),
+        ("loss", "-1e400"),
+        ("clock", "[" * 10**5),
+    ],
+    ids=lambda value: value[:8],
+)
+def test_numbers_that_no_run_reaches_lose_their_line_alone_in_every_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    key: str,
+    number: str,
+) -> None:
+    folder = make(tmp_path / "run")
+    first, second, *rest = (folder / "rounds.jsonl").read_text().splitlines()
+    damaged = second.replace(f'"{key}": {json.dumps({"loss": 1.0, **LINES[1]}[key])}', f'"{key}": {number}')
+    assert damaged != second
+    (folder / "rounds.jsonl").write_text("\n".join([first, damaged, *rest]) + "\n")
+    out = tmp_path / ("r.html" if command == "report" else "r.png")
+    monkeypatch.setattr("sys.argv", ["hetfl", command, str(folder), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    [said] = set(capsys.readouterr().err.splitlines())
+    assert said.startswith(f"hetfl: {folder / 'rounds.jsonl'}, line 2 is damaged and left out: ")
+    assert out.stat().st_size > 1000
+
+
+def test_an_infinite_epsilon_is_shown_as_such(tmp_path: Path) -> None:
+    noisy = {"noise-multiplier": 1e-9, "clipping-norm": 1.0}
+    folder = finish(make(tmp_path / "run", **noisy), epsilon=inf, noise_source="seed")
+    assert '"epsilon": "Infinity"' in (folder / "summary.json").read_text()
+    run = load_run(folder)
+    assert figures(run)["epsilon"] == inf
+    assert rows(compare_table([run]))[0]["epsilon"] == "inf"
+    assert facts(summary_table(run))["privacy"].startswith("a client has (inf, 1e-05)-differential privacy after 3")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clients", '"two"'),
+        ("clients", "1000000001"),
+        ("clients", "-1"),
+        ("noise-multiplier", '"much"'),
+        ("noise-multiplier", "nan"),
+        ("seed", "-1"),
+        ("rounds", "1e3"),
+    ],
+)
+def test_a_config_that_no_run_has_is_refused_by_its_key(tmp_path: Path, key: str, value: str) -> None:
+    folder = make(tmp_path / "run", **{key: 77})
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace(f"{key} = 77", f"{key} = {value}"))
+    with pytest.raises(RunFolderError, match=rf"config\.toml: {key}.*; mend it"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (
+            "rounds.jsonl",
+            f"{json.dumps(LINES[1])}\n" * 2,
+            r"rounds\.jsonl, line 2: round 1 after round 1; delete",
+        ),
+        (
+            "summary.json",
+            '{\n"algorithm": ?',
+            r"summary\.json: Invalid JSON.*at line 2 column 14; mend it, or",
+        ),
+        ("clients.json", '[{"partition": "x"}]', r"clients\.json: 0\.partition: .* valid integer"),
+        ("config.toml", "seed = 0\nrounds = ?\n", r"config\.toml: .*line 2.*; mend it"),
+        (
+            "config.toml",
+            'algorithm = "fedhe"\nrounds = 3\nseed = 0\n',
+            r"config\.toml: dataset: Field required",
+        ),
+    ],
+)
+def test_broken_file_is_named_with_its_place(tmp_path: Path, file: str, content: str, message: str) -> None:
+    folder = make(tmp_path / "run")
+    (folder / file).write_text(content)
+    with pytest.raises(RunFolderError, match=message) as raised:
+        load_run(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="none: no such folder"):
+        load_run(tmp_path / "none")
+    with pytest.raises(RunFolderError, match=r"holds no run .*name a folder that"):
+        load_run(tmp_path)
+    make(tmp_path / "inner")
+    with pytest.raises(RunFolderError, match=r"holds no run .*such as .*inner"):
+        load_run(tmp_path)
+
+
+def test_bytes_to_target(tmp_path: Path) -> None:
+    """Mean accuracy 0.1, 0.5, -, 0.8 after 0, 200, 400, 600 bytes."""
+    run = load_run(make(tmp_path / "run"))
+    assert best_accuracy(run) == pytest.approx(0.8)
+    assert [bytes_to(run, target) for target in (0.1, 0.11, 0.5, 0.6, 0.81)] == [0, 200, 200, 600, None]
+
+
+def test_compare_unequal_runs(tmp_path: Path) -> None:
+    """Best 0.8 and 0.4, so the target is 0.95 * 0.4 = 0.38, reached after 200 and 0 bytes."""
+    one = load_run(finish(make(tmp_path / "one"), global_accuracy=0.75))
+    other = load_run(make(tmp_path / "other", SILENT, algorithm="local", dataset="mnist", seed=4))
+    table = compare_table([one, other])
+    first, second = rows(table)
+    assert first == {
+        "algorithm": "fedhe",
+        "dataset": "digits",
+        "rounds": "3",
+        "seed": "0",
+        "accuracy %": "80.0 ± 10.0",
+        "global %": "75.0",
+        "best test %": "80.0",
+        "payload": "600 bytes",
+        "wire": "6.0 kB",
+        "payload to 38.0 %": "200 bytes",
+        "seconds": "6.0",
+        "failed": "0",
+    }
+    assert (second["algorithm"], second["rounds"], second["global %"]) == ("local", "1 of 3", "-")
+    assert (second["payload"], second["payload to 38.0 %"]) == ("0 bytes", "0 bytes")
+    assert str(table.title) == "clients 2"
+    assert "these runs differ in dataset (digits / mnist), seed (0 / 4)." in str(table.caption)
+    assert [row["payload to 70.0 %"] for row in rows(compare_table([one, other], target=0.7))] == [
+        "600 bytes",
+        "never",
+    ]
+
+
+def test_runs_with_other_models_or_data_are_not_on_equal_terms(tmp_path: Path) -> None:
+    """What a run folder does not say is not held against it."""
+    one = load_run(make(tmp_path / "one", models="mlp", partition="iid"))
+    other = load_run(make(tmp_path / "other", models="lenet5", partition="iid"))
+    silent = load_run(make(tmp_path / "silent", algorithm="local"))
+    assert unequal_terms(group_runs([one, silent])) is None
+    assert unequal_terms(group_runs([one, other])) == "Not on equal terms: these runs differ in models (mlp / lenet5)."
+
+
+def test_compare_names_unequal_widths(tmp_path: Path) -> None:
+    """A method whose models have a projection in front of their heads, and one whose models have none."""
+    chfl = load_run(make(tmp_path / "chfl", algorithm="chfl", width=64))
+    local, equal = (load_run(make(tmp_path / f"{width}", algorithm="local", width=width)) for width in (0, 64))
+    assert unequal_terms(group_runs([chfl, local])) == "Not on equal terms: these runs differ in width (64 / 0)."
+    assert unequal_terms(group_runs([chfl, equal])) is None
+
+
+def test_seeds_are_grouped(tmp_path: Path) -> None:
+    """Last accuracies 0.8 and 0.6: mean 0.7, sample deviation sqrt(2 * 0.1^2) = 0.1414; bests likewise."""
+    weaker = [*LINES[:3], line(3, [0.5, 0.7], sent=300)]
+    runs = [
+        load_run(make(tmp_path / "a")),
+        load_run(make(tmp_path / "b", weaker, seed=1, **{"data-dir": "/x"})),
+    ]
+    table = compare_table(runs, target=0.75)
+    (row,) = rows(table)
+    assert str(table.title) == "dataset digits, clients 2, rounds 3, seed 0, 1"
+    assert (row["accuracy %"], row["± seeds %"], row["best test %"]) == ("70.0 ± 10.0", "14.1", "70.0")
+    assert (row["payload"], row["payload to 75.0 %"]) == ("800 bytes", "600 bytes (1 of 2 seeds)")
+    assert "Not on equal terms" not in str(table.caption)
+
+
+def test_settings_and_repeated_seeds_are_told_apart(tmp_path: Path) -> None:
+    weak = load_run(make(tmp_path / "weak", fedhe={"alpha": 0.5}))
+    strong = load_run(make(tmp_path / "strong", fedhe={"alpha": 1.0}))
+    assert [group.label for group in group_runs([weak, strong])] == ["fedhe (alpha 0.5)", "fedhe (alpha 1.0)"]
+    again = load_run(make(tmp_path / "again", fedhe={"alpha": 0.5}))
+    assert [group.label for group in group_runs([weak, again])] == ["fedhe [weak]", "fedhe [again]"]
+    assert unequal_terms(group_runs([weak, again])) is None
+
+
+def test_runs_of_two_sweeps_are_two_groups_that_are_called_by_what_tells_their_folders_apart(tmp_path: Path) -> None:
+    runs = []
+    for study in ("first", "second"):
+        (tmp_path / study / "fedhe").mkdir(parents=True)
+        runs += [load_run(make(tmp_path / study / "fedhe" / f"seed={seed}", seed=seed)) for seed in (0, 1)]
+    alone = load_run(make(tmp_path / "alone"))
+    groups = group_runs(runs)
+    assert [(group.label, [run.folder.parts[-3] for run in group.runs]) for group in groups] == [
+        ("fedhe [first]", ["first", "first"]),
+        ("fedhe [second]", ["second", "second"]),
+    ]
+    assert [group.label for group in group_runs(runs[:2])] == ["fedhe"]
+    assert [group.label for group in group_runs([runs[0], runs[2]])] == ["fedhe [first]", "fedhe [second]"]
+    assert [group.label for group in group_runs([alone, *runs[:2]])] == ["fedhe [alone]", "fedhe [fedhe]"]
+
+
+def test_compare_shows_domains_and_simulated_time_where_runs_have_them(tmp_path: Path) -> None:
+    """The target of 0.5 is reached by the first run's round 1, at 9 seconds, and never by the others; the mean of the
+    two seeds' ACC of 0.5 and 0.7 is 0.6, and so on. A run without a summary has the figures of its last round."""
+    lines = [{**entry, "clock": 9.0 * entry["round"]} for entry in LINES]
+    first = load_run(finish(make(tmp_path / "0", lines), acc=0.5, bwt=0.8, fwt=0.4))
+    lines[-1] |= {"acc": 0.7, "bwt": 0.8, "fwt": 0.6}
+    second = load_run(make(tmp_path / "1", lines, seed=1))
+    silent = load_run(make(tmp_path / "2", SILENT, algorithm="local"))
+    one, other = rows(compare_table([first, second, silent], target=0.5))
+    assert one["ACC / BWT / FWT %"] == "60.0 / 80.0 / 50.0"
+    assert one["clock to 50.0 %"] == "9.0"
+    assert (other["ACC / BWT / FWT %"], other["clock to 50.0 %"]) == ("-", "never")
+    assert not {"ACC / BWT / FWT %", "clock to 50.0 %"} & rows(compare_table([silent], target=0.5))[0].keys()
+
+
+def test_compare_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no run to compare"):
+        compare_table([])
+    with pytest.raises(ConfigError, match=r"target = 90: not a fraction .* write 0\.9"):
+        compare_table([load_run(make(tmp_path / "run"))], target=90)
+
+
+def test_run_that_has_just_begun(tmp_path: Path) -> None:
+    run = load_run(make(tmp_path / "run", []))
+    (row,) = rows(compare_table([run]))
+    assert (row["accuracy %"], row["best test %"], row["payload"], row["payload to target"]) == (
+        "-",
+        "-",
+        "0 bytes",
+        "-",
+    )
+    for draw in (run_figure, lambda run: compare_figure([run])):
+        with pytest.raises(RunFolderError, match="run: no round was evaluated"):
+            draw(run)
+
+
+def test_run_figure_has_a_line_a_client_and_the_mean(tmp_path: Path) -> None:
+    with_global = [line(0, [0.2, 0.4], global_accuracy=0.25), line(1, [0.4, 0.6], global_accuracy=0.35)]
+    axes = run_figure(load_run(make(tmp_path / "run", with_global))).axes[0]
+    drawn = {str(item.get_label()): list(item.get_ydata()) for item in axes.get_lines()}
+    assert drawn == {
+        "client 0": [0.2, 0.4],
+        "client 1": [0.4, 0.6],
+        "mean": [pytest.approx(0.3), 0.5],
+        "global model": [0.25, 0.35],
+    }
+    assert axes.get_ylim() == (0, 1)
+    single = run_figure(load_run(make(tmp_path / "single", [line(0, [0.5])]))).axes[0]
+    assert [item.get_label() for item in single.get_lines()] == ["client 0"]
+
+
+def test_many_clients_are_a_band(tmp_path: Path) -> None:
+    spread = [client / 20 for client in range(13)]
+    axes = run_figure(load_run(make(tmp_path / "run", [line(0, spread), line(1, spread[::-1])]))).axes[0]
+    assert [item.get_label() for item in axes.get_lines()] == ["mean"]
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0, pytest.approx(0.6))
+
+
+def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
+    """Two seeds make one line, over the rounds of both: in round 3 at 0.8 and 0.6, sample deviation 0.1414.
+
+    Local sends nothing: a line at its last 0.4.
+    """
+    longer = [*LINES[:3], line(3, [0.5, 0.7]), line(4, [1.0, 1.0])]
+    seeds = [make(tmp_path / "a"), make(tmp_path / "b", longer, seed=1)]
+    runs = [load_run(folder) for folder in [*seeds, make(tmp_path / "local", SILENT, algorithm="local")]]
+    over_rounds, over_bytes = compare_figure(runs).axes
+    assert [item.get_label() for item in over_rounds.get_lines()] == ["fedhe, 2 seeds", "local"]
+    assert list(over_rounds.get_lines()[0].get_xdata()) == [0, 1, 3]
+    assert list(over_rounds.get_lines()[0].get_ydata()) == pytest.approx([0.1, 0.5, 0.7])
+    (band,) = over_rounds.collections
+    assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(0.7 + 0.1414, abs=1e-4)
+    flat, course = over_bytes.get_lines()
+    assert flat.get_label() == "local: sends nothing (last accuracy)"
+    assert list(flat.get_ydata()) == [0.4, 0.4]
+    assert list(course.get_xdata())[1:] == [200, 600]
+    assert over_bytes.get_xscale() == "log"
+
+
+def test_a_band_ends_where_accuracies_do(tmp_path: Path) -> None:
+    """Of 1.0 and 0.6, of 0.0 and 0.4: 0.8 + 0.28 is above 1, 0.2 - 0.28 below 0."""
+    seeds = [[line(0, [low]), line(1, [high])] for low, high in ((0.0, 1.0), (0.4, 0.6))]
+    runs = [load_run(make(tmp_path / str(seed), lines, seed=seed)) for seed, lines in enumerate(seeds)]
+    (band,) = compare_figure(runs).axes[0].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0, 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_of_many_methods_leave_room_for_their_lines(tmp_path: Path) -> None:
+    (group,) = group_runs([load_run(make(tmp_path / "run"))])
+    courses = [course_of(replace(group, label=f"{number} " + "long name " * 15), number) for number in range(30)]
+    for draw in (rounds_figure, payload_figure):
+        figure = draw(courses)
+        figure.draw_without_rendering()
+        inches = figure.axes[0].get_position().height * figure.get_figheight()
+        assert inches > 2, draw
+
+
+@pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $"])
+def test_names_with_dollar_signs_are_no_formulas(tmp_path: Path, name: str) -> None:
+    run = load_run(make(tmp_path / "run", algorithm=name, dataset=name))
+    for number, figure in enumerate((run_figure(run), compare_figure([run]), costs_figure([run]))):
+        with rc_context({"svg.fonttype": "none"}):
+            write_figure(figure, tmp_path / f"{number}.svg")
+        assert name in (tmp_path / f"{number}.svg").read_text()
+
+
+def test_run_stopped_before_it_trained_is_not_said_to_send_nothing(tmp_path: Path) -> None:
+    figure = compare_figure([load_run(make(tmp_path / "run", LINES[:1]))])
+    assert figure.axes[1].get_legend() is None
+    figure.draw_without_rendering()
+
+
+def test_pictures_are_written(tmp_path: Path) -> None:
+    run = load_run(make(tmp_path / "run"))
+    plot_run(run, tmp_path / "new" / "run.png")
+    plot_compare([run], tmp_path / "compare")
+    for name, width in (("new/run.png", 1200), ("compare", 1500)):
+        pixels = imread(tmp_path / name, format="png")
+        assert pixels.shape[1] == width
+        assert pixels.std() > 0.05
+    with pytest.raises(ConfigError, match=r"run\.txt: no such kind of picture as 'txt'; known: .*png"):
+        plot_run(run, tmp_path / "run.txt")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        plot_run(run, tmp_path / "run" / "config.toml" / "run.png")

@@ -1,0 +1,202 @@
+"""Sweeps: what a text stands for, which runs there are, that they go on, and that what is wrong is said before."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from fixtures.folders.run_folders import finish, make
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hetfl_flwr import compare, load, run, sweep
+from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
+from simulations.cli.command import app
+from simulations.studies.jobs import Job
+from simulations.studies.sweeps import jobs, parse_grid, run_sweep
+
+SMALL = {"algorithm": "fedhe", "clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
+
+
+@pytest.fixture
+def console():
+    return Console(file=StringIO(), width=300)
+
+
+@pytest.fixture
+def run_small():
+    """Run one of the sweep by itself."""
+    keys = {key.replace("-", "_"): value for key, value in SMALL.items()}
+    return lambda out, **more: run(**{**keys, **more}, out=out, progress=False)
+
+
+@pytest.mark.parametrize(("reached", "finished"), [(2, False), (3, True)])
+def test_a_run_has_ended_when_its_summary_says_so_whatever_stands_among_its_rounds(tmp_path, reached, finished):
+    folder = finish(make(tmp_path / "run"), rounds=reached)
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write("no round\n" * 9)
+    assert Job("run", folder, {"algorithm": "fedhe", "dataset": "digits", "rounds": 3}).finished is finished
+
+
+def test_where_no_file_has_the_rounds_of_a_run_none_are_counted(tmp_path):
+    (tmp_path / "rounds.jsonl").mkdir()
+    assert Job("run", tmp_path, {}).done == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "grid"),
+    [
+        ("fedhe.alpha=0,0.5,1 seed=0:3", {"fedhe.alpha": [0, 0.5, 1], "seed": [0, 1, 2]}),
+        ("seed=7,0:2 batched=true,auto", {"seed": [7, 0, 1], "batched": [True, "auto"]}),
+        ('models="lenet5,mlp",mlp', {"models": ["lenet5,mlp", "mlp"]}),
+        ("  dataset='./my photos', digits ", {"dataset": ["./my photos", "digits"]}),
+        ("partition=dirichlet:0.3,iid", {"partition": ["dirichlet:0.3", "iid"]}),
+    ],
+)
+def test_a_text_stands_for_values_by_key(text, grid):
+    assert parse_grid(text) == grid
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seed", "at 'seed'"),
+        ("seed= rounds=3", "at '=3'"),
+        ("seed=1,", "at ','"),
+        ("seed=1,,2", "at ',,2'"),
+        ("=1", "at '=1'"),
+        ("seed=1 seed=2", "seed is there twice"),
+        ("seed=3:3", "3:3 is an empty range"),
+        ("models='mlp", "no closing quotation"),
+    ],
+)
+def test_a_text_that_is_not_right_says_where(text, said, refusal):
+    assert said in refusal(ConfigError, parse_grid, text)
+
+
+def test_a_run_is_called_by_its_values_and_left_with_nothing_to_guess(tmp_path):
+    named = jobs({**SMALL, "seed": 9}, {"models": ["lenet5,mlp", "mlp"], "seed": [0, 1]}, tmp_path)
+    assert [job.folder.name for job in named] == [
+        "models=lenet5+mlp,seed=0",
+        "models=lenet5+mlp,seed=1",
+        "models=mlp,seed=0",
+        "models=mlp,seed=1",
+    ]
+    assert [job.settings["seed"] for job in named] == [0, 1, 0, 1]
+    assert named[0].settings["learning-rate"] == 0.001
+
+
+@pytest.mark.slow
+def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
+    """A run that has ended is not run again, whoever ran it; one that was stopped ends with the bits of a whole one."""
+    ended = run_small(tmp_path / "fedhe.alpha=0,seed=0", fedhe={"alpha": 0.0}).folder / "summary.json"
+    stopped = run_small(tmp_path / "fedhe.alpha=0,seed=1", rounds=1, seed=1, fedhe={"alpha": 0})
+    before = ended.stat().st_mtime_ns
+    config = ended.with_name("config.toml")  # as of a version without this key
+    config.write_text("".join(line for line in config.open() if not line.startswith("projection")))
+    folders, failed = run_sweep(SMALL, {"fedhe.alpha": [0, 0.5], "seed": [0, 1]}, tmp_path, 2, console)
+    assert failed == {}
+    assert [folder.name for folder in folders] == [
+        "fedhe.alpha=0,seed=0",
+        "fedhe.alpha=0,seed=1",
+        "fedhe.alpha=0.5,seed=0",
+        "fedhe.alpha=0.5,seed=1",
+    ]
+    assert ended.stat().st_mtime_ns == before
+    whole = run_small(tmp_path / "whole", seed=1, fedhe={"alpha": 0})
+    assert load(stopped.folder).rounds.drop(columns="seconds").equals(whole.rounds.drop(columns="seconds"))
+    assert [load(folder).config["fedhe.alpha"] for folder in folders] == [0, 0, 0.5, 0.5]
+
+
+@pytest.mark.exhaustive
+def test_runs_whose_command_is_killed_end_with_their_round_and_go_on(tmp_path, console):
+    """Nobody tells them to stop: they see that their master is gone. The pipe ends when the last of them has."""
+
+    def begun() -> bool:
+        paths = [tmp_path / f"seed={seed}" / "rounds.jsonl" for seed in (0, 1)]
+        return all(path.exists() and path.read_bytes().count(b"\n") > 2 for path in paths)
+
+    settings = {**SMALL, "rounds": 100_000, "checkpoint-every": 0}
+    command = [
+        sys.executable,
+        "-c",
+        "from simulations.cli.command import main; main()",
+        "run",
+        "fedhe",
+        "--workers",
+        "2",
+    ]
+    command += [f"--set={key}={value}" for key, value in settings.items() if key != "algorithm"]
+    command += ["--sweep", "seed=0:2", "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not begun() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert process.poll() is None
+        process.kill()
+        assert b"Traceback" not in process.communicate(timeout=60)[0]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    reached = [Checkpoint.read(tmp_path / f"seed={seed}").round for seed in (0, 1)]
+    settings["rounds"] = max(reached) + 1
+    folders, failed = run_sweep(settings, {"seed": [0, 1]}, tmp_path, 2, console)
+    assert failed == {}
+    assert [len(load(folder).rounds) for folder in folders] == [max(reached) + 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("base", "grid", "said"),
+    [
+        ({}, {"fedhe.alfa": [0]}, "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'"),
+        ({}, {"fedhe.alpha": [0, -1]}, "fedhe.alpha = -1"),
+        ({}, {"seed": [0, 1, 0]}, "seed = 0 is swept over twice"),
+        ({}, {"seed": []}, "seed has no value"),
+        ({}, {"output-dir": ["a", "b"]}, "output-dir cannot be swept"),
+        ({}, {"dataset": ["digits", "x" * 255]}, "is too long for the name of a folder"),
+        ({"models": "mlp,lenet5"}, {"algorithm": ["fedhe", "fedavg"]}, "all clients need the same model"),
+        ({}, {"dataset": ["digits", "./nothing"]}, "nothing"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_the_first_run(base, grid, said, tmp_path, console, refusal):
+    assert said in refusal(HetflError, run_sweep, {**SMALL, **base}, grid, tmp_path / "sweep", 1, console)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_other_settings_in_a_run_s_place_are_refused(tmp_path, console, refusal, run_small):
+    """Also where nothing is said of a key, and its default is another value than that of the run that is there."""
+    run_small(tmp_path / "seed=0")
+    other = {key: value for key, value in SMALL.items() if key != "batch-size"}
+    said = refusal(ConfigError, run_sweep, other, {"seed": [0, 1]}, tmp_path, 1, console)
+    assert "seed=0 was run with batch-size = 20, not 50" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["seed=0"]
+
+
+@pytest.mark.slow
+def test_from_python_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
+    """A step size that makes all numbers infinite leaves no valid reply."""
+    keys = {"clients": 2, "rounds": 1, "models": "mlp", "min_clients": 2, "progress": False}
+    with pytest.raises(HetflError, match=r"1 of 2 runs have not ended: learning-rate=1\d+: round 1: 0 valid replies"):
+        sweep("fedhe", grid={"learning-rate": [1e30, 0.001]}, out=tmp_path, **keys)
+    [kept] = sweep("fedhe", grid={"learning-rate": [0.001]}, out=tmp_path, **keys)
+    assert compare([kept]).accuracy.tolist() == [kept.summary["accuracy"]]
+
+
+def test_the_command_shows_the_runs_side_by_side(tmp_path, run_small):
+    run_small(tmp_path / "seed=0")
+    options = ["--rounds", "2", "--clients", "2", "--set", "models=mlp", "--set", "batch-size=20"]
+    command = ["run", "fedhe", *options, "--set", "checkpoint-every=1", "--sweep", "seed=0"]
+    ended = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
+    assert (ended.exit_code, "dataset digits, clients 2, rounds 2, seed 0" in ended.output) == (0, True), ended.output
+    assert (tmp_path / "compare.png").exists()
+    assert "--sweep needs --out" in str(CliRunner().invoke(app, command).exception)
