@@ -182,4 +182,4 @@ def tuning_as_markdown(cells: Iterable[Cell], findings: Sequence[Found]) -> str:
 
 
 def _written(values: Mapping[str, Value]) -> str:
-    return ", ".join(f"`{key} = {json.dumps(value)}`" for key, value in values.items())
+    return ", ".join(f"`{key} = {json.dumps(value, allow_nan=False)}`" for key, value in values.items())
