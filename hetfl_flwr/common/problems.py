@@ -22,12 +22,10 @@ class Problems:
     Examples
     --------
     >>> problems = Problems("'wards.csv'")
-    >>> problems.add("column 'age' of 'wards.csv' holds lists", "name it in ignore-columns")
-    >>> problems.add("row 3 of 'wards.csv' has no ward", "fill it in")
-    >>> problems.refuse()
-    Traceback (most recent call last):
-    hetfl_flwr.common.errors.DataError: 'wards.csv' has 2 problems: (1) column 'age' holds lists; (2) row 3 has no ward;
-    ways out: (1) name it in ignore-columns; (2) fill it in
+    >>> problems.add("column 'age' of 'wards.csv' holds lists", "ignore it")
+    >>> problems.add("'wards.csv' has no ward", "add it")
+    >>> print(problems.error)
+    'wards.csv' has 2 problems: (1) column 'age' holds lists; (2) has no ward; ways out: (1) ignore it; (2) add it
     """
 
     place: str
@@ -62,7 +60,8 @@ class Problems:
         return DataError(": ".join(filter(None, self.found[0])) if len(self.found) == 1 else self._numbered())
 
     def _numbered(self) -> str:
-        own = re.compile(rf" of {re.escape(self.place)}(?!\[)")  # dataset['North'] is part of dataset
+        place = re.escape(self.place)
+        own = re.compile(rf"^{place} | of {place}(?!\[)")  # dataset['North'] is part of dataset
         numbered = "; ".join(f"({number}) {own.sub('', what)}" for number, (what, _) in enumerate(self.found, start=1))
         of: dict[str, list[str]] = {}
         for number, (_, way) in enumerate(self.found, start=1):

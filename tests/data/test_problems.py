@@ -139,3 +139,18 @@ def test_labels_that_are_no_classes_are_counted_over_both_splits(refusal):
     assert refusal(DataError, read_labels, source) == (
         "row 2 of split 'train' of 'here' and 8 more have label x, y, z: labels must be ill, well, as classes says"
     )
+
+
+def test_all_columns_that_are_not_there_are_told(frame, tmp_path, refusal):
+    """Also those that keys of a table name, whichever of the others is missing."""
+    frame.to_csv(tmp_path / "p.csv", index=False)
+    reading = Reading(label_column="sic", ignore_columns="agee,x", numeric_columns="y")
+    said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=reading, partition="natural:wards"))
+    assert said == (
+        f"'{tmp_path}/p.csv' has 4 problems: (1) has no column 'sic' in its split 'train': did you mean 'sick'? Set "
+        "label-column to one of: age, ward, sick; (2) has no column 'wards' in its split 'train': did you mean 'ward'? "
+        "Set natural:COLUMN to one of: age, ward, sick; (3) ignore-columns: unknown columns 'agee', 'x': Known: age, "
+        "sick, ward; (4) numeric-columns: unknown column 'y': Known: age, sick, ward"
+    )
+    said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=replace(reading, label_column="sick")))
+    assert "has 2 problems: (1) ignore-columns: unknown columns 'agee', 'x': Known: age, ward; (2) numeric-" in said
