@@ -1,12 +1,14 @@
 """All that is wrong with a data set is told in one line, that of its owners among it."""
 
 from dataclasses import replace
+from datetime import time
 
 import numpy as np
 import pandas as pd
 import pytest
 from fixtures.data.columns import source_of
 
+from hetfl_flwr.common import errors
 from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data import Reading, Split, load_client_data, most_clients
 from hetfl_flwr.data.decoding.labels import read_labels
@@ -154,3 +156,74 @@ def test_all_columns_that_are_not_there_are_told(frame, tmp_path, refusal):
     )
     said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=replace(reading, label_column="sick")))
     assert "has 2 problems: (1) ignore-columns: unknown columns 'agee', 'x': Known: age, ward; (2) numeric-" in said
+
+
+def test_files_that_differ_are_told_at_once(frame, tmp_path, refusal):
+    """All columns that files lack; else all columns that hold other things."""
+    folder = tmp_path / "wards"
+    folder.mkdir()
+    first, split = frame.assign(age=1, bp=2, ward=3), replace(SPLIT, partition="files")
+    first.to_csv(folder / "a.csv", index=False)
+    first.drop(columns=["age", "bp"]).to_csv(folder / "b.csv", index=False)
+    first.drop(columns="bp").to_csv(folder / "c.csv", index=False)
+    assert refused(folder, refusal, split) == (
+        f"'{folder}/b.csv' has no columns 'age', 'bp', which '{folder}/a.csv' has; '{folder}/c.csv' has no column 'bp'"
+        f", which '{folder}/a.csv' has: add them, or name them in ignore-columns"
+    )
+    for name in ("b", "c"):
+        first.assign(age="old", ward="w").to_csv(folder / f"{name}.csv", index=False)
+    said = refused(folder, refusal, split)
+    assert said.count("whole numbers: write all in one type") == 2
+    assert said.startswith(f"column 'age' of '{folder}/b.csv' holds texts, that of '{folder}/a.csv' whole numbers: ")
+    assert f"; column 'ward' of '{folder}/b.csv' holds texts" in said
+
+
+@pytest.mark.parametrize("words", [1, 4])
+def test_a_few_words_among_the_numbers_of_one_file_are_missing_numbers(frame, tmp_path, refusal, words):
+    """1 of 40 is below 5 %, in its file and in all; 4 of 40 are words of a column of words, as in one file."""
+    folder = tmp_path / "wards"
+    folder.mkdir()
+    plain = frame.assign(age=frame.index + 0.5, sick=frame.sick.str.lower()).drop(columns="ward")
+    plain.to_csv(folder / "a.csv", index=False)
+    plain.astype({"age": object}).replace({"age": {row + 0.5: "<1" for row in range(words)}}).to_csv(
+        folder / "b.csv", index=False
+    )
+    split = replace(SPLIT, partition="files", dataset=str(folder))
+    if words > 1:
+        assert "holds texts, that of" in refused(folder, refusal, split)
+        return
+    arrays = load_client_data(split, 0).train.arrays
+    numbers = [*plain.age, np.nan, *plain.age[1:]]
+    assert np.array_equal(arrays.inputs[:, 0], np.array(numbers, np.float32), equal_nan=True)
+    note = "column 'age' of '{}': 1 of 80 values is no number (row 2 of file 'b'): taken as missing"
+    assert note.format(folder) in [errors.plain(one) for one in arrays.notes]
+
+
+def test_a_separator_at_the_end_of_rows_makes_no_input(frame, tmp_path):
+    """So hospitals whose files differ in that alone can share weights."""
+    plain = frame.assign(age=frame.index + 0.5, sick=frame.sick.str.lower()).drop(columns="ward")
+    plain.to_csv(tmp_path / "a.csv", index=False)
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    (tmp_path / "b.csv").write_text("".join(f"{line},\n" for line in lines))
+    split = replace(SPLIT, partition="iid", dataset=f"{tmp_path}/a.csv,{tmp_path}/b.csv")
+    first, second = (load_client_data(split, client).train.arrays for client in range(2))
+    assert second.input_names == first.input_names == ("age",)
+    assert np.array_equal(first.inputs, second.inputs)
+
+
+def test_classes_that_are_truth_values_have_their_names(frame):
+    truth = frame.assign(age=frame.index + 0.5, sick=frame.sick == "well").drop(columns="ward")
+    arrays = load_client_data(replace(SPLIT, partition="iid", dataset=str(stored(truth)[0])), 0).train.arrays
+    assert arrays.class_names == ("False", "True")
+    assert arrays.labels.tolist() == truth.sick.astype(int).tolist()
+    split = replace(SPLIT, partition="iid", dataset=str(stored(truth)[0]))
+    named = replace(split, reading=replace(SPLIT.reading, classes="well:true,ill:False"))
+    arrays = load_client_data(named, 0).train.arrays
+    assert [arrays.class_names[label] for label in arrays.labels] == ["well" if one else "ill" for one in truth.sick]
+
+
+@pytest.mark.parametrize(("unit", "word"), [("timedelta64[ns]", "durations"), ("time", "times of day")])
+def test_what_dates_are_not_is_called_by_its_name(frame, refusal, unit, word):
+    stay = [time(row) for row in range(20)] * 2 if unit == "time" else np.arange(40).astype(unit)
+    sound = frame.assign(age=1, ward="a", sick=frame.sick.str.lower(), stay=stay)
+    assert f"column 'stay' of dataset holds {word}, not numbers" in refused(stored(sound)[0], refusal)

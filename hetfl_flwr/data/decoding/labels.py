@@ -60,6 +60,15 @@ def read_labels(source: Source) -> tuple[int, dict[str, IntArray]]:
     return len(values), codes
 
 
+TRUTH = ("False", "True")
+"""What classes are called that are truth values, in their order."""
+
+
+def _is_truth(source: Source) -> bool:
+    """Say whether labels are truth values."""
+    return bool(pa.types.is_boolean(features_of(source.splits["train"]).arrow_schema.field(source.label).type))
+
+
 def labels_of(source: Source, problems: Problems) -> tuple[int, dict[str, IntArray]]:
     """Return what `read_labels` does or, where something is wrong, nothing: then it is one of the problems."""
     with problems.collecting():
@@ -68,10 +77,13 @@ def labels_of(source: Source, problems: Problems) -> tuple[int, dict[str, IntArr
 
 
 def class_names(source: Source) -> tuple[str, ...]:
-    """Return what the classes are called: by ``classes``, by a class-label column, else by their values."""
+    """Return what the classes are called: by ``classes``, by a class-label column, else by their values.
+
+    Truth values are called ``False`` and ``True``.
+    """
     if source.reading.classes:
         return tuple(name for name, _ in parse_classes(source.reading.classes))
-    called: dict[int | str, str] = dict(enumerate(_feature_names(source)))
+    called: dict[int | str, str] = dict(enumerate(TRUTH if _is_truth(source) else _feature_names(source)))
     return tuple(called.get(value, str(value)) for value in _values(source))
 
 
@@ -186,6 +198,8 @@ def _wanted(source: Source, found: pa.ChunkedArray) -> tuple[int | str, ...]:
         return tuple(numbers.get(label, -1 - number) for number, label in enumerate(labels))
     if is_text(found.type):
         return tuple(labels)
+    if _is_truth(source) and all(label.capitalize() in TRUTH for label in labels):
+        return tuple(TRUTH.index(label.capitalize()) for label in labels)
     try:
         return tuple(map(int, labels))
     except ValueError:

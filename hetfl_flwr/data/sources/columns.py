@@ -238,6 +238,8 @@ def in_words(kind: pa.DataType) -> str:
         (pa.types.is_boolean, "truth values"),
         (pa.types.is_integer, "whole numbers"),
         (pa.types.is_floating, "decimal numbers"),
+        (pa.types.is_duration, "durations"),
+        (pa.types.is_time, "times of day"),
         (pa.types.is_temporal, "dates or times"),
         (pa.types.is_struct, "records"),
         (pa.types.is_nested, "lists"),
