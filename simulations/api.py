@@ -18,7 +18,7 @@ from rich.filesize import decimal
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.config import RunConfig, Value, flattened, renamed
-from hetfl_flwr.runs.figures.quality import notes
+from hetfl_flwr.runs.figures.quality import named_classes, notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import INCIDENTAL, figures, load_run
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.models import SplitModel
     from hetfl_flwr.node.node import Node
     from hetfl_flwr.runs.callbacks import RoundCallback
+    from hetfl_flwr.runs.schema import Round
 
 
 def run(
@@ -67,9 +68,10 @@ def run(
     **keys
         Config keys with underscores, ``learning_rate=0.01``, and an algorithm's own as a mapping,
         ``fedhe={"alpha": 0.5}``. A list becomes a comma list: ``models=["mlp", "lenet5"]``. ``dataset`` may also be
-        data: a frame of pandas or polars, a ``datasets.Dataset`` or ``DatasetDict``, or a torch data set of (image,
-        label) pairs; or a list of such, one a client, or a dict by the clients' names. It is written to the cache
-        folder of the datasets library, and the run's config names that folder.
+        data: a frame of pandas or polars, a ``datasets.Dataset`` or ``DatasetDict``, a torch data set of (image, label)
+        or (vector, label) pairs, or a dict of arrays by column; or a list of such, one a client, or a dict by the
+        clients' names. It is written to the cache folder of the datasets library, and the run's config names that
+        folder.
 
     Returns
     -------
@@ -205,14 +207,20 @@ class Result:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row a client and round: its name and model, and what it reported, such as accuracy and recalls."""
+        """One row a client and round: its name and model, and what it reported, such as accuracy.
+
+        Where it has measured its classes one by one, ``recall`` is a dict, the recall of each class in its test set by
+        the name of the class; ``untested`` and ``unpredicted`` are lists of such names. They are as in `clients.json`:
+        numbers stand for names that stay on the node. ``frame.recall.apply(pandas.Series)`` has a column a class.
+        """
         models = {client["partition"]: client["model"] for client in self._run.clients}
         names = {client["partition"]: name_of(client) or None for client in self._run.clients}
+        class_names = {client["partition"]: client.get("class_names") or () for client in self._run.clients}
         rows = [
             {"round": record.round, "client": int(client), "name": names.get(int(client))}
             | {"model": models.get(int(client))}
             | {key.replace("-", "_"): value for key, value in scores.items()}
-            | {**record.classes.get(client, {})}
+            | _classes(record, client, class_names.get(int(client), ()))
             for record in self._run.rounds
             for client, scores in record.clients.items()
         ]
@@ -414,6 +422,11 @@ def _value(key: str, value: Any) -> Value:
     if not isinstance(plain, bool | int | float | str):
         raise ConfigError(f"{_key(key)} = {value!r}: expected a number, a text, True or False")
     return plain
+
+
+def _classes(record: Round, client: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return what a client has measured class by class in a round, by names of classes; nothing where it has not."""
+    return dict(named_classes(record, int(client), names)) if client in record.classes else {}
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -16,9 +16,9 @@ from hetfl_flwr.data.decoding.series import standardised_channels
 from hetfl_flwr.data.decoding.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
 from hetfl_flwr.data.domains import (
     Family,
+    arrays_of,
     centred,
     domain_labels,
-    family_arrays,
     parse_families,
     scaled_as_imagenet,
     standardised_colours,
@@ -126,8 +126,8 @@ def most_clients(split: Split) -> int:
     if not form.by_owner:
         return 0
     families, owners = _families(split, form), list[int]()
-    for family in families:
-        for arrays in family_arrays(family, split.seed, split.test_set == "global", split.rotation):
+    for domains in arrays_of(families, families, split.seed, split.test_set == "global", split.rotation):
+        for arrays in domains:
             owners.append(_Domain.of(split, form, len(owners), arrays, 1).all_owners)
     return len(owners) * min(owners)
 
@@ -265,7 +265,7 @@ def _domains_for(families: Sequence[Family], index: int, split: Split) -> tuple[
     """Return the domains of a family, or of all where rows are pooled, and the number of the first."""
     number, first = _family_of(families, index)
     wanted = families if split.pooled else families[number : number + 1]
-    arrays = [family_arrays(family, split.seed, split.test_set == "global", split.rotation) for family in wanted]
+    arrays = arrays_of(wanted, families, split.seed, split.test_set == "global", split.rotation)
     for family, domains in zip(wanted, arrays, strict=True):
         _check_family(family.called, domains[0], split)
     if split.pooled:

@@ -1,6 +1,7 @@
 """From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from hetfl_flwr.common.errors import ConfigError, DataError, private, unknown
 from hetfl_flwr.data.arrays.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
+from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.decoding.images import image_spec, read_images
 from hetfl_flwr.data.decoding.labels import IntArray, class_names, declared, read_codes
 from hetfl_flwr.data.decoding.series import read_series
@@ -229,7 +231,10 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
     if entry and (entry.bundled or not folder or not local_folder(entry.place, folder)):
         return entry.spec_for(family.reading)
     source = _source(family.base, family.reading)
-    return image_spec(source) if source.kind == "image" else _arrays(family.base, family.reading)[0].spec
+    if source.kind == "image":
+        with suppress(DataError):  # told below, with all else that is wrong
+            return image_spec(source)
+    return _arrays(family.base, family.reading)[0].spec
 
 
 def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
@@ -299,6 +304,41 @@ def family_arrays(family: Family, seed: int, with_test: bool, rotation: Rotation
         return arrays
     _check_rotated(family, arrays[0].spec)
     return rotated(arrays[0], seed, with_test, rotation)
+
+
+def arrays_of(
+    wanted: Sequence[Family], families: Sequence[Family], seed: int, with_test: bool, rotation: Rotation
+) -> list[tuple[Arrays, ...]]:
+    """Return the arrays of some families, each as `family_arrays` does.
+
+    Parameters
+    ----------
+    wanted : sequence of Family
+        Which ones.
+    families : sequence of Family
+        All of a run: if one of those that are wanted cannot be read, what is wrong with any of them is told.
+    seed, with_test, rotation
+        As in `family_arrays`.
+
+    Raises
+    ------
+    DataError
+        If one cannot be found or read.
+    """
+    try:
+        return [family_arrays(family, seed, with_test, rotation) for family in wanted]
+    except DataError as first:
+        errors = [error for family in families if (error := _error_of(family, seed, with_test, rotation))]
+        lines = dict.fromkeys(error.marked for error in errors or [first])
+        raise DataError("; ".join(lines)) from first
+
+
+def _error_of(family: Family, seed: int, with_test: bool, rotation: Rotation) -> DataError | None:
+    try:
+        family_arrays(family, seed, with_test, rotation)
+    except DataError as error:
+        return error
+    return None
 
 
 @cache
@@ -371,7 +411,11 @@ def _source(base: str, reading: Reading) -> Source:
 
 
 def _domain_names(family: Family) -> tuple[int | str, ...]:
-    return _domains(_source(family.base, family.reading))[0]
+    try:
+        return _domains(_source(family.base, family.reading))[0]
+    except DataError:
+        _arrays(family.base, family.reading)  # which raises an error of this, and of all else that is wrong
+        raise
 
 
 @cache
@@ -379,6 +423,13 @@ def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
     """Return the names of a data set's domains, and of each row (N,) the number of its own."""
     column = source.reading.domain_column
     return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
+
+
+def _domains_of(findings: Findings) -> tuple[tuple[int | str, ...], IntArray]:
+    """Return what `_domains` does or, where something is wrong, one domain: then it is one of the problems."""
+    with findings.problems.collecting():
+        return _domains(findings.source)
+    return ("",), np.zeros(len(findings.source), np.int64)
 
 
 @cache
@@ -390,10 +441,11 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
         numbers = tuple(map(str, range(arrays.spec.classes)))
         return (declared(replace(arrays, class_names=arrays.class_names or numbers), reading.classes, base),)
     source = _source(base, reading)
-    names, domains = _domains(source)
+    findings = Findings(source)
+    names, domains = _domains_of(findings)
     rows = np.argsort(domains, kind="stable")
     called = entry.names if entry and not reading.classes else ()
-    whole = replace(_read(source, rows), class_names=called or class_names(source))
+    whole = replace(_read(source, rows, findings), class_names=called or class_names(source))
     whole = replace(whole, notes=(*source.notes, *whole.notes))
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
@@ -414,15 +466,19 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     )
 
 
-_READERS: Mapping[str, Callable[[Source], Arrays]] = {"table": read_table, "text": read_texts, "series": read_series}
+_READERS: Mapping[str, Callable[[Source, Findings], Arrays]] = {
+    "table": read_table,
+    "text": read_texts,
+    "series": read_series,
+}
 
 
-def _read(source: Source, rows: IntArray) -> Arrays:
+def _read(source: Source, rows: IntArray, findings: Findings) -> Arrays:
     """Return all rows of a data set in a given order."""
-    names, owners = read_owners(source, rows)
+    names, owners = read_owners(source, rows, findings.problems)
     if source.kind == "image":
-        return replace(read_images(source, rows), owners=owners, owner_names=names)
-    arrays = _READERS[source.kind](source)
+        return replace(read_images(source, rows, findings), owners=owners, owner_names=names)
+    arrays = _READERS[source.kind](source, findings)
     if source.reading.domain_column:
         arrays = replace(arrays, inputs=arrays.inputs[rows], labels=arrays.labels[rows])
     return replace(arrays, owners=owners, owner_names=names)

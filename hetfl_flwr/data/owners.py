@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.data.decoding.labels import IntArray, read_codes
 from hetfl_flwr.data.sources.hub import Source
 
 
-def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], Tensor | None]:
+def read_owners(source: Source, rows: IntArray, problems: Problems) -> tuple[tuple[str, ...], Tensor | None]:
     """Return the names of a data set's owners, and the number of each row's own.
 
     Parameters
@@ -20,6 +21,8 @@ def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], Tensor
         Its owners are the files it was read from, or the values of its ``id_column``, ascending.
     rows : ndarray
         (N,) int64, the rows in the order that is wanted.
+    problems : Problems
+        Takes down what is wrong with the column; then nobody owns the rows.
 
     Returns
     -------
@@ -27,21 +30,19 @@ def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], Tensor
         By number; empty where nobody owns the rows.
     owners : Tensor or None
         (N,) int64; None where nobody does.
-
-    Raises
-    ------
-    DataError
-        If a row has no owner.
     """
-    names: Sequence[int | str]
+    names, codes = _owners(source, problems)
+    return tuple(map(str, names)), None if codes is None else torch.from_numpy(codes[rows])
+
+
+def _owners(source: Source, problems: Problems) -> tuple[Sequence[int | str], IntArray | None]:
     if source.files:
         names = [name for name, _ in source.files]
-        codes = np.repeat(np.arange(len(names)), [count for _, count in source.files])
-    elif source.reading.id_column:
-        names, codes = read_codes(source, source.reading.id_column, "partition")
-    else:
-        return (), None
-    return tuple(map(str, names)), torch.from_numpy(codes[rows])
+        return names, np.repeat(np.arange(len(names)), [count for _, count in source.files])
+    if source.reading.id_column:
+        with problems.collecting():
+            return read_codes(source, source.reading.id_column, "partition")
+    return (), None
 
 
 def joined(names: Sequence[str]) -> str:

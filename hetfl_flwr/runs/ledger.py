@@ -224,6 +224,7 @@ class Ledger:
                 "epsilon": self.epsilon(self.uploads.counts.get(client, 0)),
                 **client_quality(self._last_evaluated, client),
                 **named_classes(self._last_evaluated, client, member.class_names),
+                "class_names": list(member.class_names) or None,
             }
             for client, member in sorted(self._members.items())
         ]

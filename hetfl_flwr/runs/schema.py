@@ -194,6 +194,8 @@ class ClientRecord(TypedDict):
     one, and no other client's; versions before 0.2 do not know it. A client's accuracies are on its own test
     samples, at the first evaluation and at the last. ``recall`` is that of each class with test samples, by its name,
     or by its number where the names stay on the node; ``untested`` and ``unpredicted`` are as in `PerClass`, by name.
+    ``class_names`` are those of all of its classes in their order, unless they stay on the node; earlier versions do
+    not write them.
     """
 
     partition: Client
@@ -219,6 +221,7 @@ class ClientRecord(TypedDict):
     recall: NotRequired[dict[str, Fraction] | None]
     untested: NotRequired[list[str] | None]
     unpredicted: NotRequired[list[str] | None]
+    class_names: NotRequired[list[str] | None]
 
 
 def name_of(client: ClientRecord) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hetfl_flwr.common.errors import DataError, HetflError, ModelError, plain, private
 from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.spec import Column
 from hetfl_flwr.data.decoding.encoding import encode_like, written_otherwise
@@ -23,7 +24,7 @@ from hetfl_flwr.data.decoding.texts import tokens
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.csv.dialects import dialect_of, encoding_notes, encoding_of, notes_on
 from hetfl_flwr.data.sources.csv.headers import check_headers
-from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending, opened
+from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, check_filled, ending, opened
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
 from hetfl_flwr.models.split_model import cause
@@ -103,7 +104,11 @@ def _rows(model: Model, path: Path) -> Inputs:
     ids = _ids(table, [name for name in extra if name != model.told["outputs"].get("column")])
     if ignored := [name for name in extra if name not in dict(ids)]:
         warn(plain(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}"))
-    blocks = [_encoded(path, column, here[column.name], table) for column in columns]
+    problems, blocks = Problems(f"'{private(path)}'"), list[np.ndarray[Any, Any]]()
+    for column in columns:
+        with problems.collecting():
+            blocks.append(_encoded(path, column, here[column.name], table))
+    problems.refuse()
     return Inputs(_in_parts(np.hstack(blocks)), "row", [str(_first_row(path) + row) for row in numbers], ids=ids)
 
 
@@ -197,7 +202,17 @@ def _texts(model: Model, path: Path) -> Inputs:
         raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
     known = None if words is None else pa.array(words, pa.large_string())
     rows = tokens(texts, size, model.inputs["shape"][1], known)
+    _warn_of_wordless(path, rows)
     return Inputs(_in_parts(rows), "row", _row_numbers(path, len(texts)))
+
+
+def _warn_of_wordless(path: Path, rows: np.ndarray[Any, Any]) -> None:
+    """Say which texts have no word: what is predicted of them is of nothing."""
+    wordless = np.flatnonzero(~rows.any(axis=1))
+    if len(wordless):
+        first, *more = wordless
+        which = f"row {first + _first_row(path)}" + (f" and {len(more)} more" if more else "")
+        warn(plain(f"'{path}': {len(wordless)} of {len(rows)} texts have no word ({which}): predicted as empty texts"))
 
 
 def _series(model: Model, path: Path) -> Inputs:
@@ -290,6 +305,7 @@ def _table(model: Model, path: Path) -> pa.Table:
         saved = f": {SAVE_AS}" if ending(path) in SHEETS else ""
         raise DataError(f"'{private(path)}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}{saved}")
     try:
+        check_filled([path])
         check_headers([path], ())
         table = _READ[TABLES[ending(path)]](path)
         for note in notes_on([path]):

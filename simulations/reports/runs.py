@@ -219,6 +219,7 @@ def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
             epsilon=None,
             **client_quality(last, client_id),
             **named_classes(last, client_id),
+            class_names=None,
         )
         for client_id in {client_id for _, client_id, _ in scores}
     ]

@@ -8,14 +8,13 @@ import datasets
 import pytest
 import torch
 from datasets.features import Features
-from fixtures.data.columns import source_of, write_csv, write_parquet
+from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
 from fixtures.data.hub import grey
 from fixtures.data.loading import load_client
 
 from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import Reading, data_spec, parse_classes
 from hetfl_flwr.data.decoding.labels import read_labels
-from hetfl_flwr.data.decoding.tables import read_table
 from hetfl_flwr.data.domains import family_arrays, parse_families
 
 
@@ -107,9 +106,13 @@ def test_digits_have_one_name_in_all_data_sets_of_the_catalogue(tmp_path, name):
         (
             WORDS,
             "no,maybe",
-            "row 3 of split 'train' of {place} has label yes: labels must be no, maybe, as classes says",
+            "row 3 of split 'train' of {place} and 3 more have label yes: labels must be no, maybe, as classes says",
         ),
-        (ROWS, "1,3", "row 3 of split 'train' of {place} has label 2: labels must be 1, 3, as classes says"),
+        (
+            ROWS,
+            "1,3",
+            "row 3 of split 'train' of {place} and 3 more have label 2: labels must be 1, 3, as classes says",
+        ),
         (ROWS, "no,yes", "column 'label' of {place} holds integers: write classes as integers, or as NAME:INTEGER"),
     ],
 )
@@ -121,7 +124,7 @@ def test_a_label_that_is_not_declared_is_one_line(tmp_path, refusal, lines, clas
 def test_a_folder_or_a_bundled_class_that_is_not_declared_is_one_line(tmp_path, refusal):
     folder = photos(tmp_path / "photos", "Malignant", "benign")
     said = refusal(DataError, arrays, folder, classes="benign,malignant")
-    assert said.endswith("has label Malignant: labels must be benign, malignant, as classes says")
+    assert said.endswith("and 1 more have label Malignant: labels must be benign, malignant, as classes says")
     said = refusal(DataError, arrays, "breast-cancer", classes="benign,odd")
     assert said == "breast-cancer has labels malignant: labels must be benign, odd, as classes says"
 
@@ -234,7 +237,7 @@ def test_features_are_not_copied_for_each_column(monkeypatch):
     def count(columns):
         source = source_of({f"c{number}": [1, 2] for number in range(columns)} | {"label": [0, 1]})
         copies.clear()
-        read_table(source)
+        decoded(source)
         return len(copies)
 
     assert count(3) == count(30) > 0

@@ -178,6 +178,33 @@ class TestRuns:
         assert "<b>$x$" not in page
         assert all(name in page for name in ("North (1)", "a/b", "&lt;b&gt;$x$", ">ill<", ">well<"))
 
+    def test_recall_is_by_the_names_of_classes_everywhere(self, folder):
+        """The last round's frame says what clients.json says; rounds.jsonl has the same by number."""
+        records = json.loads((folder / "clients.json").read_text())
+        assert all(client["class_names"] == ["ill", "well"] for client in records)
+        result = load(folder)
+        last = result.clients.query("round == 1").set_index("client")
+        for client in records:
+            row = last.loc[client["partition"]]
+            assert {key: row[key] for key in ("recall", "untested", "unpredicted")} == {
+                key: client[key] for key in ("recall", "untested", "unpredicted")
+            }
+            assert list(row.recall) == ["ill", "well"]
+        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        first = result.clients.query("round == 0").recall.apply(pd.Series)
+        assert first[["ill", "well"]].to_numpy().tolist() == [lines[0]["classes"][str(k)]["recall"] for k in range(4)]
+        assert last.recall.apply(pd.Series).mean().to_dict() == pytest.approx(result.summary["recall"])
+
+    def test_classes_without_names_keep_their_numbers(self, folder, tmp_path):
+        """As in a folder of an earlier version, or where the names stay on the node."""
+        for name in ("config.toml", "rounds.jsonl", "summary.json"):
+            (tmp_path / name).write_bytes((folder / name).read_bytes())
+        records = json.loads((folder / "clients.json").read_text())
+        for client in records:
+            del client["class_names"]
+        (tmp_path / "clients.json").write_text(json.dumps(records))
+        assert set(load(tmp_path).clients.recall[0]) == {"0", "1"}
+
     def test_an_older_folder_has_no_names(self, folder, tmp_path):
         clients = json.loads((folder / "clients.json").read_text())
         for client in clients:

@@ -1,16 +1,17 @@
 """From a column of a table to inputs of a model: what its cells are is told from the training split alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import private
 from hetfl_flwr.data.arrays.spec import Column
+from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.notations import (
     ISO,
@@ -25,9 +26,6 @@ from hetfl_flwr.data.sources.notations import (
     resembled,
     rival,
 )
-
-if TYPE_CHECKING:
-    from hetfl_flwr.data.sources.hub import Source
 
 Inputs = npt.NDArray[np.float32]
 
@@ -48,79 +46,7 @@ ID_LIKE = 0.95
 WORDS_OF_AN_ID = 3
 """Words a cell, on average, at most, in such a column: longer texts are to be learnt from."""
 
-MOST_NAMED = 5
-"""Columns that one note names."""
-
 _MISSING = ["", "?", "NA"]
-
-
-@dataclass
-class Findings:
-    """What is found while the columns of a data set are read.
-
-    Parameters
-    ----------
-    source : Source
-        The data set.
-    problems : list of (str, str)
-        Why it cannot be learnt from as it is, and the way out: the run stops with all of them.
-    done : list of (str, str)
-        What was done with a column that nobody has asked for: its name, and a text. The run says it and goes on.
-    """
-
-    source: "Source"
-    problems: list[tuple[str, str]] = field(default_factory=list)
-    done: list[tuple[str, str]] = field(default_factory=list)
-
-    def problem(self, name: str, what: str, way_out: str) -> None:
-        """Take down why a column cannot be learnt from, and what to do."""
-        self.problems.append((f"column '{private(name)}' of {self.source.place} {what}", way_out))
-
-    def refuse(self) -> None:
-        """Raise an error with all problems in one line, if there are any.
-
-        Raises
-        ------
-        DataError
-            Names all of them.
-        """
-        if len(self.problems) == 1:
-            raise DataError(": ".join(filter(None, self.problems[0])))
-        if self.problems:
-            place = self.source.place
-            said = (what.replace(f" of {place}", "") for what, _ in self.problems)
-            numbered = "; ".join(f"({number}) {one}" for number, one in enumerate(said, start=1))
-            of: dict[str, list[str]] = {}
-            for number, (_, way) in enumerate(self.problems, start=1):
-                of.setdefault(way, []).append(f"({number})")
-            ways = "; ".join(f"{', '.join(numbers)} {way}" for way, numbers in of.items() if way)
-            raise DataError(f"{place} has {len(self.problems)} problems: {numbered}; ways out: {ways or 'as said'}")
-
-    def note(self, name: str, text: str) -> None:
-        """Take down what is done with a column."""
-        self.done.append((name, text))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Each of the notes with the columns that it holds of, many of them in short."""
-        columns: dict[str, list[str]] = {}
-        for name, text in self.done:
-            columns.setdefault(text, []).append(name)
-        return tuple(f"{_columns(names)} of {self.source.place}: {text}" for text, names in columns.items())
-
-    def rows(self, where: npt.NDArray[np.bool_]) -> str:
-        """Return how messages call some rows: the first, and how many more."""
-        first, *more = np.flatnonzero(where)
-        split, row, file = self.source.place_of(int(first))
-        among = f" of split '{split}'" if len(self.source.splits) > 1 else ""
-        among = f" of {file}" if file else among
-        return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
-
-
-def _columns(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{private(name)}'" for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"column{'s' * (len(names) > 1)} {shown}{more}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +169,7 @@ def _numbers(name: str, notation: Notation, numbers: FloatArray, findings: Findi
         first, more = findings.source.where(int(np.argmax(infinite))), int(infinite.sum()) - 1
         have = f"row {first} and {more} more have" if more else f"row {first} has"
         what = f"{have} an infinite {private(name)}, or one above 3e38"
-        findings.problems.append((what, "write a number below that, or nothing where it is missing"))
+        findings.problems.add(what, "write a number below that, or nothing where it is missing")
         return None
     train = inputs[: findings.source.train_rows, 0]
     constant = len(np.unique(train[~np.isnan(train)])) < 2

@@ -1,7 +1,7 @@
 """Images of a data set, decoded into one array."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -13,10 +13,12 @@ import numpy.typing as npt
 import torch
 
 from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.decoding.labels import IntArray, read_labels
+from hetfl_flwr.data.decoding.findings import Findings
+from hetfl_flwr.data.decoding.labels import IntArray, labels_of, read_labels
 from hetfl_flwr.data.sources.files import reason
 from hetfl_flwr.data.sources.finding import features_of
 from hetfl_flwr.data.sources.hub import Source
@@ -37,17 +39,19 @@ EIGHT_BIT = _GREY | _COLOUR
 
 
 def image_spec(source: Source) -> DataSpec:
-    """Return the shape of a data set's first image, or the size that is asked for, and its number of classes.
+    """Return the shape of a data set's first sound image, or the size that is asked for, and its number of classes.
 
     Raises
     ------
     DataError
-        If the first image cannot be decoded, or the labels are none.
+        If no image can be decoded, or the labels are none.
     """
+    if _first(source) is None:
+        raise DataError(f"{source.place} has no image that can be decoded")
     return DataSpec(_shape(source), read_labels(source)[0])
 
 
-def read_images(source: Source, rows: IntArray) -> Arrays:
+def read_images(source: Source, rows: IntArray, findings: Findings) -> Arrays:
     """Decode a whole data set into one uint8 array; large ones are decoded once a machine, see `kept`.
 
     Parameters
@@ -57,21 +61,25 @@ def read_images(source: Source, rows: IntArray) -> Arrays:
     rows : ndarray
         (N,) int64, all its rows, in the order that they are wanted in: counted through the training split and then
         the test split.
+    findings : Findings
+        What has been found of it before, and takes down the rest.
 
     Raises
     ------
     DataError
-        If an image cannot be decoded or is not of the shape, or a label is none of the classes.
+        If images cannot be decoded or are not of the shape, or a label is none of the classes; with what has been found
+        before.
     """
-    classes, labels = read_labels(source)
+    classes, labels = labels_of(source, findings.problems)
     shape = _shape(source)
     grey = _grey(source) if shape[0] == 3 else 0
     inputs = kept(
         (*(data._fingerprint for data in source.splits.values()), source.inputs, sha256(rows.tobytes()).hexdigest()),
         (len(rows), *shape),
         np.uint8,
-        partial(_batches, source, shape, rows),
+        partial(_batches, source, shape, rows, findings.problems),
     )
+    findings.problems.refuse()
     return Arrays(
         spec=DataSpec(shape, classes),
         inputs=torch.from_numpy(inputs),
@@ -98,9 +106,19 @@ def _grey(source: Source) -> int:
 
 
 def _shape(source: Source) -> tuple[int, int, int]:
-    image = _decoder(source)(_encoded(source)[0][source.inputs[0]], 0)
-    size = source.reading.image_size
+    image, size = _first(source), source.reading.image_size
+    if image is None:
+        return 1, 1, 1
     return (1 if image.mode in _GREY else 3, size or image.height, size or image.width)
+
+
+def _first(source: Source) -> "Image | None":
+    """Return the first image that can be decoded; None if there is none."""
+    decode, [column] = _decoder(source), source.inputs
+    for row, cell in enumerate(_encoded(source)[column]):
+        with suppress(_Unfit):
+            return decode(cell, row)
+    return None
 
 
 def _encoded(source: Source) -> "Dataset":
@@ -114,14 +132,45 @@ def _encoded(source: Source) -> "Dataset":
     return whole
 
 
-def _batches(source: Source, shape: tuple[int, int, int], rows: IntArray) -> Iterator[npt.NDArray[np.uint8]]:
-    """Decode all images, batch by batch: each (B, *shape)."""
+class _Unfit(DataError):
+    """An image that cannot be learnt from: what messages call it, and what they say before and after that."""
+
+    def __init__(self, before: str, called: str, after: str) -> None:
+        super().__init__(f"{before}{called}{after}")
+        self.said = before, called, after
+
+
+def _batches(
+    source: Source, shape: tuple[int, int, int], rows: IntArray, problems: Problems
+) -> Iterator[npt.NDArray[np.uint8]]:
+    """Decode all images, batch by batch: each (B, *shape); afterwards refuse them if some cannot be learnt from."""
     channels, height, width = shape
-    place, decode = iter(rows.tolist()), _decoder(source)
+    place, decode, unfit = iter(rows.tolist()), _decoder(source), list[_Unfit]()
+
+    def pixels(cell: Any) -> npt.NDArray[np.uint8]:
+        row = next(place)
+        try:
+            return _pixels(source, decode(cell, row), _called(source, cell, row), shape)
+        except _Unfit as error:
+            unfit.append(error)
+            return np.zeros((height, width, channels), np.uint8)
+
     for batch in _encoded(source).select(rows).iter(_BATCH):
-        numbered = [(cell, next(place)) for cell in batch[source.inputs[0]]]
-        images = [_pixels(source, decode(cell, row), _called(source, cell, row), shape) for cell, row in numbered]
-        yield np.moveaxis(np.stack(images).reshape(-1, height, width, channels), -1, 1)
+        images = [pixels(cell).reshape(height, width, channels) for cell in batch[source.inputs[0]]]
+        yield np.moveaxis(np.stack(images), -1, 1)
+    for (before, called, after), more in _counted(unfit):
+        problems.add(f"{before}{called}{f' (and {more} more such)' if more else ''}{after}")
+    problems.refuse()
+
+
+def _counted(unfit: Sequence[_Unfit]) -> Iterator[tuple[tuple[str, str, str], int]]:
+    """Go through what is wrong with images: what is said of the first, and of how many more it holds."""
+    alike: dict[str, list[_Unfit]] = {}
+    for one in unfit:
+        before, _, after = one.said
+        alike.setdefault(before or after.rpartition(":")[2], []).append(one)
+    for same in alike.values():
+        yield same[0].said, len(same) - 1
 
 
 def _called(source: Source, cell: Any, row: int) -> str:
@@ -134,9 +183,9 @@ def _called(source: Source, cell: Any, row: int) -> str:
 def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
     """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
     if image.mode not in EIGHT_BIT:
-        raise DataError(f"{called} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
+        raise _Unfit("", called, f" has pixels of mode {image.mode}: only 8-bit grey or colour is read")
     if shape[0] == 1 and image.mode in _COLOUR:
-        raise DataError(f"{called} is in colour, others are grey: save all in one mode")
+        raise _Unfit("", called, " is in colour, others are grey: save all in one mode")
     mode = "L" if shape[0] == 1 else "RGB"
     image = image if image.mode == mode else image.convert(mode)
     size = source.reading.image_size
@@ -145,9 +194,11 @@ def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, 
 
         return np.asarray(image.resize((size, size), Resampling.BILINEAR))
     if (image.height, image.width) != shape[1:]:
-        raise DataError(
-            f"{called} is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
-            "set image-size to the height and width that all are to have"
+        raise _Unfit(
+            "",
+            called,
+            f" is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
+            "set image-size to the height and width that all are to have",
         )
     return np.asarray(image)
 
@@ -160,7 +211,7 @@ def _decoder(source: Source) -> Callable[[Any, int], "Image"]:
         try:
             image: Image = feature.decode_example(cell)
         except Exception as error:
-            raise DataError(f"cannot decode {_called(source, cell, row)}: {private(reason(error))}") from error
+            raise _Unfit("cannot decode ", _called(source, cell, row), f": {private(reason(error))}") from error
         return image
 
     return decode

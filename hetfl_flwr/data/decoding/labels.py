@@ -1,6 +1,6 @@
 """Columns whose values are classes, domains or owners, as numbers 0, 1, ..."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from textwrap import shorten
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.finding import features_of
@@ -27,6 +28,9 @@ MOST_UNDECLARED = 20
 FEWEST_ROWS = {"numbers": 10, "texts": 2}
 """Rows a label, on average, below which a column with more different ones is taken for a quantity, or for a name of
 each row, unless ``classes`` declares it."""
+
+MOST_TWINS = 5
+"""Pairs of labels, told apart by capitals or blanks alone, that one message names."""
 
 _SINGLE = "only single-label classification is learnt here"
 
@@ -52,14 +56,35 @@ def read_labels(source: Source) -> tuple[int, dict[str, IntArray]]:
         that the column is a quantity to be estimated.
     """
     values, columns = _values(source), _columns(source, source.label, "label-column")
-    return len(values), {split: _codes(source, split, found, values) for split, found in columns.items()}
+    codes = {split: _codes(source, found, values) for split, found in columns.items()}
+    _check_known(source, columns, codes, values)
+    return len(values), codes
+
+
+TRUTH = ("False", "True")
+"""What classes are called that are truth values, in their order."""
+
+
+def _is_truth(source: Source) -> bool:
+    """Say whether labels are truth values."""
+    return bool(pa.types.is_boolean(features_of(source.splits["train"]).arrow_schema.field(source.label).type))
+
+
+def labels_of(source: Source, problems: Problems) -> tuple[int, dict[str, IntArray]]:
+    """Return what `read_labels` does or, where something is wrong, nothing: then it is one of the problems."""
+    with problems.collecting():
+        return read_labels(source)
+    return 0, {}
 
 
 def class_names(source: Source) -> tuple[str, ...]:
-    """Return what the classes are called: by ``classes``, by a class-label column, else by their values."""
+    """Return what the classes are called: by ``classes``, by a class-label column, else by their values.
+
+    Truth values are called ``False`` and ``True``.
+    """
     if source.reading.classes:
         return tuple(name for name, _ in parse_classes(source.reading.classes))
-    called: dict[int | str, str] = dict(enumerate(_feature_names(source)))
+    called: dict[int | str, str] = dict(enumerate(TRUTH if _is_truth(source) else _feature_names(source)))
     return tuple(called.get(value, str(value)) for value in _values(source))
 
 
@@ -110,13 +135,7 @@ def read_codes(source: Source, column: str, key: str) -> tuple[tuple[int | str, 
     """
     columns = _columns(source, column, key)
     values = _distinct(columns.values())
-    for split, found in columns.items():
-        blank = [value for value in values if isinstance(value, str) and not value.strip()]
-        if blank and pc.any(rows := pc.is_in(found, value_set=pa.array(blank, found.type))).as_py():
-            raise DataError(
-                f"{_lack(source, split, rows.to_numpy())} no {private(column)}: fill it in, or leave the row out"
-            )
-    return values, np.concatenate([_codes(source, split, found, values) for split, found in columns.items()])
+    return values, np.concatenate([_codes(source, found, values) for found in columns.values()])
 
 
 def _feature_names(source: Source) -> Sequence[str]:
@@ -153,6 +172,7 @@ def _values(source: Source) -> tuple[int | str, ...]:
 def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
     """Refuse classes that only capitals or blanks tell apart, or that hold what nobody sees."""
     first: dict[str, int | str] = {}
+    twins: list[str] = []
     for value in values:
         if any(category(letter) == "Cc" and letter != "\t" for letter in str(value).strip()):
             raise DataError(
@@ -161,10 +181,14 @@ def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
             )
         other = first.setdefault(" ".join(str(value).casefold().split()), value)
         if other != value:
-            raise DataError(
-                f"label column '{source.label}' of {source.place} holds {private(repr(other))} and "
-                f"{private(repr(value))}: write both alike, or name all classes in classes if they are two"
-            )
+            twins.append(f"{private(repr(other))} and {private(repr(value))}")
+    if twins:
+        both = "both" if len(twins) == 1 else "each pair"
+        raise DataError(
+            f"label column '{source.label}' of {source.place} holds {', '.join(twins[:MOST_TWINS])}"
+            + f", and {len(twins) - MOST_TWINS} more such pairs" * (len(twins) > MOST_TWINS)
+            + f": write {both} alike, or name all classes in classes if they are two"
+        )
 
 
 def _wanted(source: Source, found: pa.ChunkedArray) -> tuple[int | str, ...]:
@@ -175,6 +199,8 @@ def _wanted(source: Source, found: pa.ChunkedArray) -> tuple[int | str, ...]:
         return tuple(numbers.get(label, -1 - number) for number, label in enumerate(labels))
     if is_text(found.type):
         return tuple(labels)
+    if _is_truth(source) and all(label.capitalize() in TRUTH for label in labels):
+        return tuple(TRUTH.index(label.capitalize()) for label in labels)
     try:
         return tuple(map(int, labels))
     except ValueError:
@@ -187,31 +213,41 @@ def _distinct(columns: Iterable[pa.ChunkedArray]) -> tuple[int | str, ...]:
     return tuple(sorted({value for found in columns for value in found.unique().to_pylist()}))
 
 
-def _codes(source: Source, split: str, found: pa.ChunkedArray, values: tuple[int | str, ...]) -> IntArray:
+def _codes(source: Source, found: pa.ChunkedArray, values: tuple[int | str, ...]) -> IntArray:
+    """Return the number of each cell's value, -1 where it is none of them."""
     try:
         codes = pc.index_in(found, value_set=pa.array(values, found.type))
     except pa.ArrowException:
         raise DataError(
             f"column '{source.label}' of {source.place} holds {in_words(found.type)}: labels must be {_shown(values)}"
         ) from None
-    if codes.null_count:
-        row = _first_null(codes)
-        names = _feature_names(source)
-        value, known = found[row].as_py(), values
-        if names and source.reading.classes:
-            value, known = names[value], tuple(label for _, label in parse_classes(source.reading.classes))
-        raise DataError(
-            f"row {source.where_in(split, row)} has {source.label} {private(value)}: "
-            f"labels must be {_shown(known)}" + ", as classes says" * bool(source.reading.classes)
-        )
-    labels: IntArray = codes.to_numpy().astype(np.int64)
+    labels: IntArray = codes.fill_null(-1).to_numpy().astype(np.int64)
     return labels
+
+
+def _check_known(
+    source: Source, columns: Mapping[str, pa.ChunkedArray], codes: Mapping[str, IntArray], values: Sequence[int | str]
+) -> None:
+    """Refuse labels that are none of the classes: how many rows have one, of all splits, and which labels they are."""
+    rows = np.concatenate(list(codes.values())) < 0
+    if not rows.any():
+        return
+    said = bool(source.reading.classes)
+    others, known = _distinct(found.filter(pa.array(codes[split] < 0)) for split, found in columns.items()), values
+    if said and (names := _feature_names(source)):
+        others = tuple(sorted(names[int(value)] for value in others))
+        known = tuple(label for _, label in parse_classes(source.reading.classes))
+    raise DataError(
+        f"{_which(source, rows, 'has', 'have')} {private(source.label)} {_shown(others)}: "
+        f"labels must be {_shown(known)}" + ", as classes says" * said
+    )
 
 
 @cache
 def _columns(source: Source, column: str, key: str) -> dict[str, pa.ChunkedArray]:
     """Return a column of each split, all int64 or all string, no value missing."""
-    columns = {split: _plain(source, split, column, key) for split in source.splits}
+    there = filled(source, column, blank=key != "label-column")
+    columns = {split: _plain(source, split, found, column, key) for split, found in there.items()}
     kinds = {in_words(found.type) for found in columns.values()}
     if len(kinds) > 1:
         raise DataError(
@@ -220,19 +256,47 @@ def _columns(source: Source, column: str, key: str) -> dict[str, pa.ChunkedArray
     return columns
 
 
-def _lack(source: Source, split: str, rows: npt.NDArray[np.bool_]) -> str:
-    """Return some rows as the beginning of a sentence: the first, how many more, and ``has`` or ``have``."""
+def filled(source: Source, column: str, *, blank: bool = False) -> dict[str, pa.ChunkedArray]:
+    """Return the cells of a column in each split, all of which must be there.
+
+    Parameters
+    ----------
+    source : Source
+        It has the column in each of its splits.
+    column : str
+        Which one.
+    blank : bool
+        Whether texts of nothing but white space are missing, too.
+
+    Raises
+    ------
+    DataError
+        If some are missing: how many, of all splits, and the first row.
+    """
+    columns = {split: cells(data, column) for split, data in source.splits.items()}
+    rows = np.concatenate([_is_missing(found, blank) for found in columns.values()])
+    if rows.any():
+        raise DataError(f"{_which(source, rows, 'has', 'have')} no {private(column)}: fill it in, or leave the row out")
+    return columns
+
+
+def _is_missing(found: pa.ChunkedArray, blank: bool) -> npt.NDArray[np.bool_]:
+    missing = found.is_null(nan_is_null=True)
+    if blank and is_text(found.type):
+        empty = pc.equal(pc.utf8_trim_whitespace(found.cast(pa.large_string())), "")
+        missing = pc.or_(missing, pc.fill_null(empty, False))
+    rows: npt.NDArray[np.bool_] = missing.to_numpy()
+    return rows
+
+
+def _which(source: Source, rows: npt.NDArray[np.bool_], one: str, several: str) -> str:
+    """Return some of all rows (N,) as the beginning of a sentence: the first, how many more, and a verb."""
     more = int(rows.sum()) - 1
-    first = f"row {source.where_in(split, int(np.argmax(rows)))}"
-    return f"{first} and {more} more have" if more else f"{first} has"
+    first = f"row {source.where(int(np.argmax(rows)))}"
+    return f"{first} and {more} more {several}" if more else f"{first} {one}"
 
 
-def _plain(source: Source, split: str, column: str, key: str) -> pa.ChunkedArray:
-    found = cells(source.splits[split], column)
-    if found.null_count:
-        raise DataError(
-            f"{_lack(source, split, found.is_null().to_numpy())} no {column}: fill it in, or leave the row out"
-        )
+def _plain(source: Source, split: str, found: pa.ChunkedArray, column: str, key: str) -> pa.ChunkedArray:
     try:
         if is_text(found.type):
             return pc.utf8_trim_whitespace(found.cast(pa.large_string()))
@@ -255,10 +319,6 @@ def _differing_classes(found: pa.ChunkedArray, key: str) -> str:
     if pa.types.is_nested(found.type):
         return f", several labels a row ({_SINGLE})"
     return ""
-
-
-def _first_null(found: pa.ChunkedArray) -> int:
-    return int(np.argmax(found.is_null().to_numpy()))
 
 
 def _shown(values: Sequence[int | str]) -> str:

@@ -15,7 +15,8 @@ from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.decoding.labels import IntArray, read_labels
+from hetfl_flwr.data.decoding.findings import Findings
+from hetfl_flwr.data.decoding.labels import IntArray, labels_of
 from hetfl_flwr.data.sources.columns import in_words
 from hetfl_flwr.data.sources.reading import SeriesLayout
 
@@ -107,18 +108,25 @@ class _Wrong:
 
 
 @dataclass
-class _Findings:
-    odd: _Wrong = field(default_factory=_Wrong)
+class _Odd:
+    shape: _Wrong = field(default_factory=_Wrong)
     missing: _Wrong = field(default_factory=_Wrong)
 
 
-def read_series(source: "Source") -> Arrays:
+def read_series(source: "Source", findings: Findings) -> Arrays:
     """Turn each cell of a column into a series (channels, length); a large set is turned once a machine, see `kept`.
 
     A cell is a list of numbers, which is one channel, or a list of such lists, all of one length. The outer list is the
     channels (``series-layout = "channels-first"``) or the points in time (``"channels-last"``). With ``"auto"`` the
     channels are whichever are fewer in the first row, and a note says so where they are the inner lists; as many of one
     as of the other are refused.
+
+    Parameters
+    ----------
+    source : Source
+        It has one column of series.
+    findings : Findings
+        What has been found of it before, and takes down the rest.
 
     Returns
     -------
@@ -129,16 +137,18 @@ def read_series(source: "Source") -> Arrays:
     ------
     DataError
         If the column holds no such lists, they differ in shape, or a number is missing or infinite; or the labels are
-        not as they should be.
+        not as they should be; with what has been found before.
     """
-    classes, labels = read_labels(source)
-    layout = layout_of(source)
-    inputs = kept(
-        (*(data._fingerprint for data in source.splits.values()), source.inputs, layout),
-        (len(source), *layout.shape),
-        np.float32,
-        partial(_batches, source, layout),
-    )
+    classes, labels = labels_of(source, findings.problems)
+    with findings.problems.collecting():
+        layout = layout_of(source)
+        inputs = kept(
+            (*(data._fingerprint for data in source.splits.values()), source.inputs, layout),
+            (len(source), *layout.shape),
+            np.float32,
+            partial(_batches, source, layout),
+        )
+    findings.problems.refuse()
     return Arrays(
         spec=DataSpec(layout.shape, classes),
         inputs=torch.from_numpy(inputs),
@@ -224,7 +234,7 @@ def _is_number(kind: pa.DataType) -> bool:
 def _batches(source: "Source", layout: Layout) -> Iterator[FloatArray]:
     """Turn all cells into series, batch by batch, and refuse them afterwards if some cannot be learnt from."""
     [column] = source.inputs
-    findings, called = _Findings(), f"column '{column}' of {source.place}"
+    wrong, called = _Odd(), f"column '{column}' of {source.place}"
     for split, data in source.splits.items():
         row = 0
         for batch in data.select_columns(column).with_format("arrow").iter(_BATCH):
@@ -232,14 +242,14 @@ def _batches(source: "Source", layout: Layout) -> Iterator[FloatArray]:
             series = layout.series(cells.values)
             if cells.odd.any():
                 first = int(np.argmax(cells.odd))
-                findings.odd.add(cells.odd, f"row {source.where_in(split, row + first)}: {cells.shape(first)}")
+                wrong.shape.add(cells.odd, f"row {source.where_in(split, row + first)}: {cells.shape(first)}")
             bad = missing(series)
             if bad.any():
                 first = row + int(np.flatnonzero(~cells.odd)[np.argmax(bad)])
-                findings.missing.add(bad, f"row {source.where_in(split, first)}")
+                wrong.missing.add(bad, f"row {source.where_in(split, first)}")
             yield np.zeros((len(cells.odd), *layout.shape), np.float32) if cells.odd.any() else series
             row += len(cells.odd)
-    _refuse(findings, called, " x ".join(map(str, layout.cell)), len(source))
+    _refuse(wrong, called, " x ".join(map(str, layout.cell)), len(source))
 
 
 def missing(series: FloatArray) -> npt.NDArray[np.bool_]:
@@ -247,17 +257,17 @@ def missing(series: FloatArray) -> npt.NDArray[np.bool_]:
     return np.asarray(~np.isfinite(series).all(axis=(1, 2)))
 
 
-def _refuse(findings: _Findings, called: str, shape: str, rows: int) -> None:
+def _refuse(wrong: _Odd, called: str, shape: str, rows: int) -> None:
     problems = []
-    if findings.odd.count:
+    if wrong.shape.count:
         problems.append(
-            f"{findings.odd.count} of {rows} rows have another shape than the first, {shape} ({findings.odd.first}): "
+            f"{wrong.shape.count} of {rows} rows have another shape than the first, {shape} ({wrong.shape.first}): "
             "cut or fill them to one length, or leave them out"
         )
-    if findings.missing.count:
+    if wrong.missing.count:
         problems.append(
-            f"{findings.missing.count} of {rows} rows have numbers that are missing or infinite "
-            f"({findings.missing.first}): fill them in, or leave these rows out"
+            f"{wrong.missing.count} of {rows} rows have numbers that are missing or infinite "
+            f"({wrong.missing.first}): fill them in, or leave these rows out"
         )
     if problems:
         raise DataError(f"{called}: {'; '.join(problems)}")

@@ -13,8 +13,9 @@ from hetfl_flwr.common.errors import ConfigError, DataError, private
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.decoding.encoding import Encoded, Findings, Wanted, encode
-from hetfl_flwr.data.decoding.labels import IntArray, read_labels
+from hetfl_flwr.data.decoding.encoding import Encoded, Wanted, encode
+from hetfl_flwr.data.decoding.findings import Findings
+from hetfl_flwr.data.decoding.labels import IntArray, labels_of
 from hetfl_flwr.data.sources.columns import learnt_columns
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ FEWEST_COPIES, MOST_COPIES = 20, 3
 """Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
 
 
-def read_table(source: "Source") -> Arrays:
+def read_table(source: "Source", findings: Findings) -> Arrays:
     """Turn each row of a table into numbers, NaN where a number is missing.
 
     Texts lose blanks around them; what is then empty, ``?`` or ``NA`` is missing. A column of numbers, or of texts that
@@ -35,6 +36,13 @@ def read_table(source: "Source") -> Arrays:
     the last. With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout.
     A column of ids is left out, see `hetfl_flwr.data.decoding.encoding`. Tables of the catalogue are taken as they are:
     there, only texts all of which are numbers are numbers, and no column is left out.
+
+    Parameters
+    ----------
+    source : Source
+        The table.
+    findings : Findings
+        What has been found of it before, and takes down the rest.
 
     Returns
     -------
@@ -46,12 +54,12 @@ def read_table(source: "Source") -> Arrays:
     DataError
         If a key names no column of the table, or none is left; or names all columns that cannot be learnt from: those
         with too many different texts, with neither numbers nor texts, dates or truth values, or an infinite number; and
-        what is wrong with the labels.
+        what is wrong with the labels, or has been found before.
     """
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
-    table, findings = _whole(source, columns), Findings(source)
     declared: dict[str, Wanted] = {**dict.fromkeys(_class_labels(source), "category"), **wanted}
-    classes, labels = _labels(source, findings)
+    classes, labels = labels_of(source, findings.problems)
+    table = _whole(source, columns, findings)
     read = [encode(name, table[name], declared.get(name, ""), findings) for name in columns]
     encoded = [one for one in read if one is not None]
     _check(findings, encoded)
@@ -73,15 +81,6 @@ def read_table(source: "Source") -> Arrays:
     )
 
 
-def _labels(source: "Source", findings: Findings) -> tuple[int, dict[str, IntArray]]:
-    """Return the number of classes and the labels of each split; what is wrong with them is a problem among others."""
-    try:
-        return read_labels(source)
-    except DataError as error:
-        findings.problems.append((error.marked, ""))
-        return 0, {}
-
-
 def _note_copies(findings: Findings, encoded: Sequence[Encoded], labels: IntArray) -> None:
     """Note columns that tell the classes apart by themselves: one value or more for each class, and none for two."""
     if findings.source.is_catalogued or len(labels) < FEWEST_COPIES:
@@ -99,7 +98,7 @@ def _note_copies(findings: Findings, encoded: Sequence[Encoded], labels: IntArra
 
 def _check(findings: Findings, encoded: Sequence[Encoded]) -> None:
     """Refuse a table that cannot be learnt from, with all that is wrong with it."""
-    findings.refuse()
+    findings.problems.refuse()
     if not encoded:
         raise DataError(f"{findings.source.place} has no column to learn from: {'; '.join(findings.notes)}")
 
@@ -258,10 +257,11 @@ def _class_labels(source: "Source") -> list[str]:
     return [name for name, feature in features_of(source.splits["train"]).items() if isinstance(feature, ClassLabel)]
 
 
-def _whole(source: "Source", columns: Sequence[str]) -> pa.Table:
+def _whole(source: "Source", columns: Sequence[str], findings: Findings) -> pa.Table:
     """Return some columns of all splits, one after the other."""
     splits = [data.with_format("arrow")[:].select(list(columns)) for data in source.splits.values()]
     try:
         return pa.concat_tables(splits, promote_options="permissive")
     except pa.ArrowTypeError as error:
-        raise DataError(f"the splits of {source.place} differ in the type of a column: {private(error)}") from error
+        findings.problems.add(f"the splits of {source.place} differ in the type of a column: {private(error)}")
+        raise findings.problems.error from error

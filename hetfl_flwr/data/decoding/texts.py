@@ -15,7 +15,8 @@ from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.decoding.labels import IntArray, read_labels
+from hetfl_flwr.data.decoding.findings import Findings
+from hetfl_flwr.data.decoding.labels import IntArray, filled, labels_of
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.reading import parse_vocabulary
 
@@ -27,7 +28,7 @@ _BATCH = 50_000  # texts that are cut into words at a time
 _FILL, _UNKNOWN, _FIRST = 0, 1, 2
 
 
-def read_texts(source: "Source") -> Arrays:
+def read_texts(source: "Source", findings: Findings) -> Arrays:
     """Turn each text of a data set into a row of tokens; a large one is turned once a machine, see `kept`.
 
     A word is a run of letters, digits and underscores, in lower case. Token 0 fills a short text up at its end; a text
@@ -37,6 +38,13 @@ def read_texts(source: "Source") -> Arrays:
     most frequent first, of equally frequent ones the alphabetically first: clients that number words so know which are
     frequent in the data of all, and need the same training split at hand. `Arrays.words` tells whether they have it.
 
+    Parameters
+    ----------
+    source : Source
+        It has one column of texts.
+    findings : Findings
+        What has been found of it before, and takes down the rest.
+
     Returns
     -------
     Arrays
@@ -45,11 +53,15 @@ def read_texts(source: "Source") -> Arrays:
     Raises
     ------
     DataError
-        If the column holds no texts, or a row none, or the labels are not as they should be.
+        If the column holds no texts, or a row none, or the labels are not as they should be; with what has
+        been found before.
     """
     length = source.reading.text_length
     kind, size = parse_vocabulary(source.reading.vocabulary)
-    classes, labels = read_labels(source)
+    classes, labels = labels_of(source, findings.problems)
+    with findings.problems.collecting():
+        _check(source)
+    findings.problems.refuse()
     inputs = kept(
         (*(data._fingerprint for data in source.splits.values()), source.inputs, source.reading.vocabulary),
         (len(source), length),
@@ -65,6 +77,17 @@ def read_texts(source: "Source") -> Arrays:
         centre=torch.zeros(length),
         words=partial(_frequent_words, source, size) if kind == "shared" else None,
     )
+
+
+def _check(source: "Source") -> None:
+    """Refuse a column of anything but texts, and rows without one."""
+    [column] = source.inputs
+    for found in filled(source, column).values():
+        if not is_text(found.type):
+            raise DataError(
+                f"column '{column}' of {source.place} holds {in_words(found.type)}, not texts: set text-column to one "
+                "that does"
+            )
 
 
 def _batches(source: "Source") -> Iterator[npt.NDArray[np.int32]]:
@@ -108,19 +131,8 @@ def tokens(texts: pa.Array, size: int, length: int, known: pa.Array | None = Non
 def _texts(source: "Source", split: str) -> Iterator[pa.Array]:
     """Return the texts of a split, batch by batch."""
     [column] = source.inputs
-    row = 0
     for batch in source.splits[split].select_columns(column).with_format("arrow").iter(_BATCH):
-        texts = batch[column].combine_chunks()
-        if not is_text(texts.type):
-            raise DataError(
-                f"column '{column}' of {source.place} holds {in_words(texts.type)}, not texts: set text-column to one "
-                "that does"
-            )
-        if texts.null_count:
-            row += texts.is_null().index(True).as_py()
-            raise DataError(f"row {source.where_in(split, row)} has no {column}: fill it in, or leave the row out")
-        yield texts.cast(pa.large_string())
-        row += len(texts)
+        yield batch[column].combine_chunks().cast(pa.large_string())
 
 
 def _words(texts: pa.Array) -> tuple[pa.Array, IntArray]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from hetfl_flwr.common.errors import ConfigError, DataError, private, unknown
+from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.sources.reading import Reading
 
 Kind = Literal["image", "series", "text", "table"]
@@ -34,17 +35,50 @@ def roles(place: str, splits: Mapping[str, Columns], reading: Reading) -> tuple[
     ConfigError
         If the columns of two kinds of input are named.
     DataError
-        If there is no training split, or the columns are not there; in a table, also if a key names no column, or none
-        is left to learn from.
+        If there is no training split; or with all columns that are not there, in a table also those that a key names;
+        or if none is left to learn from.
     """
     if "train" not in splits:
         raise DataError(f"{place} has no split 'train', only: {', '.join(splits)}")
     splits = {name: columns for name, columns in splits.items() if name in ("train", "test")}
-    label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
-    kind, inputs = _inputs(place, splits, reading, label)
+    problems, label = Problems(place), ""
+    with problems.collecting():
+        label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
+    for key, column in _aside(reading).items():
+        with problems.collecting():
+            _column(place, splits, column, "", key)
+    kind, inputs = _inputs_beside(problems, splits, reading, label)
+    problems.refuse()
     if kind == "table":
         learnt_columns(place, label, inputs, reading)
     return label, kind, inputs
+
+
+def _aside(reading: Reading) -> dict[str, str]:
+    """Return the columns that say whose a row is, by their keys."""
+    columns = {"domain-column": reading.domain_column, "natural:COLUMN": reading.id_column}
+    return {key: column for key, column in columns.items() if column}
+
+
+def _inputs_beside(
+    problems: Problems, splits: Mapping[str, Columns], reading: Reading, label: str
+) -> tuple[Kind, tuple[str, ...]]:
+    """Return what `_inputs` does; if other columns are not there, take down what the keys of a table name as well."""
+    try:
+        kind, inputs = _inputs(problems.place, splits, reading, label)
+    except DataError:
+        if problems.found:  # nobody knows what is left beside a label that is not there
+            return "table", ()
+        raise
+    if kind == "table" and problems.found:
+        for key in TABLE_KEYS:
+            with problems.collecting():
+                _named(problems.place, [name for name in splits["train"] if name != label], reading, key)
+    return kind, inputs
+
+
+TABLE_KEYS = ("ignore-columns", "categorical-columns", "numeric-columns")
+"""Keys of the run config that name columns of a table."""
 
 
 def learnt_columns(
@@ -57,11 +91,15 @@ def learnt_columns(
     DataError
         If a key names a column that is not there, two keys name one, or none is left.
     """
-    ignored = _named(place, inputs, reading, "ignore-columns")
+    problems, named = Problems(place), {key: set[str]() for key in TABLE_KEYS}
+    for key in TABLE_KEYS:
+        with problems.collecting():
+            named[key] = _named(place, (*inputs, *_aside(reading).values()), reading, key)
+    problems.refuse()
+    ignored, categories, numbers = named.values()
     columns = [name for name in inputs if name not in ignored]
     if not columns:
         raise DataError(f"{place} has no column to learn from besides '{label}' and those of ignore-columns")
-    categories, numbers = (_named(place, inputs, reading, f"{kind}-columns") for kind in ("categorical", "numeric"))
     if both := categories & numbers:
         raise DataError(
             f"column '{private(min(both))}' of {place} is in categorical-columns and in numeric-columns: name it in one"
@@ -70,16 +108,18 @@ def learnt_columns(
     return columns, {**wanted, **dict.fromkeys(numbers, "number")}
 
 
-def _named(place: str, inputs: Sequence[str], reading: Reading, key: str) -> set[str]:
+def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> set[str]:
     """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
-    columns = (*inputs, reading.domain_column, reading.id_column)
-    by_name = {" ".join(name.split()): name for name in columns if name}
+    by_name = {" ".join(name.split()): name for name in columns}
     wanted: str = getattr(reading, key.replace("-", "_"))
     names = [" ".join(name.split()) for name in wanted.split(",") if name.strip()]
-    for name in names:
-        if name not in by_name:
-            known = unknown("column", name, by_name).removeprefix(f"unknown column '{name}':")
-            raise DataError(f"{key} of {place}: unknown column '{private(name)}':{private(known)}")
+    strangers = [name for name in names if name not in by_name]
+    if len(strangers) == 1:
+        known = unknown("column", strangers[0], by_name).removeprefix(f"unknown column '{strangers[0]}':")
+        raise DataError(f"{key} of {place}: unknown column '{private(strangers[0])}':{private(known)}")
+    if strangers:
+        listed = private("', '".join(strangers))
+        raise DataError(f"{key} of {place}: unknown columns '{listed}': Known: {private(', '.join(sorted(by_name)))}")
     return {by_name[name] for name in names}
 
 
@@ -138,11 +178,6 @@ def _check_names(place: str, names: Collection[str]) -> None:
 
 def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
     """Return what an input is, and the columns that it is made of."""
-    aside = [
-        _column(place, splits, column, "", key)
-        for column, key in ((reading.domain_column, "domain-column"), (reading.id_column, "natural:COLUMN"))
-        if column
-    ]
     named = [key for key in ("image-column", "text-column", "series-column") if getattr(reading, key.replace("-", "_"))]
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} are both set for {place}: choose one of them")
@@ -152,7 +187,7 @@ def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: 
         return "series", (_column(place, splits, reading.series_column, "", "series-column"),)
     if reading.image_column or any(type(feature).__name__ == "Image" for feature in splits["train"].values()):
         return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
-    columns = tuple(name for name in splits["train"] if name not in (label, *aside))
+    columns = tuple(name for name in splits["train"] if name not in (label, *_aside(reading).values()))
     ignored = {name for name in columns if " ".join(name.split()) in reading.ignored}
     if lists := [name for name in columns if is_list(splits["train"][name]) and name not in ignored]:
         if len(lists) > 1:
@@ -203,6 +238,8 @@ def in_words(kind: pa.DataType) -> str:
         (pa.types.is_boolean, "truth values"),
         (pa.types.is_integer, "whole numbers"),
         (pa.types.is_floating, "decimal numbers"),
+        (pa.types.is_duration, "durations"),
+        (pa.types.is_time, "times of day"),
         (pa.types.is_temporal, "dates or times"),
         (pa.types.is_struct, "records"),
         (pa.types.is_nested, "lists"),

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hetfl_flwr.common.errors import DataError, HetflError, private
 from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles, shape_of
 from hetfl_flwr.data.sources.csv.dialects import common_options, rows_of
 from hetfl_flwr.data.sources.csv.headers import check_headers
 from hetfl_flwr.data.sources.folders import TABLES, check_filled, ending, names_of
+from hetfl_flwr.data.sources.notations import PLAIN, Notation, Undecided, recognised
 from hetfl_flwr.data.sources.npz import read_npz
 from hetfl_flwr.data.sources.reading import Reading
 
@@ -106,34 +108,79 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
     of_columns: Any = datasets.features.Features
     first: dict[str, tuple[Path, Any]] = {}
     kinds: dict[str, pa.DataType] = {}
+    clashes: dict[str, str] = {}
+    parts = _numbers_with_words(parts, reading)
     for path, part in zip(files, parts, strict=True):
         for name, feature in part.features.items():
             before, wanted = first.setdefault(name, (path, feature))
             kind = pa.null() if _is_empty(part, name) else part.features.arrow_schema.field(name).type
             place = f"column {private(repr(name))} of '{private(path)}'"
             if feature != wanted and _is_special(feature) and kind != pa.null():
-                raise DataError(f"{place} declares other classes than that of '{private(before)}': declare the same")
+                clashes.setdefault(
+                    name, f"{place} declares other classes than that of '{private(before)}': declare the same"
+                )
+                continue
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
-                if pa.types.is_nested(kind) and pa.types.is_nested(kinds[name]):
-                    raise DataError(
-                        f"{place} holds lists of {shape_of(kind)} numbers, that of '{private(before)}' of "
-                        f"{shape_of(kinds[name])}: cut or fill all to one length"
-                    ) from None
-                way_out = "write all in one type"
-                if name != reading.label_column:
-                    listed = ", or list the files with commas between, which reads each by itself"
-                    way_out += listed * (TABLES.get(ending(path)) == "csv") + ", or name it in ignore-columns"
-                raise DataError(
-                    f"{place} holds {in_words(kind)}, that of '{private(before)}' {in_words(kinds[name])}: {way_out}"
-                ) from None
+                clashes.setdefault(name, _clash(path, before, name, (kind, kinds[name]), reading))
+    if clashes:
+        raise DataError("; ".join(clashes.values()))
     empty = {name: feature for name, (_, feature) in first.items() if kinds[name] == pa.null()}
     values = {**of_columns.from_arrow_schema(pa.schema(kinds.items())), **empty}
     wanted_features = {name: one if _is_special(one) else values[name] for name, (_, one) in first.items()}
     return concatenate_datasets(
         [part.cast(of_columns({name: wanted_features[name] for name in part.column_names})) for part in parts]
     )
+
+
+def _clash(path: Path, before: Path, name: str, kinds: tuple[pa.DataType, pa.DataType], reading: Reading) -> str:
+    """Return what is said of a column that holds other things in one file than in another before."""
+    kind, other = kinds
+    place, there = f"column {private(repr(name))} of '{private(path)}'", f"that of '{private(before)}'"
+    if pa.types.is_nested(kind) and pa.types.is_nested(other):
+        return (
+            f"{place} holds lists of {shape_of(kind)} numbers, {there} of {shape_of(other)}: cut or fill all to one "
+            "length"
+        )
+    way_out = "write all in one type"
+    if name != reading.label_column:
+        listed = ", or list the files with commas between, which reads each by itself"
+        way_out += listed * (TABLES.get(ending(path)) == "csv") + ", or name it in ignore-columns"
+    return f"{place} holds {in_words(kind)}, {there} {in_words(other)}: {way_out}"
+
+
+def _numbers_with_words(parts: Sequence["Dataset"], reading: Reading) -> list["Dataset"]:
+    """Return files in which a column of numbers is one of texts if it is in another file, where a few are no numbers.
+
+    What becomes of these is told where the whole column is read.
+    """
+    from datasets.features import Value
+
+    done = list(parts)
+    for name in parts[0].column_names:
+        there = [part for part in parts if name in part.features]
+        kinds = {part.features.arrow_schema.field(name).type for part in there}
+        mixed = any(map(is_text, kinds)) and any(map(_is_number, kinds)) and name != reading.label_column
+        if not mixed or not all(is_text(kind) or _is_number(kind) for kind in kinds):
+            continue
+        texts = [part for part in there if is_text(part.features.arrow_schema.field(name).type)]
+        if all(_mostly_numbers(part, name) for part in texts):
+            done = [part.cast_column(name, Value("string")) if name in part.features else part for part in done]
+    return done
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _mostly_numbers(part: "Dataset", name: str) -> bool:
+    """Say whether texts are plain numbers, but for a few."""
+    texts = pc.utf8_trim_whitespace(part.select_columns(name).with_format("arrow")[:][name].drop_null())
+    try:
+        return recognised(texts.filter(pc.not_equal(texts, ""))) == Notation(PLAIN)
+    except Undecided:
+        return False
 
 
 def _is_empty(part: "Dataset", column: str) -> bool:

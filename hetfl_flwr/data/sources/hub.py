@@ -1,5 +1,6 @@
 """Data sets opened: which columns count, and which rows have a label. Nothing is decoded here."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
 
     from hetfl_flwr.data.sources.catalogue import DatasetEntry
+
+_SHOWN = 5  # names in a note, at most
+_NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column whose name is empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +140,8 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     if not sys.stderr.isatty():
         disable_progress_bars()
     opened = found_splits(dataset, reading, entry)
-    place, found = opened.place, opened.splits
+    place = opened.place
+    found, nameless = (opened.splits, ()) if entry else _without_nameless(place, opened.splits)
     label, kind, inputs = roles(place, {name: features_of(data) for name, data in found.items()}, reading)
     splits: dict[str, Dataset] = {name: _plain(found[name]) for name in ("train", "test") if name in found}
     if entry and entry.without:
@@ -150,9 +155,32 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     said = {label for _, label in parse_classes(reading.classes)}
     unknown = () if entry else tuple(text for text in UNKNOWN if text not in said)
     whole, (splits, rows, notes) = splits, labelled(place, splits, label, opened.parts, unknown)
-    notes = (*opened.notes, *notes, *_without_labels(place, whole, rows, label, opened.files, reading))
+    notes = (*opened.notes, *nameless, *notes, *_without_labels(place, whole, rows, label, opened.files, reading))
     files = left(opened.files, rows)
     return Source(place, splits, kind, inputs, label, reading, values, rows, notes, files, opened.parts)
+
+
+def _without_nameless(place: str, splits: dict[str, "Dataset"]) -> tuple[dict[str, "Dataset"], tuple[str, ...]]:
+    """Leave out columns without a name and without a cell, as a separator at the end of each row makes them, aloud."""
+    names = dict.fromkeys(name for data in splits.values() for name in features_of(data) if _NAMELESS.fullmatch(name))
+    empty = [name for name in names if all(_is_blank(data, name) for data in splits.values())]
+    if not empty:
+        return splits, ()
+    kept = {
+        split: data.remove_columns([name for name in empty if name in features_of(data)])
+        for split, data in splits.items()
+    }
+    return kept, (f"{_columns_called(empty)} of {place}, without name and cells: left out",)
+
+
+def _is_blank(data: "Dataset", name: str) -> bool:
+    return name not in features_of(data) or cells(data, name).null_count == len(data)
+
+
+def _columns_called(names: Sequence[str]) -> str:
+    return f"column{'s' * (len(names) > 1)} {', '.join(private(repr(name)) for name in names[:_SHOWN])}" + (
+        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    )
 
 
 UNKNOWN = ("?",)

@@ -236,7 +236,8 @@ def test_splits_whose_labels_differ_in_type_are_refused(tmp_path):
         ),
         (
             [Image.fromarray(np.full((4, 5), 999, dtype=np.uint16))] * 3,
-            "image 1 of split 'train' of {place} has pixels of mode I;16: only 8-bit grey or colour is read",
+            "image 1 of split 'train' of {place} (and 2 more such) has pixels of mode I;16: only 8-bit grey or colour "
+            "is read",
         ),
     ],
 )

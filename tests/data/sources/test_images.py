@@ -107,7 +107,7 @@ class TestColumns:
         rows = {"path": ["/none/a.png", "/none/b.png"], "label": [0, 1]}
         root = write(tmp_path, train=datasets.Dataset.from_dict(rows))
         said = refusal(DataError, load, data_dir=root, image_column="path", label_column="label")
-        assert said.startswith(f"cannot decode image 1 of split 'train' of '{root}/zoo/pets': ")
+        assert said.startswith(f"cannot decode image 1 of split 'train' of '{root}/zoo/pets' (and 1 more such): ")
         assert "/none/a.png" in said
 
     def test_texts_and_images_are_not_both_learnt_from(self, tmp_path, refusal):
@@ -202,6 +202,20 @@ class TestOwnFolder:
         (root / "cat" / "a.png").write_bytes(png(grey(0))[:40])
         said = refusal(DataError, load, root)
         assert said.startswith(f"cannot decode image '{root}/cat/a.png': ")
+
+    def test_all_that_is_wrong_with_images_is_told_at_once(self, tmp_path, refusal):
+        """Owners are the folders; the first picture of all is broken, and a label is none of the classes."""
+        root = self.photos(tmp_path / "mine", "anna/cat/b.png", "anna/dog/c.png", "bert/cat/d.png", "bert/dog/e.png")
+        (root / "anna" / "cat" / "a.png").write_bytes(png(grey(0))[:40])
+        (root / "bert" / "dog" / "f.png").write_bytes(b"GIF")
+        Image.new("L", (9, 8)).save(root / "bert" / "dog" / "g.png")
+        said = refusal(DataError, load, root, classes="cat,cow")
+        assert said.startswith(f"'{root}' has 3 problems: (1) row 3 of split 'train' and 3 more have label dog: ")
+        assert f"; (2) cannot decode image '{root}/anna/cat/a.png' (and 1 more such): " in said
+        assert said.endswith(
+            f"; (3) image '{root}/bert/dog/g.png' is 8x9 pixels, others are 4x5: set image-size to the height and "
+            "width that all are to have"
+        )
 
     def test_one_of_16_bits_is_named(self, tmp_path, refusal):
         root = self.photos(tmp_path / "mine", "dog/a.png", "cat/b.png")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Features, Value
-from fixtures.data.columns import source_of, write_csv
+from fixtures.data.columns import decoded, source_of, write_csv
 from fixtures.data.loading import load_client
 from fixtures.federations.members import member, roster
 from typer.testing import CliRunner
@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from hetfl_flwr.client_app import _notes
 from hetfl_flwr.common.errors import DataError, FederationError, plain
 from hetfl_flwr.data import Reading, Split, load_client_data
-from hetfl_flwr.data.decoding.tables import read_table
 from hetfl_flwr.data.sources.hub import Source
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
@@ -35,7 +34,7 @@ def read(test=None, features=None, **columns):
     splits = [{"size": SIZES[:rows], **columns, "label": LABELS[:rows]}]
     if test:
         splits.append({"size": SIZES[: len(LABELS[:2])], **test, "label": LABELS[:2]})
-    return read_table(source_of(*splits, features=features, **keys))
+    return decoded(source_of(*splits, features=features, **keys))
 
 
 def said(table):
@@ -50,7 +49,7 @@ class TestNumbers:
     def test_a_few_words_among_numbers_are_missing_numbers(self):
         """2 of 46 filled cells are below 5 %; rows 0 and 7 are empty, and do not count."""
         cells = [None, *map(str, range(6)), "", *(str(row / 2) for row in range(38)), "unknown", "n.a."]
-        table = read_table(source_of({"age": cells, "label": [row % 2 for row in range(len(cells))]}))
+        table = decoded(source_of({"age": cells, "label": [row % 2 for row in range(len(cells))]}))
         expected = pd.to_numeric(pd.Series(cells), errors="coerce").astype(np.float32)
         assert np.array_equal(table.inputs[:, 0], expected, equal_nan=True)
         assert said(table) == [
@@ -87,7 +86,7 @@ class TestNumbers:
         many = [cell.replace("2024", str(year)).replace("y", "months") for year in range(2000, 2100) for cell in cells]
         many = [f"{row}{cell}" if "unit" in looks else cell for row, cell in enumerate(many)] * 2
         source = source_of({"age": many, "label": [row % 2 for row in range(len(many))]})
-        line = refusal(DataError, read_table, source)
+        line = refusal(DataError, decoded, source)
         assert f"more than 64, which look like {looks}: {way_out}, or name it in ignore-columns" in line
 
     @pytest.mark.parametrize("cells", [["3 days ago", "2 weeks"], ["1a", "2b", "3c"], ["12", "x"], ["2 - 3", "4 - 5"]])
@@ -245,7 +244,7 @@ class TestIds:
     def test_many_whole_numbers_in_any_order_are_ids_if_all_differ(self):
         numbers = [row * 7919 % 10007 for row in range(100)]
         source = source_of({"size": [row / 7 for row in range(100)], "patient": numbers, "label": [0, 1] * 50})
-        assert read_table(source).input_names == ("size",)
+        assert decoded(source).input_names == ("size",)
 
     def test_keys_and_declared_types_go_before(self):
         numbers = list(range(ROWS))
@@ -257,11 +256,11 @@ class TestIds:
     def test_texts_to_be_learnt_from_are_refused_not_ignored(self, refusal):
         notes = [f"the patient came again on day {row}" for row in range(80)]
         source = source_of({"note": notes, "label": LABELS * 2})
-        assert "in text-column to learn from its words alone" in refusal(DataError, read_table, source)
+        assert "in text-column to learn from its words alone" in refusal(DataError, decoded, source)
 
     def test_a_table_of_ids_alone_is_refused(self, refusal):
         source = source_of({"patient": list(range(ROWS)), "label": LABELS})
-        assert "has no column to learn from: column 'patient'" in refusal(DataError, read_table, source)
+        assert "has no column to learn from: column 'patient'" in refusal(DataError, decoded, source)
 
     def test_a_column_in_two_keys_is_refused(self, refusal):
         keys = {"numeric_columns": "patient", "categorical_columns": "patient"}
@@ -308,7 +307,7 @@ def test_a_table_of_the_catalogue_is_read_as_it_is():
     columns = {"patient": list(range(ROWS)), "ward": ["W"] * ROWS, "day": ["2024-01-01", "2024-01-02"] * 20}
     source = source_of({**columns, "label": LABELS})
     listed = Source(source.place, source.splits, "table", source.inputs, "label", source.reading, values=(0, 1))
-    table = read_table(listed)
+    table = decoded(listed)
     assert (table.input_names, table.notes) == (("patient", "ward=W", "day=2024-01-02"), ())
 
 
@@ -321,7 +320,7 @@ def test_all_that_is_wrong_is_one_message(refusal):
         "deep": [[1]] * 80,
         "label": [row / 3 for row in range(80)],
     }
-    line = refusal(DataError, read_table, source_of(columns))
+    line = refusal(DataError, decoded, source_of(columns))
     assert line.startswith(
         "'here' has 6 problems: (1) column 'label' holds decimal numbers, 80 different numbers in 80 rows"
     )
@@ -338,7 +337,7 @@ def test_all_that_is_wrong_is_one_message(refusal):
     assert ways.startswith("(2) name it in ignore-columns")
     assert "(4) write numbers without separators" in ways
     with pytest.raises(DataError) as caught:
-        read_table(source_of(columns))
+        decoded(source_of(columns))
     assert not any(f"{name}'" in caught.value.outward for name in ("note", "seen", "cost", "deep"))
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
-from fixtures.data.columns import source_of, write_csv, write_parquet
+from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
 from fixtures.data.loading import load_client
 from fixtures.tiers import exhaustive
 from hypothesis import given
@@ -24,7 +24,7 @@ from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, parse_features
 from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.decoding.tables import feature_slice, read_table, sliced, standardised
+from hetfl_flwr.data.decoding.tables import feature_slice, sliced, standardised
 from hetfl_flwr.data.sources import finding
 from hetfl_flwr.models import build_model
 
@@ -41,7 +41,7 @@ def values(samples):
 
 def read(train, test=None, **keys):
     """Return the inputs of a table as lists, None where they are missing, and the inputs a column."""
-    arrays = read_table(source_of(train, test, **keys))
+    arrays = decoded(source_of(train, test, **keys))
     rows = arrays.inputs.tolist()
     return [[None if value != value else value for value in row] for row in rows], arrays.groups
 
@@ -320,7 +320,7 @@ class TestColumns:
 
     @pytest.mark.parametrize("column", [[None] * 3, ["?"] * 3, [5.0] * 3], ids=str)
     def test_a_column_without_information_is_the_same_for_all_rows(self, column):
-        table = read_table(source_of({"flat": column, "real": [1.0, 2.0, 4.0], "label": [0, 1, 1]}))
+        table = decoded(source_of({"flat": column, "real": [1.0, 2.0, 4.0], "label": [0, 1, 1]}))
         for scaled in (table, standardised(table, (0, 1))):
             values = Samples(scaled, torch.arange(3)).batch(torch.arange(3))[0][:, 0]
             assert len(set(values.tolist())) == 1
@@ -362,7 +362,7 @@ class TestColumns:
     )
     def test_numbers_are_scaled_as_scikit_learn_does_it(self, rows):
         columns = dict(zip("abc", map(list, zip(*rows, strict=True)), strict=True))
-        table = read_table(source_of({**columns, "label": [row % 2 for row in range(len(rows))]}))
+        table = decoded(source_of({**columns, "label": [row % 2 for row in range(len(rows))]}))
         own = range(len(rows) // 2, len(rows))
         prepared = Samples(standardised(table, tuple(own)), torch.arange(len(rows))).batch(torch.arange(len(rows)))[0]
         values = np.array(rows, dtype=np.float64)
@@ -412,15 +412,15 @@ class TestRefusals:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_what_cannot_be_read_is_said_in_one_line(self, columns, reading, said, refusal):
-        assert refusal(DataError, read_table, source_of(self.columns(**columns), **reading)).startswith(said)
+        assert refusal(DataError, decoded, source_of(self.columns(**columns), **reading)).startswith(said)
 
     def test_an_infinite_number_of_the_test_split_is_counted_there(self, refusal):
         source = source_of(self.columns(age=[1.0, 2.0]), self.columns(age=[3.0, np.inf]))
-        assert "row 2 of split 'test' of 'here' has an infinite age" in refusal(DataError, read_table, source)
+        assert "row 2 of split 'test' of 'here' has an infinite age" in refusal(DataError, decoded, source)
 
     def test_splits_of_unlike_types(self, refusal):
         source = source_of(self.columns(), self.columns(age=["x", "y"]))
-        assert "the splits of 'here' differ in the type of a column: " in refusal(DataError, read_table, source)
+        assert "the splits of 'here' differ in the type of a column: " in refusal(DataError, decoded, source)
 
     @pytest.mark.parametrize(("most", "declared"), [(64, ""), (1000, "note")])
     def test_a_category_has_a_largest_number_of_values(self, most, declared, refusal):
@@ -428,13 +428,13 @@ class TestRefusals:
             return {"note": [f"text {row}" for row in range(count)] * 2, "label": [0] + [1] * (2 * count - 1)}
 
         assert read(notes(most), categorical_columns=declared)[1] == (most,)
-        said = refusal(DataError, read_table, source_of(notes(most + 1), categorical_columns=declared))
+        said = refusal(DataError, decoded, source_of(notes(most + 1), categorical_columns=declared))
         assert f"column 'note' of 'here' has {most + 1} different values, more than {most}: name it in ignore" in said
         assert ("categorical-columns" in said and "text-column" in said) is not bool(declared)
 
 
 def test_all_columns_are_no_copy_and_500_clients_share_them():
-    table = read_table(source_of({"a": [1.0, 2.0, 3.0] * 500, "b": ["x", "y", "z"] * 500, "label": [0, 1, 1] * 500}))
+    table = decoded(source_of({"a": [1.0, 2.0, 3.0] * 500, "b": ["x", "y", "z"] * 500, "label": [0, 1, 1] * 500}))
     assert sliced(table, (0, 1)) is table
     clients = [standardised(table, (3 * k, 3 * k + 1)) for k in range(500)]
     assert {client.inputs.data_ptr() for client in clients} == {table.inputs.data_ptr()}

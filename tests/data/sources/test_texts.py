@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Features, List, Value
-from fixtures.data.columns import source_of, write_csv, write_parquet
+from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
 from fixtures.data.loading import load_client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,6 @@ from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.data.arrays import cache
 from hetfl_flwr.data.decoding import texts
-from hetfl_flwr.data.decoding.texts import read_texts
 
 ANALYSE = CountVectorizer(token_pattern=r"\w+").build_analyzer()
 LETTERS = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\u0130\u03a3")
@@ -34,7 +33,7 @@ def source(train, test=None, **reading):
 
 
 def tokens(train, test=None, **reading):
-    return read_texts(source(train, test, **reading)).inputs.tolist()
+    return decoded(source(train, test, **reading)).inputs.tolist()
 
 
 def hashed(word, size):
@@ -52,7 +51,7 @@ class TestShared:
 
     def test_a_vocabulary_may_be_larger_than_the_words(self):
         assert tokens(["x y", "x"], vocabulary="shared:9") == [[2, 3, 0, 0], [2, 0, 0, 0]]
-        assert read_texts(source(["x y", "x"], vocabulary="shared:9")).spec == DataSpec((4,), 2, vocabulary=9)
+        assert decoded(source(["x y", "x"], vocabulary="shared:9")).spec == DataSpec((4,), 2, vocabulary=9)
 
     def test_words_are_counted_over_all_batches(self, monkeypatch):
         train = ["a b c", "c", "b c", "d", "d b", "e a"]
@@ -120,29 +119,29 @@ def test_a_large_set_is_turned_once_and_its_file_is_of_its_own_vocabulary_and_le
     monkeypatch.setattr(cache, "SMALL", 0)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
     one = source(["a b", "b"])
-    first = read_texts(one).inputs
+    first = decoded(one).inputs
     monkeypatch.setattr(texts, "_words", None)
-    assert torch.equal(read_texts(one).inputs, first)
+    assert torch.equal(decoded(one).inputs, first)
     for other in (
         source(["a b", "c"]),
         source(["a b", "b"], vocabulary="shared:8"),
         source(["a b", "b"], text_length=5),
     ):
         with pytest.raises(TypeError, match="NoneType"):
-            read_texts(other)
+            decoded(other)
 
 
 class TestRefusals:
     def test_a_missing_text_names_its_row(self, refusal, monkeypatch):
         monkeypatch.setattr(texts, "_BATCH", 2)
-        said = refusal(DataError, read_texts, source(["a", "b"], ["a", "b", "c", None]))
+        said = refusal(DataError, decoded, source(["a", "b"], ["a", "b", "c", None]))
         assert said == "row 4 of split 'test' of 'here' has no text: fill it in, or leave the row out"
 
     @pytest.mark.parametrize(("values", "feature"), [([1, 2], Value("int64")), ([["a"], ["b"]], List(Value("string")))])
     def test_a_column_of_anything_else(self, values, feature, refusal):
         features = Features({"text": feature, "label": Value("int64")})
         other = source_of({"text": values, "label": [0, 1]}, features=features, text_column="text")
-        said = refusal(DataError, read_texts, other)
+        said = refusal(DataError, decoded, other)
         assert said.startswith("column 'text' of 'here' holds ")
         assert said.endswith(", not texts: set text-column to one that does")
 

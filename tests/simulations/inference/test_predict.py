@@ -218,6 +218,15 @@ class TestTables:
         (home / "new.csv").write_text(f"{HEADER}\n{row},Rome,True,1,W,1,\n")
         assert refusal(DataError, predict, table, "new.csv", client=0) == f"column {wrong}: write them alike"
 
+    def test_all_columns_that_cannot_be_read_are_told_at_once(self, table, home, refusal):
+        (home / "new.csv").write_text(f'{HEADER}\nP1,1e999,"1,200.5",2/13/2024,Rome,True,1,W,1,\n')
+        line = refusal(DataError, predict, table, "new.csv", client=0)
+        assert line == (
+            "'new.csv' has 3 problems: (1) row 2 has an infinite age; (2) column 'cost' has numbers written as 1,234.5"
+            ", and the model reads them as 1.234,5: write them alike; (3) column 'seen' has dates written as "
+            "month/day/year, and the model reads them as day/month/year: write them alike"
+        )
+
     @pytest.mark.slow
     def test_the_lines_of_the_documentation_stop_at_another_notation(self, table, home):
         export(table, 0, home / "model.pt2")
@@ -327,6 +336,14 @@ def test_texts_and_the_lines_of_the_documentation(vocabulary, home, make_config,
     assert recipe(2) == lines
 
 
+def test_texts_without_a_word_are_counted(home, make_config, run_federation, capsys):
+    folder = texts_of(home, make_config, run_federation, "hashed:50")
+    pd.DataFrame({"text": ["gute Reise", None, " . ", "Ü"], "label": 1}).to_csv(home / "new.csv", index=False)
+    assert len(predict(folder, "new.csv", 0).classes) == 4
+    said = "hetfl: 'new.csv': 2 of 4 texts have no word (row 3 and 1 more): predicted as empty texts\n"
+    assert capsys.readouterr().err == said
+
+
 class TestRefused:
     def test_a_model_that_is_none(self, table, home, refusal):
         path = export(table, 0, home / "model.pt2")
@@ -365,7 +382,7 @@ class TestRefused:
         (home / "sheet.xlsx").write_bytes(b"PK")
         Image.new("L", (8, 8)).save(home / "photo.png")
         for name, said in (
-            ("empty.csv", "cannot read"),
+            ("empty.csv", "is empty: put rows into it"),
             ("header.csv", "holds no row"),
             ("rows.json", "is no list of rows"),
             ("missing.csv", "is not there"),

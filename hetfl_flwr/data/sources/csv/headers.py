@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +40,13 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, 
         Names file and column.
     """
     first: tuple[Path, set[str]] | None = None
+    lines: list[str] = []
     headers: dict[Path, Sequence[str]] = {}
     for path in (path for path in files if TABLES.get(ending(path)) in _HEADED):
         header = headers[path] = _header(path)
         _check_has_header(path, header)
         _check_separated(path, header)
-        names = {name for name in header if " ".join(name.split()) not in ignored}
+        names = {name for name in header if " ".join(name.split()) not in ignored and name.strip()}
         for name, count in Counter(" ".join(name.split()) for name in header).items():
             if name and count > 1:  # spreadsheets leave columns without a name and without cells
                 raise DataError(
@@ -55,11 +56,21 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, 
         first = first or (path, names)
         for one, other, lacking in ((path, first[0], first[1] - names), (first[0], path, names - first[1])):
             if lacking:
-                raise DataError(
-                    f"'{private(one)}' has no column {private(repr(min(lacking)))}, which '{private(other)}' has: add "
-                    "it, or name it in ignore-columns"
-                )
+                lines.append(f"'{private(one)}' has no {_listed(lacking)}, which '{private(other)}' has")
+    if lines:
+        what = "it" if len(lines) == 1 and " no column " in lines[0] else "them"
+        raise DataError(f"{'; '.join(lines)}: add {what}, or name {what} in ignore-columns")
     return headers
+
+
+_SHOWN = 5  # columns that a message names, at most
+
+
+def _listed(names: Collection[str]) -> str:
+    """Return some columns as messages name them."""
+    shown = ", ".join(private(repr(name)) for name in sorted(names)[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"column{'s' * (len(names) > 1)} {shown}{more}"
 
 
 DEEPEST = 100
