@@ -160,7 +160,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: load(csv(at, "age,sick\n1,0\n2,1\n"), classes="a,b"),
         "holds integers: write classes as integers",
     ),
-    "csv, another label": (lambda at: load(csv(at), classes="no,ill"), "has sick (not shown): labels must be"),
+    "csv, another label": (lambda at: load(csv(at), classes="no,ill"), "sick (not shown): labels must be"),
     "csv, infinite": (lambda at: load(csv(at, "age,sick\n1,no\ninf,yes\n")), "row 3 of split 'train' of '(not shown)'"),
     "csv, no columns": (lambda at: load(csv(at), ignore_columns="age"), "has no column to learn from"),
     "csv, no such column": (lambda at: load(csv(at), ignore_columns="agee"), "ignore-columns of '(not shown)'"),

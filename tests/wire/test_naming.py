@@ -218,10 +218,10 @@ def test_simulated_clients_have_the_bundled_digits(ask):
 
 
 SPOILT = {
-    "a label": ({"train": SICK, "test": "age,sick\n1,John Roe\n"}, {}, "has sick (not shown): labels must be"),
+    "a label": ({"train": SICK, "test": "age,sick\n1,John Roe\n"}, {}, "sick (not shown): labels must be"),
     "one label": ({"train": SICK.replace(",no", ",Jane Doe HIV+")}, {}, "has one value only, (not shown)"),
     "no header": ({"train": "54,Jane Doe\n7,John Roe\n"}, {}, "has no column 'sick' in its split 'train'"),
-    "declared": ({"train": SICK}, {"classes": "no,yes"}, "has sick (not shown): labels must be (not shown)"),
+    "declared": ({"train": SICK}, {"classes": "no,yes"}, "sick (not shown): labels must be (not shown)"),
     "a broken row": (
         {"train": SICK + "1,2,3,Jane Doe\n"},
         {},

@@ -238,7 +238,7 @@ def _check_known(
         others = tuple(sorted(names[int(value)] for value in others))
         known = tuple(label for _, label in parse_classes(source.reading.classes))
     raise DataError(
-        f"{_which(source, rows, 'has', 'have')} {private(source.label)} {_shown(others)}: "
+        f"{_which(source, rows, 'has', 'have')} {source.label} {_shown(others)}: "
         f"labels must be {_shown(known)}" + ", as classes says" * said
     )
 
@@ -266,7 +266,7 @@ def filled(source: Source, column: str, *, blank: bool = False) -> dict[str, pa.
     column : str
         Which one.
     blank : bool
-        Whether texts of nothing but white space are missing, too.
+        Whether texts of nothing but white space are missing, too, and the column's name is for nobody else: of owners.
 
     Raises
     ------
@@ -276,7 +276,8 @@ def filled(source: Source, column: str, *, blank: bool = False) -> dict[str, pa.
     columns = {split: cells(data, column) for split, data in source.splits.items()}
     rows = np.concatenate([_is_missing(found, blank) for found in columns.values()])
     if rows.any():
-        raise DataError(f"{_which(source, rows, 'has', 'have')} no {private(column)}: fill it in, or leave the row out")
+        named = private(column) if blank else column
+        raise DataError(f"{_which(source, rows, 'has', 'have')} no {named}: fill it in, or leave the row out")
     return columns
 
 
