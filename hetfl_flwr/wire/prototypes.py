@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, row_numbers, sample_counts
 
 
-def local_prototypes(classes: int, width: int, *, counted: bool, most: int | None = None) -> PayloadSpec:
+def local_prototypes(
+    classes: int, width: int, *, counted: bool, most: int | None = None, usual: float = 1.0
+) -> PayloadSpec:
     """Declare what goes up: prototypes of S classes, (S, D), which classes these are, (S,), and what is behind each.
 
     ``counts`` (S,) says how many samples are behind each prototype. Where nothing is weighted by them it is ``present``
@@ -24,6 +26,8 @@ def local_prototypes(classes: int, width: int, *, counted: bool, most: int | Non
         Whether the server is told how many samples there are.
     most : int, optional
         How many samples an honest client may count in all. Noise may say one of each class.
+    usual : float
+        Size up to which prototypes are never far from the others': see `hetfl_flwr.wire.spec.ArraySpec`.
     """
     rows = Dim("S", classes)
     total = None if most is None else max(most, classes)
@@ -33,7 +37,7 @@ def local_prototypes(classes: int, width: int, *, counted: bool, most: int | Non
     return PayloadSpec(
         (
             row_numbers("classes", rows, classes),
-            learnt("prototypes", (rows, width)),
+            learnt("prototypes", (rows, width), usual=usual),
             behind,
         )
     )

@@ -91,7 +91,7 @@ class ArraySpec:
     usual : float
         Size that honest clients may reach when others are far below it, because their models or their progress differ:
         up to there `hetfl_flwr.server.messaging.guard.Guard` lets any pass. Of an update it is a twentieth of what was
-        sent.
+        sent, or of the matrices beside it.
     total : int, optional
         The largest sum of all values, where none is below 0. None: any.
     factors : tuple of str

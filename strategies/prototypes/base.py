@@ -39,6 +39,8 @@ class PrototypeStrategy(KnowledgeStrategy):
 
     sends = "prototypes"
     width = 64
+    usual_size = 1.0
+    """Size up to which no prototype is far from the others': `hetfl_flwr.wire.spec.ArraySpec.usual`."""
 
     def __init__(self, algorithm: str, robust: str, *, counted: bool = False) -> None:
         self._algorithm, self._counted = algorithm, counted
@@ -59,7 +61,9 @@ class PrototypeStrategy(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect the prototypes of some classes."""
-        return local_prototypes(member.classes, member.width, counted=self._counted, most=member.train)
+        return local_prototypes(
+            member.classes, member.width, counted=self._counted, most=member.train, usual=self.usual_size
+        )
 
     def class_means(self, uploads: Sequence[Upload]) -> list[ClassMeans]:
         """Return what each client has sent, by class."""

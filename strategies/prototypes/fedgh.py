@@ -14,7 +14,7 @@ from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.learning.server_training import ServerTraining, Tensors
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
+from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, PayloadSpec
 from strategies.base import Upload
 from strategies.prototypes.base import PrototypeStrategy
 
@@ -69,6 +69,8 @@ class FedGH(PrototypeStrategy):
     ValueError
         ``robust`` compares clients, and in the mode "async" there is one at a time.
     """
+
+    usual_size = TRAINED_SIZE  # networks differ in it from the start, and a head learns the same of longer ones
 
     def __init__(
         self,

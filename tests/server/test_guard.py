@@ -243,6 +243,9 @@ def test_of_an_update_the_change_is_measured():
     assert (zeros.usual, zeros.still) == (0, 0.05)
 
 
+HEAD: dict[str, tuple[int, ...]] = {"weight": (2, 64), "bias": (2,)}
+
+
 def test_once_training_has_settled_no_slight_change_is_far():
     """Weights of size 0.1: changes of 0.0003, and one of 0.0017, which is 6 times theirs and 2 % of the weights."""
     spec, sent = PayloadSpec((ArraySpec("bias", (6,), "float32", update=True),)), np.full(6, 0.1, np.float32)
@@ -256,6 +259,24 @@ def test_once_training_has_settled_no_slight_change_is_far():
         return Guard(5.0).set_aside(sizes)
 
     assert set_aside(0.0017) == set_aside(0.0049) == {}
+    assert list(set_aside(0.0051)) == [3]
+
+
+def test_a_bias_near_to_0_may_move_as_its_weights_may():
+    """A head with weights of size 0.1 and a bias of 0.01: the others' biases change by 0.00003 once two clients have
+    settled; one changes by 0.0028, 93 times as much and a quarter of the bias, and 3 % of the weights."""
+    spec = PayloadSpec(tuple(ArraySpec(name, shape, "float32", update=True) for name, shape in HEAD.items()))
+    sent = {"weight": np.full((2, 64), 0.1, np.float32), "bias": np.full(2, 0.01, np.float32)}
+
+    def set_aside(change: float) -> dict[int, str]:
+        changes = dict.fromkeys(range(3), 0.00003) | {3: change}
+        sizes = {
+            client: measure({**sent, "bias": sent["bias"] + np.float32(one)}, spec, sent, 50)
+            for client, one in changes.items()
+        }
+        return Guard(5.0).set_aside(sizes)
+
+    assert set_aside(0.0028) == set_aside(0.0049) == {}
     assert list(set_aside(0.0051)) == [3]
 
 

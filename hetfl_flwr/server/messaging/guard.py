@@ -37,8 +37,8 @@ DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
 
 SLIGHT = 0.05
-"""Part of an array's own size up to which a change of it is never far: once training has settled, honest changes differ
-by more than the factor, and all of them are slight."""
+"""Part of an array's own size, or of the median size of the matrices beside it, up to which a change of it is never
+far: once training has settled, honest changes differ by more than the factor, and all of them are slight."""
 
 MAD_TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
@@ -55,7 +55,8 @@ class Size(NamedTuple):
         How much training is behind it: of a change the square root of this round's samples, as a random walk grows,
         else the client's uploads so far, this one among them. 0: not counted yet.
     usual : float
-        Values up to this are never far: `ArraySpec.usual`; of a change, `SLIGHT` times the size of what was sent.
+        Values up to this are never far: `ArraySpec.usual`; of a change, `SLIGHT` times the size of what was sent, or
+        of the median matrix sent beside it where that is more: a bias is near to 0 and moves with its weights.
     numbers : int
         How many entries it is taken of. 0: of so many that it is exact.
     still : float
@@ -279,6 +280,8 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         How many samples the client has trained on, repeats included.
     """
     sizes = {}
+    matrices = [sent[one.name] for one in spec.arrays if one.update and one.name in sent and sent[one.name].ndim > 1]
+    typical = float(np.median([_root_mean_square(array.astype(np.float64)) for array in matrices])) if matrices else 0.0
     factors = {name for one in spec.arrays for name in one.factors}
     for one in spec.arrays:
         if not one.is_amount or one.name in factors:
@@ -290,7 +293,7 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
             before = sent[one.name].astype(np.float64)
             size = _root_mean_square(before)
             work = sqrt(max(samples, 1))  # 0 would be that of an upload whose client's uploads are counted instead
-            sizes[one.name] = _size(values - before, work, SLIGHT * size, SLIGHT * (size or 1.0))
+            sizes[one.name] = _size(values - before, work, SLIGHT * max(size, typical), SLIGHT * (size or 1.0))
         else:
             sizes[one.name] = _size(values, usual=0.0 if one.update else one.usual)
     return sizes

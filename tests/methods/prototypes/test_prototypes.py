@@ -8,9 +8,12 @@ from fixtures.federations.nodes import linear_node
 from torch import nn
 
 from clients.prototypes.base import PrototypeClient
+from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.common.errors import FederationError, PayloadError
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.prototypes import NearestPrototype, class_means, distance_to_prototypes
 from hetfl_flwr.learning.training import EVALUATION_BATCH
+from hetfl_flwr.server.messaging.guard import Guard, measure
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.prototypes import by_class, local_prototypes, packed
 from strategies.prototypes.base import PrototypeStrategy
@@ -183,3 +186,29 @@ def test_averages_by_hand(robust, counted, uploads, means):
 def test_a_class_that_nobody_has_is_not_known(robust):
     averaged, known = Strategy(robust).averaged([(np.float32([[7], [7]]), np.array([1, 0]))])
     assert (averaged.tolist(), known.tolist()) == ([[7], [0]], [True, False])
+
+
+# --- the guard -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "far"), [("fedproto", True), ("fedtgp", True), ("fedgh", False)])
+def test_longer_prototypes_are_far_where_they_are_averaged_or_compared(method, far):
+    """One client's are eight times as long as the others', as those of an MLP beside LeNet-5 may be: a head learns the
+    same of them. A hundred times as long they are far in any case."""
+    spec = build_strategy(RunConfig.from_flat({"algorithm": method})).upload_spec(member(0, classes=10, width=64))
+    counted = "counts" in spec.names
+
+    def set_aside(longer: float) -> list[int]:
+        sizes = {
+            client: measure(
+                packed(np.full((10, 64), 0.2 * factor, np.float32), np.ones(10, int), counted=counted, hidden=False),
+                spec,
+                {},
+                50,
+            )
+            for client, factor in enumerate((1.0, 1.1, 0.9, longer))
+        }
+        return list(Guard(5.0).set_aside(sizes))
+
+    assert set_aside(8.0) == ([3] if far else [])
+    assert set_aside(100.0) == [3]
