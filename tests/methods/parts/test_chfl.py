@@ -474,7 +474,7 @@ def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher,
         partition="classes:6",
         learning_rate=0.05,
         **keys,
-        **{"chfl.mode": mode, "chfl.beta": 2.0, "chfl.teacher": teacher},
+        **{"chfl.mode": mode, "chfl.beta": 2.0, "chfl.teacher": teacher, "chfl.reduce": "sum"},
     )
     nodes = [make_node(config, client_id) for client_id in range(2)]
     optimizers = [torch.optim.SGD(node.model.parameters(), lr=0.05, momentum=0.9) for node in nodes]
