@@ -4,7 +4,7 @@ Each group of keys is a class in a module of its own; `RunConfig` has them all. 
 """
 
 from hetfl_flwr.config.data_keys import BUNDLED
-from hetfl_flwr.config.federation_keys import DEFAULT_CLIENTS, simulated_seconds
+from hetfl_flwr.config.federation_keys import DEFAULT_CLIENTS, simulated_latency, simulated_links, simulated_seconds
 from hetfl_flwr.config.model_keys import AUTO, AUTO_MODELS, one_model
 from hetfl_flwr.config.node import NODE_KEYS, OWN_NODE_KEYS, for_node
 from hetfl_flwr.config.record_keys import COSTS, TRACKERS, parse_callbacks, parse_costs, parse_trackers
@@ -45,6 +45,8 @@ __all__ = [
     "parse_value",
     "read_toml",
     "renamed",
+    "simulated_latency",
+    "simulated_links",
     "simulated_seconds",
     "to_toml",
     "usable_path",

@@ -1,10 +1,10 @@
 """Keys of the federation: who takes part, and how the server runs the rounds."""
 
 from decimal import Decimal
-from math import ceil
+from math import ceil, inf
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config.keys import MOST, Keys, checked_path
@@ -13,6 +13,11 @@ MOST_CLIENTS = 100_000
 
 DEFAULT_CLIENTS = 10
 """Clients of a local run that names no number."""
+
+
+def _written(value: object) -> object:
+    """Return one number as it would be written among several."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _seconds(text: str) -> str:
@@ -39,6 +44,64 @@ def simulated_seconds(text: str) -> list[float]:
         seconds = []
     if not seconds or not all(0 < value <= 1e9 for value in seconds):
         raise ConfigError(f"client-seconds = {text!r}: expected numbers above 0, at most 1e9, separated by commas")
+    return seconds
+
+
+def _mbits(text: str) -> str:
+    simulated_links(text)
+    return text
+
+
+def simulated_links(text: str) -> list[tuple[float, float]]:
+    """Read the value of ``client-mbits``: megabits a second, down and up; an empty one is infinitely many for all.
+
+    Raises
+    ------
+    ConfigError
+        Not numbers above 0 or pairs of them, separated by commas.
+
+    Examples
+    --------
+    >>> simulated_links("50:10,2")
+    [(50.0, 10.0), (2.0, 2.0)]
+    """
+    if not text:
+        return [(inf, inf)]
+    try:
+        links = [tuple(map(float, part.split(":"))) for part in text.split(",")]
+    except ValueError:
+        links = []
+    if not links or not all(len(link) <= 2 and all(1e-6 <= value <= 1e9 for value in link) for link in links):
+        raise ConfigError(
+            f"client-mbits = {text!r}: expected numbers from 1e-6 to 1e9, or DOWN:UP, separated by commas"
+        )
+    return [(link[0], link[-1]) for link in links]
+
+
+def _latency(text: str) -> str:
+    simulated_latency(text)
+    return text
+
+
+def simulated_latency(text: str) -> list[float]:
+    """Read the value of ``client-latency``: seconds each way; an empty one is 0 for all.
+
+    Raises
+    ------
+    ConfigError
+        Not numbers from 0 on, separated by commas.
+
+    Examples
+    --------
+    >>> simulated_latency("0.02,0.5")
+    [0.02, 0.5]
+    """
+    try:
+        seconds = [float(part) for part in (text or "0").split(",")]
+    except ValueError:
+        seconds = []
+    if not seconds or not all(0 <= value <= 1e6 for value in seconds):
+        raise ConfigError(f"client-latency = {text!r}: expected numbers from 0 to 1e6, separated by commas")
     return seconds
 
 
@@ -172,11 +235,31 @@ class FederationKeys(Keys):
     ] = "own"
     client_seconds: Annotated[
         str,
+        BeforeValidator(_written),
         AfterValidator(_seconds),
         Field(
             description="Simulated seconds a client takes per round, assigned round-robin to the clients: '1,1,20' "
             "makes every third one slow. Local engine only: it orders the replies and is recorded as "
             "clock. Empty: 1."
+        ),
+    ] = ""
+    client_mbits: Annotated[
+        str,
+        BeforeValidator(_written),
+        AfterValidator(_mbits),
+        Field(
+            description="Simulated megabits per second of each client's link, one number or DOWN:UP, assigned "
+            "round-robin: '50:10,2:0.5'. Local engine only: each training message and public sample takes the time of "
+            "its bytes on the wire, beside client-seconds. Empty: none."
+        ),
+    ] = ""
+    client_latency: Annotated[
+        str,
+        BeforeValidator(_written),
+        AfterValidator(_latency),
+        Field(
+            description="Simulated seconds that a message takes each way beside its bytes, assigned round-robin. Local "
+            "engine only. Empty: 0."
         ),
     ] = ""
     seed: Annotated[int, Field(ge=0, lt=2**32, description="Seed of all random numbers.")] = 0

@@ -67,6 +67,11 @@ class RunConfig(  # their keys are listed from the last to the first
         config = _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
         return config.model_copy(update={"options": dict(config.options)})  # whoever changes them changes no other's
 
+    @property
+    def simulates_time(self) -> bool:
+        """Whether a key says how long clients or their links take."""
+        return bool(self.client_seconds or self.client_mbits or self.client_latency)
+
     def to_flat(self) -> dict[str, Value]:
         """Return all keys and values, flat, as `from_flat` takes them."""
         return {**self.model_dump(by_alias=True), **self.options}

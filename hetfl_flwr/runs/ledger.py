@@ -75,7 +75,7 @@ class Ledger:
         roster, trained, evaluated = federation.roster, played.trained, played.evaluated
         self._members |= {member.client_id: member for member in roster}
         entry = Round.blank(round, round_seconds(seconds))
-        if self.config.client_seconds:
+        if self.config.simulates_time:
             entry.clock = simulated_time(federation.grid)
         measured = {reply.client_id: dict(reply.metrics) for reply in evaluated.replies}
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}

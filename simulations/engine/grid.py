@@ -24,10 +24,11 @@ from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.flower import Run, act_as_server, name_message
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.config import RunConfig, Value, simulated_seconds
+from hetfl_flwr.config import RunConfig, Value, simulated_latency, simulated_links, simulated_seconds
 from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.server.messaging.grids import Held
+from hetfl_flwr.wire.codec import wire_bytes
 from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Clients, Hosted
 from simulations.engine.workers import Host, InProcess, Workers
 
@@ -35,12 +36,17 @@ SCRATCH = ".clients-"
 """How the folder begins, in the run folder, in which clients rest."""
 
 
+Due = tuple[float, int, str, bool]
+"""When a reply comes in, of which message, its id, and whether the time is known: until its size is, it is a bound."""
+
+
 class LocalGrid(Grid):
     """Delivers messages to clients on this machine, without Ray and without a network.
 
     Replies are handed out one by one, in the order of simulated time: a client takes its ``client-seconds`` for a
-    round, give or take a tenth, drawn by the run's seed, and no time for anything else. So what a server that answers
-    each client as it comes sends next is the same for any number of workers.
+    round, give or take a tenth, drawn by the run's seed, and its link what ``client-mbits`` and ``client-latency`` say;
+    nothing else takes time, evaluation neither. So what a server that answers each client as it comes sends next is the
+    same for any number of workers.
 
     Use it in a ``with``: leaving it ends the worker processes.
 
@@ -84,9 +90,11 @@ class LocalGrid(Grid):
         self._replies: dict[str, Message] = {}
         self._digests: dict[str, str] = {}
         self.clock = 0.0
-        self._due: list[tuple[float, int, str]] = []  # a heap: when, which message, its id
+        self._due: list[Due] = []  # a heap
         self._config = RunConfig.from_flat(run_config)
         self._seconds = simulated_seconds(self._config.client_seconds)
+        self._links = simulated_links(self._config.client_mbits)
+        self._latency = simulated_latency(self._config.client_latency)
         self._scratch = Path(self._config.output_dir or gettempdir()) / f"{SCRATCH}{run}-{token_hex(4)}"
         act_as_server(run)
         workers = min(workers, clients)
@@ -135,19 +143,30 @@ class LocalGrid(Grid):
             self._sent += 1
             # as long as the ids of Flower's simulation
             name_message(message, str(UUID(int=self._sent)))
-            heappush(self._due, (self.clock + self._duration(message), self._sent, message.metadata.message_id))
+            when = self.clock + self._duration(message) + self._transfer(message, message.metadata.dst_node_id, 0)
+            heappush(self._due, (when, self._sent, message.metadata.message_id, not self._config.client_mbits))
         self._host.send(pushed)
         return [message.metadata.message_id for message in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the reply that comes in next in simulated time, if any is on its way."""
         wanted = message_ids if isinstance(message_ids, Set) else set(message_ids)
-        others = []
-        while self._due and self._due[0][2] not in wanted:
-            others.append(heappop(self._due))
-        reply = self._awaited(self._due[0][2]) if self._due else None
-        if reply is not None:
-            self.clock = max(self.clock, heappop(self._due)[0])
+        others, reply = list[Due](), None
+        while self._due:
+            when, number, name, settled = heappop(self._due)
+            if name not in wanted:
+                others.append((when, number, name, settled))
+                continue
+            reply = self._awaited(name)
+            if reply is None:
+                others.append((when, number, name, settled))
+                break
+            if settled:
+                self.clock = max(self.clock, when)
+                break
+            self._replies[name] = reply  # now that it is known how large it is, another may come before it
+            heappush(self._due, (when + self._transfer(reply, reply.metadata.src_node_id, 1), number, name, True))
+            reply = None
         for other in others:
             heappush(self._due, other)
         return [] if reply is None else [reply]
@@ -166,6 +185,17 @@ class LocalGrid(Grid):
         client_id = message.metadata.dst_node_id - FIRST_NODE
         jitter = generator(self._config.seed, client_id, self._sent, "seconds").uniform(0.9, 1.1)
         return self._seconds[client_id % len(self._seconds)] * jitter
+
+    def _transfer(self, message: Message, node: int, way: int) -> float:
+        """Return the seconds that a message takes on a node's link, down (0) or up (1)."""
+        if message.metadata.message_type == MessageType.EVALUATE:
+            return 0.0
+        client_id = node - FIRST_NODE
+        delay = self._latency[client_id % len(self._latency)]
+        if not self._config.client_mbits:
+            return 2 * delay * (way == 0)  # a reply's is known when its message is sent
+        megabits = 8e-6 * wire_bytes(message) if message.has_content() else 0.0
+        return delay + megabits / self._links[client_id % len(self._links)][way]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages and return all replies. There is no timeout: clients here answer or raise."""
@@ -203,7 +233,7 @@ class LocalGrid(Grid):
         """
         self._settle()
         numbers = {"clock": self.clock, "sent": self._sent, "due": sorted(self._due), "rows": self._rows()}
-        return Held(numbers, {message: self._replies[message] for _, _, message in self._due})
+        return Held(numbers, {message: self._replies[message] for _, _, message, _ in self._due})
 
     def take_up(self, held: Held) -> None:
         """Go on where `hold` was.
@@ -226,7 +256,7 @@ class LocalGrid(Grid):
                 )
             warn(what)
         self.clock, self._sent = held.numbers["clock"], held.numbers["sent"]
-        self._due = [(when, number, message) for when, number, message in held.numbers["due"]]
+        self._due = [(when, number, message, settled) for when, number, message, settled in held.numbers["due"]]
         self._replies = dict(held.replies)
 
     def _rows(self) -> dict[str, str]:

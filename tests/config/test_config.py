@@ -322,6 +322,26 @@ def test_simulated_seconds_are_numbers_above_0(refusal, text):
     assert said == f"client-seconds = {text!r}: expected numbers above 0, at most 1e9, separated by commas"
 
 
+@pytest.mark.parametrize("text", ["a", "1,", "0", "1:2:3", "1:", ":1", "nan", "inf", "-1", "1e10"])
+def test_simulated_links_are_numbers_above_0_or_pairs(refusal, text):
+    said = refusal(ConfigError, RunConfig.from_flat, {"client-mbits": text})
+    expected = "expected numbers from 1e-6 to 1e9, or DOWN:UP, separated by commas"
+    assert said == f"client-mbits = {text!r}: {expected}"
+
+
+@pytest.mark.parametrize("text", ["a", "1,", "-0.1", "nan", "inf"])
+def test_simulated_latency_is_numbers_from_0(refusal, text):
+    said = refusal(ConfigError, RunConfig.from_flat, {"client-latency": text})
+    assert said == f"client-latency = {text!r}: expected numbers from 0 to 1e6, separated by commas"
+
+
+@pytest.mark.parametrize("key", ["client-seconds", "client-mbits", "client-latency"])
+def test_one_number_for_all_clients_needs_no_quotes(key, refusal):
+    assert RunConfig.from_flat({key: 2}).to_flat()[key] == "2"
+    assert RunConfig.from_flat({key: 0.5}).to_flat()[key] == "0.5"
+    refusal(ConfigError, RunConfig.from_flat, {key: True})
+
+
 def test_without_simulated_seconds_every_client_takes_one():
     assert simulated_seconds("") == [1.0]
     assert simulated_seconds("1, 2.5,20") == [1.0, 2.5, 20.0]

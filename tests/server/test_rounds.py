@@ -99,6 +99,49 @@ def test_a_client_that_is_20_times_slower_holds_nobody_up(make_config, run_feder
     assert clocks["async"][-1] == pytest.approx(20, rel=0.11)
 
 
+@pytest.mark.parametrize(
+    ("mbits", "latency", "down", "up", "each_way"),
+    [("0.5:0.1", "", 0.5, 0.1, 0.0), ("2", "0.25", 2.0, 2.0, 0.25), ("", "0.25", float("inf"), float("inf"), 0.25)],
+)
+def test_a_link_takes_the_time_of_the_bytes_on_the_wire(
+    make_config, run_federation, tmp_path, mbits, latency, down, up, each_way
+):
+    """Two clients that send the same amount: a round takes as much longer as one of them is sent and sends, in
+    megabits, over what its link carries. Where they are evaluated takes no time."""
+    keys = {
+        "algorithm": "fedhe",
+        "models": "mlp",
+        "clients": 2,
+        "rounds": 3,
+        "client_seconds": "1",
+        "evaluate_every": 1,
+    }
+    clocks = {}
+    for name, links in (("none", {}), ("some", {"client_mbits": mbits, "client_latency": latency})):
+        folder = run_federation(make_config(**keys, **links, output_dir=str(tmp_path / name)))
+        clocks[name] = [entry["clock"] for entry in entries(folder)]
+    rounds = entries(folder)
+    for number in (1, 2, 3):
+        took, plain = (clocks[name][number] - clocks[name][number - 1] for name in ("some", "none"))
+        carried = 8e-6 * (rounds[number]["wire_down"] / 2 / down + rounds[number]["wire_up"] / 2 / up)
+        assert took - plain == pytest.approx(2 * each_way + carried, rel=0.02)
+        assert carried > 0.05 or mbits != "0.5:0.1"
+
+
+@pytest.mark.slow
+def test_who_has_the_slower_link_uploads_less_often_for_any_number_of_workers(make_config, run_federation, tmp_path):
+    """Both take a second to train. Client 1's uploads of 3 kB take two seconds more, at 0.012 megabits a second."""
+    found = []
+    for workers in (1, 2):
+        keys = ASYNC | {"clients": 2, "rounds": 6, "client_seconds": "1", "client_mbits": "100,100:0.012"}
+        folder = run_federation(make_config(**keys, output_dir=str(tmp_path / str(workers))), workers=workers)
+        found.append(reached(folder))
+        uploads = [client["bytes_up"] // 480 for client in json.loads((folder / "clients.json").read_text())]
+        assert sum(uploads) == 12
+        assert uploads[0] >= 2 * uploads[1]
+    assert found[0] == found[1]
+
+
 @pytest.mark.slow
 def test_each_answer_holds_what_the_server_knew_by_then(make_config, run_federation):
     """Client 0 takes 1 second, client 1 takes 3 (give or take a tenth): 0 uploads at about 1 and 2, then 1 at about 3.
@@ -286,6 +329,9 @@ def test_too_few_good_uploads_end_the_run(make_config, run_federation, monkeypat
 UNEVEN = ASYNC | {"clients": 3, "rounds": 7, "evaluate_every": 2, "client_seconds": "1,1.7,6", "checkpoint_every": 2}
 """At its checkpoints client 2 is busy, and who has been measured last differs."""
 
+SLOW_LINKS = {"client_mbits": "1:0.02,10,0.5:0.05", "client_latency": "0.1,0.3"}
+"""A message of some kilobytes takes up to a second."""
+
 
 def states(folder: Path) -> dict[str, bytes]:
     """Return what the newest checkpoint has of each client."""
@@ -317,16 +363,20 @@ class Dying(LocalGrid):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "again"), [(1, 1), exhaustive(2, 1), exhaustive(1, 2)])
+@pytest.mark.parametrize(
+    ("workers", "again", "links"),
+    [(1, 1, {}), exhaustive(2, 1, {}), exhaustive(1, 2, {}), (1, 2, SLOW_LINKS), exhaustive(2, 1, SLOW_LINKS)],
+)
 def test_an_asynchronous_run_that_died_ends_with_the_bits_of_one_that_did_not(
-    make_config, run_federation, tmp_path, workers, again
+    make_config, run_federation, tmp_path, workers, again, links
 ):
     """Six messages go before the first round, seven rounds have 21 uploads and some evaluations: it dies in round 1, in
     the middle, and next to the end. What was under way at the checkpoint is: the message to client 2, its simulated
     time, the clock, who is to be evaluated, and with how much each counts in the means."""
-    whole = run_federation(make_config(**UNEVEN, output_dir=str(tmp_path / "whole")))
+    keys = UNEVEN | links
+    whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
     for after in (8, 17, 24) if workers == again == 1 else (17,):
-        config = make_config(**UNEVEN, output_dir=str(tmp_path / str(after)))
+        config = make_config(**keys, output_dir=str(tmp_path / str(after)))
         with pytest.raises(SystemExit), Dying(config, after, workers) as grid:
             run_federation(config, grid)
         assert entries(tmp_path / str(after))[-1]["round"] < 7

@@ -46,7 +46,7 @@ class Engine(TypedDict):
 
     clock: Annotated[float, Field(ge=0)]
     sent: Count
-    due: list[tuple[float, Count, str]]
+    due: list[tuple[float, Count, str, bool]]
     rows: NotRequired[dict[ClientKey, str]]
 
 
