@@ -149,7 +149,8 @@ class Round:
     Accuracies are means over the clients: on their own test and validation samples; of the model all share
     (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
     (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where
-    ``client-seconds`` or a simulated link is set. As `Quality` says, means over the clients; ``classes`` is what those have measured class by class.
+    ``client-seconds`` or a simulated link is set. As `Quality` says, means over the clients; ``classes`` is
+    what those have measured class by class.
     """
 
     round: Count
