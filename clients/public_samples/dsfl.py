@@ -49,6 +49,8 @@ class DSFLClient(AnswersClient):
         All training rows are public, and ``private`` leaves these out.
     """
 
+    tuned = ""  # its number says how the mean is sharpened, which it is not by default
+
     def __init__(
         self,
         node: Node,

@@ -16,11 +16,11 @@ from strategies.public_samples.base import AnswersStrategy
 
 
 class DSFL(AnswersStrategy):
-    """Averages the clients' softmax scores on a random subset of the public samples, and sharpens the average.
+    """Averages the clients' softmax scores on a random subset of the public samples, and may sharpen the average.
 
-    Entropy reduction aggregation (ERA): ``consensus = softmax(mean_k p_k(x) / temperature)`` for each x of the subset,
-    over those that have uploaded; simple aggregation (SA): the mean itself. The public set is the union of the clients'
-    public samples, without labels; all hold it.
+    Simple aggregation (SA): ``consensus = mean_k p_k(x)`` for each x of the subset, over those that have uploaded;
+    entropy reduction aggregation (ERA): ``softmax(mean_k p_k(x) / temperature)``. The public set is the union of the
+    clients' public samples, without labels; all hold it.
 
     Wire   down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes
            up:   softmax (A, C) float32: 4 A C bytes
@@ -29,16 +29,18 @@ class DSFL(AnswersStrategy):
     Needs  equal classes, one shape of input
     State  consensus (R, C) float32; rows (R, 2) int64, the client id and position of each of its public samples;
            subsets (1,) int64, how many subsets have been answered.
-    Departs from the paper: the public set is made of the clients' own rows. One message a round: the consensus of one
-    round is digested at the beginning of the next one, so that of the last round is not. The server has no model of its
-    own. ``robust`` is not in it.
+    Departs from the paper: by default the mean is not sharpened: see ``aggregation``. The public set is made of the
+    clients' own rows. One message a round: the consensus of one round is digested at the beginning of the next one, so
+    that of the last round is not. The server has no model of its own. ``robust`` is not in it.
 
     Parameters
     ----------
     public_samples : int
         Rows of a subset, 1 or more; all public samples where there are fewer.
-    aggregation : {"era", "sa"}
-        Whether the mean is sharpened, or sent as it is.
+    aggregation : {"sa", "era"}
+        Whether the mean is sent as it is, or sharpened as in the paper's own method. Before models have learnt to tell
+        samples apart, the sharpened mean says one class or two of all samples; clients learn that, and it stays. So in
+        the leaderboard, after three mini-batches a round: 60 to 70 points below the plain mean.
     temperature : float
         Of "era", 0.001 or more: the lower, the sharper. The softmax is taken of scores, which lie between 0 and 1, so
         that at 1 the consensus is near to uniform.
@@ -61,7 +63,7 @@ class DSFL(AnswersStrategy):
         self,
         *,
         public_samples: Annotated[int, Field(ge=1)] = 1000,
-        aggregation: Literal["era", "sa"] = "era",
+        aggregation: Literal["sa", "era"] = "sa",
         temperature: Annotated[float, Field(ge=0.001)] = 0.1,
         robust: str = "none",
     ) -> None:

@@ -47,13 +47,13 @@ def consensus(*answers: Any, **options: Any) -> np.ndarray:
 
 def test_entropy_reduction_by_hand():
     """The means are (0.6, 0.4) and (0.5, 0.5), whatever the clients' samples: softmax((6, 4)) is 1 / (1 + e^-2)."""
-    found = consensus([[0.8, 0.2], [1, 0]], [[0.4, 0.6], [0, 1]])
+    found = consensus([[0.8, 0.2], [1, 0]], [[0.4, 0.6], [0, 1]], aggregation="era")
     sharp = 1 / (1 + exp(-2))
     np.testing.assert_allclose(found, [[sharp, 1 - sharp], [0.5, 0.5]], rtol=1e-6)
 
 
 def test_simple_aggregation_is_the_mean():
-    found = consensus([[0.8, 0.2], [1, 0]], [[0.4, 0.6], [0, 1]], aggregation="sa")
+    found = consensus([[0.8, 0.2], [1, 0]], [[0.4, 0.6], [0, 1]])
     np.testing.assert_allclose(found, [[0.6, 0.4], [0.5, 0.5]], rtol=1e-6)
 
 
@@ -63,7 +63,7 @@ def test_entropy_reduction_equals_its_formula(temperature):
     from overflow."""
     scores = generator(0, "scores").dirichlet(np.ones(2), (3, 20))
     mean = scores.mean(0)
-    found = consensus(*scores, temperature=temperature)
+    found = consensus(*scores, aggregation="era", temperature=temperature)
     np.testing.assert_allclose(
         found[:, 0], 1 / (1 + np.exp(-(mean[:, 0] - mean[:, 1]) / temperature)), rtol=1e-4, atol=TINY
     )
@@ -215,7 +215,7 @@ def test_without_digesting_it_is_local_training_and_simple_aggregation_is_fedmd(
         "alone": ("dsfl", {"digest-epochs": 0}),
         "fedmd": ("fedmd", {**fedmd, "public-samples": 20}),
         "simple": ("dsfl", {"aggregation": "sa", "digest": "kl", "public-samples": 20}),
-        "sharp": ("dsfl", {"digest": "kl", "public-samples": 20}),
+        "sharp": ("dsfl", {"aggregation": "era", "digest": "kl", "public-samples": 20}),
     }
     ended = {}
     for case, (name, own) in cases.items():
