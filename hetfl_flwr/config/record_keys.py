@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from hetfl_flwr.common.errors import ConfigError, unknown
 from hetfl_flwr.config.keys import MOST, PER_NODE, Keys, checked_path
 
-TRACKERS = ("tensorboard", "wandb", "mlflow")
+TRACKERS = ("tensorboard", "wandb", "mlflow", "prometheus")
 """What ``track`` may name."""
 
 COSTS = ("time", "memory", "flops", "energy")
@@ -124,7 +124,7 @@ class RecordKeys(Keys):
         str,
         AfterValidator(_trackers),
         Field(
-            description="Trackers that the server writes to: tensorboard, wandb, mlflow, or a comma-separated list. "
+            description="Trackers that the server writes to: tensorboard, wandb, mlflow, prometheus, or a comma list. "
             'Each needs an extra: pip install "hetfl[tensorboard]".'
         ),
     ] = ""

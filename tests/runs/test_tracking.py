@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from struct import unpack
+from time import time
 from typing import Any
 
 import pytest
@@ -187,6 +188,58 @@ def test_a_run_with_a_tracker(make_config: Any, run_federation: Any) -> None:
     assert len(lines) == 4
 
 
+def prometheus(path: Path) -> dict[str, dict[str, float]]:
+    """The samples of a text file, by name and client."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    found: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(path.read_text()):
+        for sample in family.samples:
+            assert sample.labels["algorithm"] == "fedhe"
+            found.setdefault(sample.name, {})[sample.labels.get("client", "")] = sample.value
+    return found
+
+
+def test_a_run_for_prometheus_says_where_it_is_and_what_it_has_sent(make_config: Any, run_federation: Any) -> None:
+    """Also of a run that goes on: sums are over all of its rounds."""
+    pytest.importorskip("prometheus_client")
+    run_federation(make_config())
+    folder = run_federation(make_config(rounds=3, resume=True, track="prometheus"))
+    found = prometheus(folder / "metrics.prom")
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert len(lines) == 4
+    assert found["hetfl_round"] == {"": 3}
+    assert found["hetfl_accuracy"] == {"": lines[-1]["accuracy"]}
+    assert found["hetfl_bytes_down_total"] == {"": sum(line["bytes_down"] for line in lines)}
+    assert found["hetfl_client_accuracy"] == {
+        client: scores["accuracy"] for client, scores in lines[-1]["clients"].items()
+    }
+    assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 0})
+    assert abs(found["hetfl_written_timestamp_seconds"][""] - time()) < 60
+
+
+def test_prometheus_is_told_since_when_a_client_has_answered_and_which_one_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 1 is away in round 2; the file lies where the environment says, under the run's name."""
+    pytest.importorskip("prometheus_client")
+    (tmp_path / "textfiles").mkdir()
+    monkeypatch.setenv("PROMETHEUS_TEXTFILE_DIR", str(tmp_path / "textfiles"))
+    tracked = started(tmp_path / "run", "prometheus")
+    for number in range(4):
+        entry = round_(number)
+        if number == 2:
+            del entry.clients["1"]
+        tracked.round(entry)
+    found = prometheus(tmp_path / "textfiles" / "hetfl-run.prom")
+    assert found["hetfl_client_last_round"] == {"0": 3, "1": 3}
+    assert found["hetfl_client_present_since_round"] == {"0": 0, "1": 3}
+    assert found["hetfl_finished"] == {"": 0}
+    tracked.end(summary(3), RuntimeError("cut off"))
+    found = prometheus(tmp_path / "textfiles" / "hetfl-run.prom")
+    assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 1})
+
+
 @pytest.fixture
 def recorders(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = type("Failing", (Recorder,), {"fails": 1})
@@ -247,7 +300,7 @@ def test_mistakes_are_one_line_before_any_round(
     tmp_path: Path, refusal: Any, monkeypatch: pytest.MonkeyPatch, make_config: Any, run_federation: Any
 ) -> None:
     assert refusal(ConfigError, RunConfig.from_flat, {"track": "tensorbord"}).endswith(
-        "unknown tracker 'tensorbord': did you mean 'tensorboard'? Known: mlflow, tensorboard, wandb"
+        "unknown tracker 'tensorbord': did you mean 'tensorboard'? Known: mlflow, prometheus, tensorboard, wandb"
     )
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""Trackers of experiments: TensorBoard, Weights & Biases and MLflow, each by its own library, which is an extra.
+"""Trackers: TensorBoard, Weights & Biases, MLflow and Prometheus, each by its own library, which is an extra.
 
 The server writes them, in every engine. What they get has the same names everywhere:
 
@@ -26,6 +26,7 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, parse_trackers
 from hetfl_flwr.learning.metrics import mean
 from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo, one_line
+from hetfl_flwr.runs.observers.prometheus import Prometheus
 from hetfl_flwr.runs.schema import Round, Summary
 
 PROJECT = "hetfl"
@@ -167,7 +168,11 @@ TRACKERS: Mapping[str, Callable[[RunConfig, Path, str], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WandB,
     "mlflow": MLflow,
+    "prometheus": Prometheus,
 }
+
+MODULES = {"prometheus": "prometheus_client"}
+"""What a tracker's library is called, where it is not as the tracker."""
 
 
 def check_trackers(config: RunConfig) -> None:
@@ -179,7 +184,7 @@ def check_trackers(config: RunConfig) -> None:
         Names one that is not, and how to install it.
     """
     for name in parse_trackers(config.track):
-        found = find_spec(name)
+        found = find_spec(MODULES.get(name, name))
         if found is None or found.origin is None:  # none, or a folder of that name
             raise ConfigError(f'track = {config.track!r}: {name} is not installed: pip install "hetfl[{name}]"')
 

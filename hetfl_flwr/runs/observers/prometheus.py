@@ -1,0 +1,91 @@
+"""A text file of a run's state for Prometheus, by its own library, which is an extra.
+
+Node exporters read such files from the folder that ``--collector.textfile.directory`` names; set
+``PROMETHEUS_TEXTFILE_DIR`` to it, where the server runs. Each file is replaced as a whole after each round.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from time import time
+from typing import Any
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.runs.schema import read_clients
+
+FILE = "metrics.prom"
+"""In the run folder, where the environment names no other; there it is called as the run folder."""
+
+CLIENT = re.compile(r"client/(\d+)/(\w+)")
+
+SUMS = ("bytes_up", "bytes_down", "wire_up", "wire_down", "failures", "seconds")
+"""What is added up over the rounds."""
+
+
+class Prometheus:
+    """The file of one run, rewritten from its first round on where it goes on.
+
+    ``hetfl_round``, ``hetfl_accuracy`` and so on are the numbers of the last round, by the names that trackers have
+    for them, of accuracies those last measured; ``hetfl_bytes_up_total`` and so on are sums over the rounds. Each
+    client has ``hetfl_client_accuracy`` and so on with the labels ``client`` and ``name``,
+    ``hetfl_client_last_round``, and ``hetfl_client_present_since_round``: since when it has reported in each round.
+    ``hetfl_finished`` is 1 where the run has ended, and ``hetfl_failed`` where an error has ended it;
+    ``hetfl_written_timestamp_seconds`` says when the file was written.
+    """
+
+    id = ""
+    reached = -1
+
+    def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
+        from prometheus_client import CollectorRegistry
+
+        self._folder, self._round = folder, 0
+        elsewhere = os.environ.get("PROMETHEUS_TEXTFILE_DIR")
+        self._path = Path(elsewhere) / f"hetfl-{folder.name}.prom" if elsewhere else folder / FILE
+        self._labels = {"algorithm": config.algorithm, "run": folder.name}
+        self._registry, self._gauges = CollectorRegistry(), dict[str, Any]()
+        self._sums, self._last, self._since = dict.fromkeys(SUMS, 0.0), dict[str, int](), dict[str, int]()
+
+    def log(self, round: int, scalars: Mapping[str, float]) -> None:
+        """Write the numbers of a round."""
+        self._round = round
+        clients = read_clients(self._folder) or []
+        names = {str(one["partition"]): str(one.get("name") or "") for one in clients}
+        self._set("round", round)
+        for name, value in scalars.items():
+            if own := CLIENT.fullmatch(name):
+                self._set(f"client_{own[2]}", value, client=own[1], name=names.get(own[1], ""))
+                if self._last.get(own[1], round) < round - 1:
+                    del self._since[own[1]]
+                self._last[own[1]] = round
+                self._since.setdefault(own[1], round)
+            elif name in SUMS:
+                self._sums[name] += value
+                self._set(f"{name}_total", self._sums[name])
+            else:
+                self._set(name.replace("/", "_"), value)
+        for client, last in self._last.items():
+            self._set("client_last_round", last, client=client, name=names.get(client, ""))
+            self._set("client_present_since_round", self._since[client], client=client, name=names.get(client, ""))
+        self._write(finished=False, error=None)
+
+    def finish(self, round: int, summary: Mapping[str, float], error: BaseException | None) -> None:
+        """Write that the run has ended."""
+        self._write(finished=True, error=error)
+
+    def _set(self, metric: str, value: float, /, **labels: str) -> None:
+        from prometheus_client import Gauge
+
+        if metric not in self._gauges:
+            told, names = f"{metric.replace('_', ' ')} of a hetfl run", [*self._labels, *labels]
+            self._gauges[metric] = Gauge(f"hetfl_{metric}", told, names, registry=self._registry)
+        self._gauges[metric].labels(**self._labels, **labels).set(value)
+
+    def _write(self, *, finished: bool, error: BaseException | None) -> None:
+        from prometheus_client import write_to_textfile
+
+        self._set("finished", int(finished))
+        self._set("failed", int(error is not None))
+        self._set("written_timestamp_seconds", time())
+        write_to_textfile(str(self._path), self._registry)
