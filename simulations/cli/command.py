@@ -16,7 +16,7 @@ from simulations.cli.deploying import bundle, doctor, keys, rehearse, supernode
 from simulations.cli.listing import list_, new
 from simulations.cli.models import export, predict
 from simulations.cli.reproducing import reproduce
-from simulations.cli.results import compare, report
+from simulations.cli.results import compare, report, watch
 from simulations.cli.running import run
 from simulations.cli.tuning import tune
 
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, export, predict, partition, keys, bundle, doctor, rehearse, supernode),
-    *(new, list_, tune, reproduce, compare, report),
+    *(new, list_, tune, reproduce, compare, report, watch),
 )
 """In the order of the help."""
 

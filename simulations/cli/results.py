@@ -1,6 +1,8 @@
-"""``hetfl compare`` and ``hetfl report``: looking at runs that have ended, or have been stopped."""
+"""``hetfl compare``, ``hetfl report`` and ``hetfl watch``: looking at runs."""
 
 import os
+import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +10,8 @@ import typer
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.notices import warn
-from simulations.cli.options import RunsArgument, target
-from simulations.cli.printing import print_tables
+from simulations.cli.options import RunsArgument, path, target
+from simulations.cli.printing import make_console, print_tables
 
 
 def compare(
@@ -59,6 +61,46 @@ def report(
     from simulations.reports.html.report import write_report
 
     typer.echo(f"report: {write_report(folders, out)}")
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="The run folder.")],
+    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+) -> None:
+    """Show how a run stands until it ends: round, accuracy, payload, each client's last round, and failures.
+
+    It reads the run folder alone, so it changes nothing and works beside any engine, on the machine of the server. To a
+    file or a pipe it writes a line each time that a round has ended. Exit status 1 where the run was stopped before its
+    last round.
+
+    Example: hetfl watch runs/fedhe
+    """
+    from rich.live import Live
+
+    from simulations.reports.watching import standing
+
+    console, now = make_console(), standing(folder)
+    if once:
+        console.print(now.whole)
+    elif sys.stdout.isatty():
+        with Live(now.whole, console=console, auto_refresh=False) as live:
+            while not now.ended:
+                time.sleep(every)
+                now = standing(folder)
+                live.update(now.whole, refresh=True)
+    else:
+        said = -1
+        while True:
+            if now.ended or len(now.run.rounds) != said:
+                typer.echo(now.line)
+                said = len(now.run.rounds)
+            if now.ended:
+                break
+            time.sleep(every)
+            now = standing(folder)
+    if now.ended and len(now.run.rounds) <= int(now.run.config["rounds"]):
+        raise typer.Exit(1)
 
 
 def compare_runs(

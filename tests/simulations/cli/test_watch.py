@@ -1,0 +1,119 @@
+"""``hetfl watch``: a run that goes on, that has ended, and that was stopped."""
+
+import json
+import os
+import socket
+from threading import Timer
+
+import pytest
+from typer.testing import CliRunner
+
+from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.runs.lock import LOCK_FILE
+from simulations.cli.command import app
+from simulations.reports.watching import standing
+
+
+@pytest.fixture
+def run(make_config, run_federation):
+    """A run of three rounds, the first one with a failure."""
+    folder = run_federation(make_config(clients=2, rounds=3, evaluate_every=1))
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    first = json.loads(lines[1])
+    first["failures"] = [{"partition": 1, "stage": "train", "reason": "ran out of memory", "node": 7}]
+    lines[1] = json.dumps(first)
+    (folder / "rounds.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def hold(folder, process=None, host=None):
+    holder = {
+        "host": host or socket.gethostname(),
+        "pid": process or os.getpid(),
+        "since": "2026-01-02 03:04:05",
+        "run": 7,
+    }
+    (folder / LOCK_FILE).write_text(json.dumps(holder))
+
+
+def cut(folder, rounds):
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    (folder / "rounds.jsonl").write_text("".join(f"{line}\n" for line in lines[: rounds + 1]))
+
+
+def watch(folder, *arguments):
+    done = CliRunner().invoke(app, ["watch", str(folder), *arguments])
+    return done.exit_code, done.output
+
+
+def test_a_run_that_has_ended_is_said_in_full_and_ends_the_command(run):
+    status, said = watch(run)
+    assert status == 0
+    [line] = said.splitlines()
+    assert line.startswith(f"{run.name}: round 3 of 3, accuracy ")
+    assert line.endswith(", 1 failure, ended")
+    status, said = watch(run, "--once")
+    assert "round 1: ran out of memory" in said
+    rows = [text.split() for text in said.splitlines()]
+    assert [(row[0], row[-3], row[-1]) for row in rows if row and row[0] in ("0", "1")] == [
+        ("0", "3", "0"),
+        ("1", "3", "1"),
+    ]
+
+
+def test_a_run_that_goes_on_has_a_writer_and_an_end_in_sight(run):
+    cut(run, 1)
+    hold(run)
+    now = standing(run)
+    assert not now.ended
+    assert now.writer == f"process {os.getpid()} on {socket.gethostname()} since 2026-01-02 03:04:05"
+    assert "round 1 of 3" in now.line
+    assert now.line.endswith(" s left")
+    assert watch(run, "--once")[0] == 0
+
+
+@pytest.mark.parametrize("lock", [None, {"process": 2**22 + 1}])
+def test_a_run_that_was_stopped_is_called_so(run, lock):
+    """Nobody holds its folder, or a process of this machine that is gone."""
+    cut(run, 1)
+    if lock:
+        hold(run, **lock)
+    status, said = watch(run)
+    assert (status, said.strip().endswith("stopped: nobody writes it")) == (1, True)
+
+
+def test_a_writer_on_another_machine_is_believed(run):
+    cut(run, 1)
+    hold(run, process=2**22 + 1, host="elsewhere")
+    assert standing(run).writer.endswith("on elsewhere since 2026-01-02 03:04:05")
+
+
+def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):
+    whole = (run / "rounds.jsonl").read_text()
+    cut(run, 1)
+    hold(run)
+
+    def end():
+        (run / "rounds.jsonl").write_text(whole)
+        (run / LOCK_FILE).unlink()
+
+    timer = Timer(1.0, end)
+    timer.start()
+    status, said = watch(run, "--every", "0.1")
+    timer.join()
+    lines = said.splitlines()
+    assert status == 0
+    assert (len(lines), "round 1 of 3" in lines[0], lines[-1].endswith("ended")) == (2, True, True)
+
+
+def test_before_its_first_round(run):
+    (run / "rounds.jsonl").unlink()
+    (run / "clients.json").unlink()
+    hold(run)
+    assert standing(run).line == f"{run.name}: round 0 of 3, 0 bytes of payload"
+    assert watch(run, "--once")[0] == 0
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match="no run"):
+        standing(tmp_path)
