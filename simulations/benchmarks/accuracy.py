@@ -62,7 +62,7 @@ QUICK: Mapping[str, Value] = {"clients": 3, "rounds": 4}
 METHODS: Mapping[str, Mapping[str, Value]] = {
     **{name: {"algorithm": name} for name in names()},
     "fedh2l": {"algorithm": "fedh2l", "fedh2l.exchange-every": BATCHES},
-    "chfl-mean": {"algorithm": "chfl", "chfl.reduce": "mean"},
+    "chfl-sum": {"algorithm": "chfl", "chfl.reduce": "sum"},
 }
 """What is compared: by the name of the run folders, the settings of its own."""
 

@@ -79,7 +79,7 @@ def test_every_tenth_image(tmp_path):
 
 @pytest.mark.slow
 def test_quick(tmp_path, monkeypatch, capsys):
-    methods = {name: accuracy.METHODS[name] for name in ("local", "chfl", "chfl-mean")}
+    methods = {name: accuracy.METHODS[name] for name in ("local", "chfl", "chfl-sum")}
     monkeypatch.setattr(accuracy, "METHODS", methods)
     accuracy.main(tmp_path, quick=True)
     printed = capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_quick(tmp_path, monkeypatch, capsys):
     assert {line.split("|")[1].strip() for line in printed.splitlines()[2:5]} == {
         *("`local`", "`chfl (reduce sum)`", "`chfl (reduce mean)`")
     }
-    assert load_run(tmp_path / "chfl-mean-0").config["rounds"] == accuracy.QUICK["rounds"]
+    assert load_run(tmp_path / "chfl-sum-0").config["rounds"] == accuracy.QUICK["rounds"]
     assert (tmp_path / "accuracy.png").stat().st_size > 10_000
 
 
