@@ -116,7 +116,7 @@ def test_multi_krum_leaves_out_liars_who_agree_with_each_other(honest, seed):
 
 def test_multi_krum_keeps_those_that_flower_s_does():
     draw = generator(0, "points")
-    for count, wrong in [(5, 1), (7, 2), (9, 1), (10, 3), (3, 1)]:
+    for count, wrong in [(5, 1), (7, 2), (9, 1), (10, 3), (3, 1)] * 20:
         points = draw.normal(size=(count, 4)).astype(np.float32)
         contents = [RecordDict({"arrays": ArrayRecord({"w": Array(point)})}) for point in points]
         theirs = select_multikrum(contents, wrong, count - wrong)
@@ -132,6 +132,15 @@ def test_uploads_are_compared_where_both_have_something():
     values = np.array([[1.0, -9e9], [1.1, 5.0], [1.0, -70.0], [0.9, 5.1], [1.2, 4.9]])
     has = np.array([[True, False], *[[True, True]] * 4])
     assert parse_robust("multikrum:1").kept([values], [has]).tolist() == [True, True, False, True, True]
+
+
+def test_who_has_few_entries_is_no_nearer_for_that():
+    """Four uploads of 100 entries, a deviation of 1.4 apart in each; one has a single entry, and is 5 apart there."""
+    values = generator(0, "wide").normal(size=(5, 100))
+    has = np.ones(values.shape, bool)
+    has[4, 1:] = False
+    values[:4, 0], values[4, 0] = 0, 5
+    assert parse_robust("multikrum:1").kept([values], [has]).tolist() == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, 1e300])

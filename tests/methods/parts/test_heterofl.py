@@ -314,6 +314,16 @@ def test_multi_krum_leaves_out_a_whole_upload_that_no_array_of_few_outvotes():
     np.testing.assert_allclose(found["body.1.weight"][2:], 1)
 
 
+def test_multi_krum_does_not_compare_what_a_narrow_client_has_not():
+    """All weights are near 10, save the liar's 13. Where the narrow one has none it is not 10 away from the others."""
+    members = [*(its(k) for k in range(4)), its(4, f"{NET}@0.25")]
+    strategy, state = server(*members, robust="multikrum:1")
+    uploads = [filled(strategy, *one) for one in zip(members, (10, 10.1, 13, 9.9, 10), strict=True)]
+    found = strategy.aggregate(state, uploads, 1)
+    np.testing.assert_allclose(found["body.1.weight"][0], (10 + 10.1 + 9.9 + 10) / 4)
+    np.testing.assert_allclose(found["body.1.weight"][1:], 10)
+
+
 def test_what_only_one_that_is_left_out_has_stays():
     members = [its(0), *(its(k, f"{NET}@0.5") for k in (1, 2, 3))]
     strategy, state = server(*members, robust="multikrum:1")

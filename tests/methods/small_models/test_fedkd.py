@@ -283,6 +283,20 @@ def test_a_robust_mean_is_of_updates_and_not_of_factors():
     assert (strategy.aggregate(state, uploads, 1)["mentee.body.weight"] == 2).all()
 
 
+def test_multi_krum_leaves_out_a_whole_update():
+    """Of five updates the last is far in its body alone; its head is the others' mean."""
+    strategy, state = server(robust="multikrum:1", energy_start=1.0, energy_end=1.0)
+    uploads = []
+    for client_id, (body, head) in enumerate([(1, 1), (2, 2), (3, 3), (2, 2), (90, 2)]):
+        arrays = {one.name: np.zeros(one.shape, np.float32) for one in strategy._weights.arrays}
+        arrays |= {"body.weight": np.full((6, 5), body, np.float32), "head.bias": np.full(4, head * 10, np.float32)}
+        uploads.append(Upload(client_id, factor(arrays, strategy._weights, 1.0), 1))
+    uploads[4].arrays["head.bias"][:] = 60
+    found = strategy.aggregate(state, uploads, 1)
+    np.testing.assert_allclose(found["mentee.body.weight"], 2, rtol=1e-5)
+    np.testing.assert_allclose(found["mentee.head.bias"], 20, rtol=1e-5)
+
+
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_no_upload_within_its_bounds_makes_a_mentee_beyond_them(robust):
     """Factors of 1e6 and of 1 multiply to more than a weight may be, as do rows of weights of 1e6."""

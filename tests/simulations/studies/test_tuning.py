@@ -114,6 +114,13 @@ def test_it_goes_on_and_repeats_nothing(tmp_path):
 
 
 @pytest.mark.slow
+def test_nothing_is_tried_twice_though_there_are_fewer_settings_than_trials(tmp_path):
+    found = tuned(tmp_path, {"optimizer": Among(("sgd", "adam")), "momentum": Among((0.0, 0.5))}, trials=9)
+    tried = [json.dumps(one.values, sort_keys=True) for one in found.trials]
+    assert len(tried) == len(set(tried)) == 4
+
+
+@pytest.mark.slow
 def test_several_seeds_are_averaged(tmp_path):
     found = tuned(tmp_path, {"learning-rate": Among((0.01, 0.1))}, trials=1, seeds=(0, 1))
     runs = [json.loads(path.read_text()) for path in tmp_path.glob("*/summary.json")]
