@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.common.errors import ConfigError, HetflError, ends_process, place, plain
 from hetfl_flwr.common.flower import ErrorCode, log
+from hetfl_flwr.common.packages import lacking
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import parse_costs
@@ -64,9 +65,10 @@ def _surfaced(handler: Handler) -> Handler:
     def surfaced(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
-        except (Exception, SystemExit) as error:
-            if ends_process(error):
+        except (Exception, SystemExit) as raised:
+            if ends_process(raised):
                 raise
+            error = lacking(raised) or raised
             where = _where(message, context)
             log(ERROR, where + _reason(error), exc_info=None if isinstance(error, HetflError) else error)
             line = where + (_reason(error) if simulated() else _outward(error))

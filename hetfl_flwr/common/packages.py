@@ -1,4 +1,4 @@
-"""Which packages Python finds under the names of this project's."""
+"""Which packages Python finds: this project's own under their names, and those that come with an extra."""
 
 import sys
 from importlib import import_module
@@ -10,6 +10,22 @@ from hetfl_flwr.common.errors import ConfigError, private
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that this project's packages lie in."""
+
+EXTRAS = {
+    **dict.fromkeys(("flwr_datasets", "ray", "sklearn"), "simulation"),
+    **dict.fromkeys(("jinja2", "matplotlib"), "reports"),
+    **{"greenlet": "batched", "mlflow": "mlflow", "onnxscript": "onnx", "optuna": "tune"},
+    **{"prometheus_client": "prometheus", "tensorboard": "tensorboard", "wandb": "wandb"},
+}
+"""Which extra installs a package that not every node needs, by the name that it is imported by."""
+
+
+def lacking(error: BaseException) -> ConfigError | None:
+    """Return what to tell a user instead of an error, where it says that a package of an extra is not installed."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package not in EXTRAS:
+        return None
+    return ConfigError(f"{package} is not installed: pip install 'hetfl[{EXTRAS[package]}]'")
 
 
 def own_package(name: str) -> ModuleType:

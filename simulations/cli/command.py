@@ -8,7 +8,7 @@ import click
 import typer
 
 from hetfl_flwr.common.errors import HetflError, TooFewClients
-from hetfl_flwr.common.packages import working_directory_last
+from hetfl_flwr.common.packages import lacking, working_directory_last
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.node.allocation import keep_freed_memory
 from simulations.cli.data import partition
@@ -60,6 +60,11 @@ def main() -> None:
     except HetflError as error:
         typer.echo(f"hetfl: {error}", err=True)
         status = 1 if isinstance(error, TooFewClients) else 2
+    except ModuleNotFoundError as error:
+        if (line := lacking(error)) is None:
+            raise
+        typer.echo(f"hetfl: {line}", err=True)
+        status = 2
     except click.ClickException as error:
         if message := error.format_message():  # none where `hetfl` alone has shown the help
             typer.echo(f"hetfl: {printable(message)}", err=True)

@@ -49,6 +49,10 @@ def bundle(
         Path | None,
         typer.Option(parser=path, metavar="FILE", help="pip's file of versions (default: those installed here)."),
     ] = None,
+    extra: Annotated[
+        list[str] | None,
+        typer.Option(help="Extra of hetfl, such as simulation: what bundled or shared data sets need; repeatable."),
+    ] = None,
 ) -> None:
     """Write all that a node without internet needs into one archive: wheels, keys, settings, unit, install script.
 
@@ -69,6 +73,7 @@ def bundle(
         target=machine,
         sources=sources,
         constraints=constraint and constraint.absolute(),
+        extras=extra or (),
     )
     typer.echo(f"{out}: node {node} for {machine}, {len(wheels)} wheels; on the node, unpack it and run install.sh")
 

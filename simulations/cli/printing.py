@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hetfl_flwr.common.errors import Interrupted
+from hetfl_flwr.common.packages import lacking
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +25,12 @@ def show_run(folder: Path) -> None:
     finished = load_run(folder)
     print_tables(client_table(finished.name, finished.clients), summary_table(finished))
     if any(record.accuracy is not None for record in finished.rounds):  # else no client has test samples
-        plot_run(finished, folder / "accuracy.png")
+        try:
+            plot_run(finished, folder / "accuracy.png")
+        except ModuleNotFoundError as error:
+            if (line := lacking(error)) is None:
+                raise
+            typer.echo(f"no accuracy.png: {line}", err=True)
     typer.echo(f"results: {folder}")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -17,7 +18,7 @@ from shutil import copyfile
 from click import ClickException
 from packaging.version import InvalidVersion, Version
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError, unknown
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.server.admission.node_keys import read_node_keys
 from simulations.deployment.flower_node import parse_config_args
@@ -34,7 +35,7 @@ INSTALL = """\
 set -eu
 cd "$(dirname "$0")" && root="${{DESTDIR:-}}"
 "${{PYTHON:-python{python}}}" -m venv --clear "$root/opt/hetfl"
-"$root/opt/hetfl/bin/pip" install --compile --no-index --find-links wheels {project}
+"$root/opt/hetfl/bin/pip" install --compile --no-index --find-links wheels "{project}"
 mkdir -p "$root/etc/hetfl" "$root/etc/systemd/system"
 install -m 644 ca.crt node-{number}.env "$root/etc/hetfl/"
 install -m 600 node-{number} "$root/etc/hetfl/"
@@ -102,6 +103,7 @@ def make_bundle(
     target: Target = Target(),
     sources: Sequence[str] = (),
     constraints: Path | None = None,
+    extras: Sequence[str] = (),
     project: Path = ROOT,
 ) -> list[str]:
     """Write the archive of one node, readable by its owner alone, and return the names of the wheels in it.
@@ -124,17 +126,22 @@ def make_bundle(
         pip's options that say where wheels are: ``--find-links``, ``--no-index``. By default its index.
     constraints : Path, optional
         Versions to take, as a file of pip's constraints. By default those that are installed here.
+    extras : sequence of str
+        What the node is to have beyond what every node needs, such as ``simulation``.
     project : Path
         The checkout.
 
     Raises
     ------
     ConfigError
-        Keys that are missing, settings that are wrong, no checkout, an archive that is there, or a wheel that is not
-        to be had for the node's machine.
+        Keys that are missing, settings that are wrong, an unknown extra, no checkout, an archive that is there, or a
+        wheel that is not to be had for the node's machine.
     """
     if not (project / "pyproject.toml").is_file():
         raise ConfigError(f"no project in {project}: a bundle is made in a checkout of the repository")
+    offered = tomllib.loads((project / "pyproject.toml").read_text())["project"].get("optional-dependencies", {})
+    if wrong := [extra for extra in extras if extra not in offered]:
+        raise ConfigError(unknown("extra", wrong[0], offered))
     if out.exists():
         raise ConfigError(f"{out} is there already: name a new file")
     if constraints is not None and not constraints.is_file():
@@ -150,12 +157,14 @@ def make_bundle(
         wheels = folder / "wheels"
         wheels.mkdir(parents=True)
         own = _build(project, wheels, sources)
-        _download(own, wheels, target, sources, constraints or _installed(Path(temporary) / "constraints.txt"))
+        wanted = f"[{','.join(extras)}]" if extras else ""
+        fixed = constraints or _installed(Path(temporary) / "constraints.txt")
+        _download(f"{own}{wanted}", wheels, target, sources, fixed)
         for path in (keys.ca, keys.node(number), Path(__file__).parent / "systemd" / UNIT):
             copyfile(path, folder / path.name)
         (folder / f"node-{number}.env").write_text(environment)
         name = own.name.partition("-")[0]
-        script = INSTALL.format(number=number, python=target.version, project=name, unit=UNIT)
+        script = INSTALL.format(number=number, python=target.version, project=f"{name}{wanted}", unit=UNIT)
         (folder / "install.sh").write_text(script)
         _pack(folder, Path(temporary) / "whole").rename(out)
         return sorted(path.name for path in wheels.iterdir())
@@ -196,10 +205,10 @@ def _build(project: Path, wheels: Path, sources: Iterable[str]) -> Path:
     return own
 
 
-def _download(own: Path, wheels: Path, target: Target, sources: Iterable[str], constraints: Path) -> None:
+def _download(own: str, wheels: Path, target: Target, sources: Iterable[str], constraints: Path) -> None:
     """Fetch the wheels of all that the project needs."""
     where = [f"--dest={wheels}", f"--constraint={constraints}", *target.options]
-    _pip("download", *where, *sources, str(own), failure=f"not all wheels are to be had for {target}")
+    _pip("download", *where, *sources, own, failure=f"not all wheels are to be had for {target}")
 
 
 def _pip(*command: str, failure: str) -> None:

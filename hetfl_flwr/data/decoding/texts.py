@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+import mmh3
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -144,9 +145,7 @@ def _words(texts: pa.Array) -> tuple[pa.Array, IntArray]:
 
 
 def _hashed(words: pa.Array, size: int) -> IntArray:
-    from sklearn.utils import murmurhash3_32
-
-    hashes = [murmurhash3_32(word, positive=True) for word in words.to_pylist()]
+    hashes = [mmh3.hash(word, signed=False) for word in words.to_pylist()]
     return 1 + np.array(hashes, np.int64) % (size - 1)
 
 

@@ -40,5 +40,6 @@ def _examine_server(server: Server | None) -> Iterator[Finding]:
 
 
 def _flower_required() -> str:
-    [required] = [each for each in map(Requirement, requires(PROJECT) or []) if each.name == "flwr"]
+    needed = [each for each in map(Requirement, requires(PROJECT) or []) if each.marker is None]
+    [required] = [each for each in needed if each.name == "flwr"]
     return str(required.specifier)

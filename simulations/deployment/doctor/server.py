@@ -290,7 +290,7 @@ def check_version(served: str | None, here: str, required: str) -> Finding:
         return Finding("server's version", State.NOT_CHECKED, f"not told, as by a gate; {later}")
     text = f"Flower {served} there, {here} here"
     if not SpecifierSet(required).contains(served, prereleases=True):
-        fix = f"on the server: pip install 'flwr[simulation]{required}', and restart the SuperLink"
+        fix = f"on the server: pip install 'flwr{required}', and restart the SuperLink"
         return Finding("server's version", State.FAILURE, f"{text}; required is {required}", fix)
     if served != here:
         return Finding("server's version", State.WARNING, f"{text}; {later}", f"here: pip install flwr=={served}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,10 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 """
 
 
-def write_wheel(folder: Path, name: str, version: str = "2.0", tag: str = "py3-none-any", requires: str = "") -> Path:
+def write_wheel(folder: Path, name: str, version: str = "2.0", tag: str = "py3-none-any", *requires: str) -> Path:
     """Write a wheel of one module, which says its version."""
     info = f"{name}-{version}.dist-info"
-    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    needs = "Provides-Extra: more\n" + "".join(f"Requires-Dist: {each}\n" for each in requires)
     files = {
         f"{name}.py": f"version = {version!r}\n",
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
@@ -53,9 +54,10 @@ def project(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "hetfl"\nversion = "2.0"\noptional-dependencies = { more = ["small"] }\n'
     )
     (folder / "backend.py").write_text(BACKEND)
-    write_wheel(folder, "hetfl", requires="tiny>=2")
+    write_wheel(folder, "hetfl", "2.0", "py3-none-any", "tiny>=2", 'small; extra == "more"')
     return folder
 
 
@@ -82,6 +84,7 @@ def bundled(
     settings: str = "",
     target: Target = HERE,
     constraints: Path | None = None,
+    extras: Sequence[str] = (),
 ) -> list[str]:
     return make_bundle(
         *(number, project.parent / f"node-{number}.tar.gz", keys, "server.example.org:8443"),
@@ -89,6 +92,7 @@ def bundled(
         target=target,
         sources=["--no-index", f"--find-links={links}"],
         constraints=constraints,
+        extras=extras,
         project=project,
     )
 
@@ -163,6 +167,17 @@ def test_versions_are_those_of_the_constraints(project: Path, keys: Keys, links:
     assert "tiny-2.1-py3-none-any.whl" in bundled(project, keys, links, 2)
 
 
+def test_an_extra_is_in_the_archive_and_installed(project: Path, keys: Keys, links: Path, tmp_path: Path) -> None:
+    write_wheel(links, "tiny")
+    write_wheel(links, "small")
+    assert "small-2.0-py3-none-any.whl" not in bundled(project, keys, links, 2)
+    assert "small-2.0-py3-none-any.whl" in bundled(project, keys, links, extras=["more"])
+    with tarfile.open(tmp_path / "node-3.tar.gz") as file:
+        script = file.extractfile("node-3/install.sh")
+        assert script is not None
+        assert '--find-links wheels "hetfl[more]"' in script.read().decode()
+
+
 def test_what_is_missing_or_wrong_is_one_line(project: Path, keys: Keys, links: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"lacks node-7: make them there by `hetfl keys --nodes 8`"):
         bundled(project, keys, links, 7)
@@ -170,6 +185,8 @@ def test_what_is_missing_or_wrong_is_one_line(project: Path, keys: Keys, links: 
         bundled(project, keys, links)
     with pytest.raises(ConfigError, match="a bundle is made in a checkout"):
         bundled(tmp_path / "project" / "none", keys, links)
+    with pytest.raises(ConfigError, match=r"unknown extra 'mor'.*more"):
+        bundled(project, keys, links, extras=["mor"])
     with pytest.raises(ConfigError, match="none: is no file"):
         bundled(project, keys, links, constraints=tmp_path / "none")
     for settings, words in (

@@ -1,0 +1,104 @@
+"""What a node needs is little: packages of an extra are imported where they are used, and named where they lack."""
+
+import ast
+import subprocess
+import sys
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from hetfl_flwr.common.packages import EXTRAS, lacking
+
+ROOT = Path(__file__).parents[2]
+OURS = {"hetfl_flwr", "strategies", "clients", "simulations"}
+CORE = [path for name in ("hetfl_flwr", "strategies", "clients") for path in sorted((ROOT / name).rglob("*.py"))]
+EVERYWHERE = {"IPython": "shows a run in a notebook, which has it", "pynvml": "asks a GPU, if it is there"}
+"""What may be imported though nothing requires it, and why."""
+
+WITHOUT = """
+import sys
+sys.modules |= dict.fromkeys(("ray", "matplotlib", "seaborn", "sklearn", "flwr_datasets", "optuna", "greenlet"))
+from hetfl_flwr.__main__ import main
+main()
+"""
+"""The command as on a node: importing one of these fails as if it were not installed."""
+
+
+def required(extra: str = "") -> set[str]:
+    """The names of the packages that this project, or one of its extras, needs."""
+    whole = [Requirement(each) for each in requires("hetfl") or []]
+    return {
+        canonicalize_name(each.name)
+        for each in whole
+        if (each.marker is None and not extra) or (each.marker and extra and each.marker.evaluate({"extra": extra}))
+    }
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level packages of others that a file imports, wherever in it."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(str(node.module).partition(".")[0])
+    return names - set(sys.stdlib_module_names) - OURS
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_what_a_node_imports_is_required_or_named_with_its_extra():
+    here = packages_distributions()
+    core = required()
+    unknown = {
+        (str(path.relative_to(ROOT)), name)
+        for path in CORE
+        for name in imported(path) - EXTRAS.keys() - EVERYWHERE.keys()
+        if not {canonicalize_name(each) for each in here.get(name, [name])} & core
+    }
+    assert unknown == set()
+
+
+@pytest.mark.parametrize(("package", "extra"), EXTRAS.items())
+def test_an_extra_has_the_packages_that_are_said_to_come_with_it(package, extra):
+    found = {canonicalize_name(each) for each in packages_distributions().get(package, [package])}
+    assert found & (required(extra) | {"ray"})  # which flwr[simulation] brings
+    assert found & (required() | {"jinja2"}) <= {"jinja2"}  # which torch brings
+
+
+def test_an_error_of_another_package_is_left_as_it_is():
+    assert lacking(ModuleNotFoundError("no", name="my_package")) is None
+    assert lacking(ValueError("matplotlib")) is None
+    line = str(lacking(ModuleNotFoundError("no", name="sklearn.datasets")))
+    assert line == "sklearn is not installed: pip install 'hetfl[simulation]'"
+
+
+@pytest.mark.slow
+def test_a_node_of_own_data_needs_no_extra_and_the_rest_is_one_line(tmp_path):
+    rows = "".join(f"{number % 7},{number % 5},{'ab'[number % 2]}\n" for number in range(60))
+    (tmp_path / "own.csv").write_text("x,y,kind\n" + rows)
+    own = ("--dataset", "./own.csv", "--set", "label-column=kind", "--clients", "2", "--rounds", "1")
+    ran = command(tmp_path, "run", "fedproto", *own, "--set", "partition=all", "--out", "run")
+    picture = "no accuracy.png: matplotlib is not installed: pip install 'hetfl[reports]'\n"
+    assert (ran.returncode, ran.stderr) == (0, picture)
+    for arguments, package, extra in (
+        (("run", "fedhe", "--rounds", "1"), "sklearn", "simulation"),
+        (("run", "fedhe", *own, "--set", "partition=dirichlet:0.5"), "flwr_datasets", "simulation"),
+        (("report", "run"), "matplotlib", "reports"),
+    ):
+        refused = command(tmp_path, *arguments)
+        line = f"{package} is not installed: pip install 'hetfl[{extra}]'\n"
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+        assert refused.stderr.endswith(line)
