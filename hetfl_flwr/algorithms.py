@@ -25,7 +25,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, place, private, reason, unknown
 from hetfl_flwr.common.packages import own_package
-from hetfl_flwr.config import AUTO, AUTO_MODELS, RunConfig, Value, one_model, write_algorithm_options
+from hetfl_flwr.config import AUTO, AUTO_MODELS, FIT, RunConfig, Value, one_model, write_algorithm_options
 
 if TYPE_CHECKING:
     from hetfl_flwr.learning.client import FederatedClient
@@ -116,13 +116,17 @@ def resolve_models(config: RunConfig) -> RunConfig:
         ``auto`` cannot be resolved: there is no such data set, or the data sets of a list are of several kinds.
     """
     strategy, settled = chosen(config).strategy, dict[str, Value]()
-    if config.models == AUTO:
+    if config.models == FIT and not (strategy.heterogeneous or strategy.parts):
+        raise ConfigError(f"models = fit: the clients of {config.algorithm} must all have the same model")
+    if config.models == FIT and not (config.fit_seconds or config.fit_memory):
+        raise ConfigError("models = fit: set fit-seconds or fit-memory, the limits that a model is to keep")
+    if open_key := "models" if config.models == AUTO else "fit-models" if config.candidates == "" else "":
         from hetfl_flwr.data import kind_of
 
         kind = kind_of(config.dataset, config.reading)
         one = one_model(kind)
         widths = f"{one},{one}@0.5" if strategy.parts and kind != "text" else one
-        settled["models"] = AUTO_MODELS[kind] if strategy.heterogeneous else widths
+        settled[open_key] = AUTO_MODELS[kind] if strategy.heterogeneous else widths
     if config.width == 0 and strategy.width > 0:
         settled["width"] = strategy.width
     return config.with_values(settled) if settled else config

@@ -19,7 +19,6 @@ from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.packages import lacking
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
-from hetfl_flwr.config import parse_costs
 from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.node.keeper import Keeper
@@ -81,11 +80,11 @@ def _surfaced(handler: Handler) -> Handler:
 @_surfaced
 def register(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
-    node = _node(context)
+    origin = message.content.config_records.get(CONFIG) or ConfigRecord()
+    node = _node(context, str(origin.get(RUN, "")))
     client = build_client(node.config, node)
     if client.keeps_state and isinstance(node.store, FileStore):
         node.store.check_writable()
-    origin = message.content.config_records.get(CONFIG) or ConfigRecord()
     if origin:
         node.take_up(str(origin[RUN]), int(origin[ROUND]))  # type: ignore[arg-type]
     state = node.registered_state()  # refuses another run's state before round 1
@@ -155,7 +154,7 @@ def train(message: Message, context: Context) -> Message:
     client = build_client(node.config, node)
     expected, declared = client.download_spec(), client.upload_spec()
     sent, config = _received(message, node, expected), dict(message.content.config_records[CONFIG])
-    with Meter(parse_costs(node.config.costs), node.device) as meter:
+    with Meter(node.config.measured, node.device) as meter:
         arrays, examples, metrics = client.fit(list(sent.values()), config)
     learnt = dict(zip(declared.names, arrays, strict=True))
     round = int(config[ROUND])  # type: ignore[arg-type]
@@ -179,11 +178,14 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: record}), reply_to=message)
 
 
-def _node(context: Context) -> Node:
-    """Return the client's surroundings. A process that Flower has started for this app alone is set up, too."""
+def _node(context: Context, before: str = "") -> Node:
+    """Return the client's surroundings, `before` being the run that this one goes on with, if any.
+
+    A process that Flower has started for this app alone is set up, too.
+    """
     if context.run_config.get("pooled") and not simulated():
         raise ConfigError(NOT_POOLED)
-    node = Node.from_context(context)
+    node = Node.from_context(context, before)
     if not isinstance(context, Keeper):  # whose engine sees to its own processes
         check_threads(node.config.threads)
         keep_freed_memory()
@@ -203,14 +205,19 @@ def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
 
 
 def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
-    """Return what was done with a client's data as it leaves the node; what stays here stands in this node's log."""
+    """Return what others are told of a client: why it has its model, and, if shared, what was done with its data.
+
+    What stays here stands in this node's log.
+    """
+    fit = (printable(node.why, LONGEST_NOTE),) if node.why else ()
     notes = [plain(note) for note in node.data.train.arrays.notes]
     if not share:
         for note in notes:
             log(WARNING, "%s: %s", node, printable(note))
-        return ()
-    left = [f"and {len(notes) - MOST_NOTES + 1} more lines on the data"] if len(notes) > MOST_NOTES else []
-    return tuple(printable(note, LONGEST_NOTE) for note in [*notes[: MOST_NOTES - len(left)], *left])
+        return fit
+    most = MOST_NOTES - len(fit)
+    left = [f"and {len(notes) - most + 1} more lines on the data"] if len(notes) > most else []
+    return (*fit, *(printable(note, LONGEST_NOTE) for note in [*notes[: most - len(left)], *left]))
 
 
 def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:

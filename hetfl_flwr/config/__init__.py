@@ -4,8 +4,14 @@ Each group of keys is a class in a module of its own; `RunConfig` has them all. 
 """
 
 from hetfl_flwr.config.data_keys import BUNDLED
-from hetfl_flwr.config.federation_keys import DEFAULT_CLIENTS, simulated_latency, simulated_links, simulated_seconds
-from hetfl_flwr.config.model_keys import AUTO, AUTO_MODELS, one_model
+from hetfl_flwr.config.federation_keys import (
+    DEFAULT_CLIENTS,
+    simulated_latency,
+    simulated_links,
+    simulated_seconds,
+    simulated_speeds,
+)
+from hetfl_flwr.config.model_keys import AUTO, AUTO_MODELS, FIT, one_model
 from hetfl_flwr.config.node import NODE_KEYS, OWN_NODE_KEYS, for_node
 from hetfl_flwr.config.record_keys import COSTS, TRACKERS, parse_callbacks, parse_costs, parse_trackers
 from hetfl_flwr.config.renamed import renamed
@@ -27,6 +33,7 @@ __all__ = [
     "BUNDLED",
     "COSTS",
     "DEFAULT_CLIENTS",
+    "FIT",
     "NODE_KEYS",
     "OWN_NODE_KEYS",
     "TRACKERS",
@@ -48,6 +55,7 @@ __all__ = [
     "simulated_latency",
     "simulated_links",
     "simulated_seconds",
+    "simulated_speeds",
     "to_toml",
     "usable_path",
     "write_algorithm_options",

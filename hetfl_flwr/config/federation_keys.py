@@ -47,6 +47,37 @@ def simulated_seconds(text: str) -> list[float]:
     return seconds
 
 
+def _speed(text: str, info: ValidationInfo) -> str:
+    simulated_speeds(text)
+    if text and info.data.get("client_seconds"):
+        raise ConfigError("client-speed and client-seconds: both say how long training takes; set one of them")
+    return text
+
+
+def simulated_speeds(text: str) -> list[float]:
+    """Read the value of ``client-speed``: floating-point operations a second; an empty one is infinitely many for all.
+
+    Raises
+    ------
+    ConfigError
+        Not numbers above 0, separated by commas.
+
+    Examples
+    --------
+    >>> simulated_speeds("10,0.5")
+    [10000000000.0, 500000000.0]
+    """
+    if not text:
+        return [inf]
+    try:
+        speeds = [float(part) for part in text.split(",")]
+    except ValueError:
+        speeds = []
+    if not speeds or not all(1e-6 <= value <= 1e9 for value in speeds):
+        raise ConfigError(f"client-speed = {text!r}: expected GFLOP/s from 1e-6 to 1e9, separated by commas")
+    return [1e9 * value for value in speeds]
+
+
 def _mbits(text: str) -> str:
     simulated_links(text)
     return text
@@ -241,6 +272,16 @@ class FederationKeys(Keys):
             description="Simulated seconds a client takes per round, assigned round-robin to the clients: '1,1,20' "
             "makes every third one slow. Local engine only: it orders the replies and is recorded as "
             "clock. Empty: 1."
+        ),
+    ] = ""
+    client_speed: Annotated[
+        str,
+        BeforeValidator(_written),
+        AfterValidator(_speed),
+        Field(
+            description="Speed of the clients' simulated devices in GFLOP/s, assigned round-robin: '10,1,0.1'. "
+            "Training takes the time of its floating-point operations, counted as by costs = flops. Local engine only; "
+            "models = fit needs it in simulations. Empty: training takes client-seconds."
         ),
     ] = ""
     client_mbits: Annotated[

@@ -9,6 +9,9 @@ from hetfl_flwr.config.keys import PER_NODE, Keys, checked_path
 AUTO = "auto"
 """Value of ``models`` that leaves the choice to the algorithm's kind."""
 
+FIT = "fit"
+"""Value of ``models`` that lets each client choose the largest of ``fit-models`` that its device can train."""
+
 AUTO_MODELS = {
     "image": "lenet5,mlp,fedhe:5",
     "series": "conv1d:small,conv1d:medium,conv1d:large",
@@ -30,11 +33,18 @@ def one_model(kind: str) -> str:
 
 
 def _models(text: str) -> str:
-    if text != AUTO:
-        from hetfl_flwr.models import parse_models
+    return text if text in (AUTO, FIT) else _names(text)
 
-        parse_models(text)
+
+def _names(text: str) -> str:
+    from hetfl_flwr.models import parse_models
+
+    parse_models(text)
     return text
+
+
+def _candidates(text: str) -> str:
+    return _names(text) if text else text
 
 
 class ModelKeys(Keys):
@@ -47,9 +57,39 @@ class ModelKeys(Keys):
             description="Models, assigned to the clients in turn (see assignment): names from `hetfl list models`, or "
             f"module:function; NAME@0.5 has half of the width. auto: {AUTO_MODELS['image']} for images, "
             f"{AUTO_MODELS['table']} for tables, {AUTO_MODELS['text']} for texts, {AUTO_MODELS['series']} for time "
-            "series; the first alone for an algorithm that needs one model."
+            "series; the first alone for an algorithm that needs one model. fit: each client takes the largest of "
+            "fit-models that its device can train within fit-seconds and fit-memory."
         ),
     ] = AUTO
+    fit_models: Annotated[
+        str,
+        PER_NODE,
+        AfterValidator(_candidates),
+        Field(
+            description="Candidates of models = fit, as names in models. Each takes a few training steps when the "
+            "client registers; the choice holds for the run. Empty: those of auto."
+        ),
+    ] = ""
+    fit_seconds: Annotated[
+        float,
+        PER_NODE,
+        Field(
+            ge=0,
+            le=1e9,
+            description="Seconds that a round of training may take with models = fit: of a step, times the "
+            "mini-batches of a round. 0: no limit.",
+        ),
+    ] = 0.0
+    fit_memory: Annotated[
+        float,
+        PER_NODE,
+        Field(
+            ge=0,
+            le=1e9,
+            description="Megabytes that training may take with models = fit: weights, gradients, the optimizer's "
+            "moments and what a step keeps for the way back; the process itself comes on top. 0: no limit.",
+        ),
+    ] = 0.0
     assignment: Annotated[
         Literal["round-robin", "random"],
         Field(

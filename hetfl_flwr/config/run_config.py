@@ -15,9 +15,9 @@ from hetfl_flwr.config.data_keys import BUNDLED, DataKeys
 from hetfl_flwr.config.federation_keys import FederationKeys
 from hetfl_flwr.config.keys import Keys, kebab
 from hetfl_flwr.config.machine_keys import MachineKeys
-from hetfl_flwr.config.model_keys import ModelKeys
+from hetfl_flwr.config.model_keys import FIT, ModelKeys
 from hetfl_flwr.config.payload_keys import PayloadKeys
-from hetfl_flwr.config.record_keys import RecordKeys
+from hetfl_flwr.config.record_keys import RecordKeys, parse_costs
 from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.config.training_keys import TrainingKeys
 from hetfl_flwr.config.values import Value, check_values, parse_algorithm_options
@@ -70,7 +70,17 @@ class RunConfig(  # their keys are listed from the last to the first
     @property
     def simulates_time(self) -> bool:
         """Whether a key says how long clients or their links take."""
-        return bool(self.client_seconds or self.client_mbits or self.client_latency)
+        return bool(self.client_seconds or self.client_speed or self.client_mbits or self.client_latency)
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """What of the cost of training is measured: ``costs``, and what a simulated device's speed is of."""
+        return parse_costs(self.costs) | ({"flops"} if self.client_speed else frozenset())
+
+    @property
+    def candidates(self) -> str:
+        """The names of all models that clients may have, as ``models`` lists them."""
+        return self.fit_models if self.models == FIT else self.models
 
     def to_flat(self) -> dict[str, Value]:
         """Return all keys and values, flat, as `from_flat` takes them."""

@@ -17,6 +17,7 @@ class Surroundings(TypedDict):
     client_id: int
     clients: int
     model_name: str
+    why: str
     data: ClientData
     store: StateStore
     stamp: Stamp

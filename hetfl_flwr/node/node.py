@@ -15,18 +15,29 @@ from hetfl_flwr.algorithms import resolve_models
 from hetfl_flwr.common.errors import ConfigError, DamagedError, StateError, plain, private
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
-from hetfl_flwr.config import BUNDLED, RunConfig, Value, for_node, to_toml
+from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node, to_toml
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
 from hetfl_flwr.node.device import find_device
+from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
 from hetfl_flwr.node.keeper import Surroundings
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.reuse import keeper_of
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
-from hetfl_flwr.node.stores import kept_config, kept_inputs, prune, run_folder, run_store, state_file
+from hetfl_flwr.node.stores import (
+    ContextSlot,
+    FileSlot,
+    Slot,
+    kept_config,
+    kept_inputs,
+    prune,
+    run_folder,
+    run_store,
+    state_file,
+)
 from hetfl_flwr.wire.privacy import simulated
 from hetfl_flwr.wire.spec import Arrays
 
@@ -43,6 +54,8 @@ class Node:
         Which client this is, and of how many.
     model_name : str
         Name of the model.
+    why : str
+        Why it has this one, where it has chosen it itself (``models = "fit"``); else empty.
     model : SplitModel
         The model with its initial weights, the same in each round, until `KnowledgeClient` puts the saved ones in; or,
         `restored`, with these.
@@ -58,6 +71,7 @@ class Node:
     client_id: int
     clients: int
     model_name: str
+    why: str
     model: SplitModel
     data: ClientData
     store: StateStore
@@ -66,8 +80,15 @@ class Node:
     restored: bool = False
 
     @classmethod
-    def from_context(cls, context: Context) -> "Node":
+    def from_context(cls, context: Context, before: str = "") -> "Node":
         """Build the node's surroundings from Flower's Context.
+
+        Parameters
+        ----------
+        context : Context
+            The node's.
+        before : str
+            The run that this one goes on with, if any: its state folder says which model was chosen.
 
         Raises
         ------
@@ -75,7 +96,7 @@ class Node:
             What is wrong with the config, the data or the model, in one line.
         """
         keeper = keeper_of(context)
-        around = keeper.surroundings(lambda: _surroundings(context))
+        around = keeper.surroundings(lambda: _surroundings(context, before=before))
         torch.set_num_threads(around["config"].threads)
         trained = keeper.trained_model(around)
         return cls(model=trained or _new_model(around), restored=trained is not None, **around)
@@ -260,7 +281,7 @@ class Node:
         return f"client {self.client_id} ({self.model_name})"
 
 
-def _surroundings(context: Context, data: ClientData | None = None) -> Surroundings:
+def _surroundings(context: Context, data: ClientData | None = None, before: str = "") -> Surroundings:
     client_id, clients = _identity(context.node_config)
     config = resolve_models(_with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config)))
     torch.set_num_threads(config.threads)
@@ -268,14 +289,15 @@ def _surroundings(context: Context, data: ClientData | None = None) -> Surroundi
     if config.augment != "none" and not data.spec.is_image:
         raise ConfigError(f"augment = {config.augment} is for images, and client {client_id} has a {data.spec.kind}")
     if config.pretrained and "model" not in context.node_config:
-        check_pretrained(config.models)
-    order = drawn_order(config.seed, clients) if config.assignment == "random" else ()
-    name, run = assign(config.models, client_id, order), str(context.run_id)
+        check_pretrained(config.candidates)
+    run = str(context.run_id)
+    name, why = _model_name(config, client_id, clients, data, _slot(context, config, before, client_id))
     return {
         "config": config,
         "client_id": client_id,
         "clients": clients,
         "model_name": name,
+        "why": why,
         "data": data,
         "store": run_store(config, run, client_id) if config.state_dir else keeper_of(context).store,
         "stamp": Stamp(run=run, algorithm=config.algorithm, model=name, client_id=client_id),
@@ -283,9 +305,31 @@ def _surroundings(context: Context, data: ClientData | None = None) -> Surroundi
     }
 
 
+def _model_name(config: RunConfig, client_id: int, clients: int, data: ClientData, slot: Slot) -> tuple[str, str]:
+    """Return the model of a client, and why it has this one, if it has chosen it itself."""
+    if config.models != FIT:
+        order = drawn_order(config.seed, clients) if config.assignment == "random" else ()
+        return assign(config.models, client_id, order), ""
+
+    def choose() -> Fit:
+        speed = device_speed(config, client_id) if simulated() else None
+        return fit(config, data.train, lambda name: _built(config, name, data, client_id), client_id, speed)
+
+    chosen = fit_once(slot, choose)
+    return chosen.model, chosen.reason
+
+
+def _slot(context: Context, config: RunConfig, before: str, client_id: int) -> Slot:
+    run = str(context.run_id)
+    return FileSlot(config, run, before, client_id) if config.state_dir else ContextSlot(context, run)
+
+
 def _new_model(around: Surroundings) -> SplitModel:
     """Build a client's model with its initial weights."""
-    config, name, data, client_id = around["config"], around["model_name"], around["data"], around["client_id"]
+    return _built(around["config"], around["model_name"], around["data"], around["client_id"])
+
+
+def _built(config: RunConfig, name: str, data: ClientData, client_id: int) -> SplitModel:
     model = build_model(
         name,
         data.spec,

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Protocol
 
 from flwr.app import ConfigRecord, Context
 
@@ -15,8 +16,72 @@ from hetfl_flwr.common.files import check_size, digest_in, read_file, replace_fi
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
 
-RECORD = "hetfl-state"
-"""Key of the client's record in ``Context.state``."""
+RECORD, CHOICE = "hetfl-state", "hetfl-choice"
+"""Keys of the client's records in ``Context.state``: its state, and the model that it has chosen."""
+
+
+class Slot(Protocol):
+    """Where a few bytes lie from one message of a run to the next."""
+
+    where: str
+
+    def read(self) -> bytes | None:
+        """Return what was written in this run, or in the one that it goes on with."""
+
+    def write(self, content: bytes) -> None:
+        """Write it."""
+
+
+class ContextSlot:
+    """A slot in Flower's Context: goes with the run."""
+
+    where = "the Context of this node"
+
+    def __init__(self, context: Context, run: str) -> None:
+        self._records, self._run = context.state.config_records, run
+
+    def read(self) -> bytes | None:
+        """Return this run's bytes."""
+        content = self._records.get(CHOICE, ConfigRecord()).get(self._run)
+        return content if isinstance(content, bytes) else None
+
+    def write(self, content: bytes) -> None:
+        """Replace the bytes of any run."""
+        self._records[CHOICE] = ConfigRecord({self._run: content})
+
+
+class FileSlot:
+    """A slot beside a client's state on disk.
+
+    Parameters
+    ----------
+    config : RunConfig
+        With a state folder.
+    run, before : str
+        The run, and the one that it goes on with, if any, which is read where this one has written nothing yet.
+    client_id : int
+        Which client.
+    """
+
+    def __init__(self, config: RunConfig, run: str, before: str, client_id: int) -> None:
+        runs = [run, before] if before else [run]
+        self._paths = [run_folder(config, each) / f"choice-{client_id}.json" for each in runs]
+        self.where = _called(self._paths[0])
+
+    def read(self) -> bytes | None:
+        """Return the bytes of this run, or those of the one before, which are this one's from now on."""
+        for path in self._paths:
+            if path.exists():
+                self.where = _called(path)
+                content = path.read_bytes()
+                if path != self._paths[0]:
+                    self.write(content)
+                return content
+        return None
+
+    def write(self, content: bytes) -> None:
+        """Replace this run's bytes in one step."""
+        replace_file(self._paths[0], content)
 
 
 class BlobStore(ABC):
@@ -221,7 +286,9 @@ def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -
     needed : collection of str
         Ids of runs that stay in any case; they count among these.
     """
-    own = re.compile(rf"client-{client_id}\.(checkpoint\.safetensors|safetensors|toml)|inputs-{client_id}\.safetensors")
+    own = re.compile(
+        rf"client-{client_id}\.(checkpoint\.safetensors|safetensors|toml)|(inputs-{client_id}\.safetensors|choice-{client_id}\.json)"
+    )
     found: dict[str, list[Path]] = {}
     for folder in state_dir.glob("run-*"):
         if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:

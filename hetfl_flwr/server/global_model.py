@@ -37,12 +37,12 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
     ModelError
         The model is too large, cannot be built, or does not fit the data that the client has registered.
     """
-    listed = {*parse_models(config.models)}
+    listed = {*parse_models(config.candidates)}
     allowed = [member for member in roster if member.model in listed or network_of(member.model) in ZOO]
     if not allowed:
         raise FederationError(
             f"{next(iter(roster))}: the server builds models of the zoo and those that the run config lists; "
-            f"add this one to models = '{config.models}'"
+            f"add this one to models = '{config.candidates}'"
         )
     refusal: FederationError | ModelError | None = None
     for first in _candidates(allowed, bodies=bodies):

@@ -24,11 +24,13 @@ from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.flower import Run, act_as_server, name_message
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.config import RunConfig, Value, simulated_latency, simulated_links, simulated_seconds
+from hetfl_flwr.config import RunConfig, Value, simulated_latency, simulated_links, simulated_seconds, simulated_speeds
 from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.server.messaging.grids import Held
 from hetfl_flwr.wire.codec import wire_bytes
+from hetfl_flwr.wire.cost_metrics import FLOPS
+from hetfl_flwr.wire.messages import METRICS
 from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Clients, Hosted
 from simulations.engine.workers import Host, InProcess, Workers
 
@@ -44,9 +46,9 @@ class LocalGrid(Grid):
     """Delivers messages to clients on this machine, without Ray and without a network.
 
     Replies are handed out one by one, in the order of simulated time: a client takes its ``client-seconds`` for a
-    round, give or take a tenth, drawn by the run's seed, and its link what ``client-mbits`` and ``client-latency`` say;
-    nothing else takes time, evaluation neither. So what a server that answers each client as it comes sends next is the
-    same for any number of workers.
+    round, or the operations that it counts over its ``client-speed``, give or take a tenth, drawn by the run's seed,
+    and its link what ``client-mbits`` and ``client-latency`` say; nothing else takes time, evaluation neither. So what
+    a server that answers each client as it comes sends next is the same for any number of workers.
 
     Use it in a ``with``: leaving it ends the worker processes.
 
@@ -93,6 +95,8 @@ class LocalGrid(Grid):
         self._due: list[Due] = []  # a heap
         self._config = RunConfig.from_flat(run_config)
         self._seconds = simulated_seconds(self._config.client_seconds)
+        self._speeds = simulated_speeds(self._config.client_speed)
+        self._settles = not (self._config.client_speed or self._config.client_mbits)  # when a message is sent
         self._links = simulated_links(self._config.client_mbits)
         self._latency = simulated_latency(self._config.client_latency)
         self._scratch = Path(self._config.output_dir or gettempdir()) / f"{SCRATCH}{run}-{token_hex(4)}"
@@ -144,7 +148,7 @@ class LocalGrid(Grid):
             # as long as the ids of Flower's simulation
             name_message(message, str(UUID(int=self._sent)))
             when = self.clock + self._duration(message) + self._transfer(message, message.metadata.dst_node_id, 0)
-            heappush(self._due, (when, self._sent, message.metadata.message_id, not self._config.client_mbits))
+            heappush(self._due, (when, self._sent, message.metadata.message_id, self._settles))
         self._host.send(pushed)
         return [message.metadata.message_id for message in pushed]
 
@@ -164,8 +168,11 @@ class LocalGrid(Grid):
             if settled:
                 self.clock = max(self.clock, when)
                 break
-            self._replies[name] = reply  # now that it is known how large it is, another may come before it
-            heappush(self._due, (when + self._transfer(reply, reply.metadata.src_node_id, 1), number, name, True))
+            self._replies[name] = reply  # now that it is known what it has cost, another may come before it
+            took = self._computing(reply, number)
+            if self._config.client_mbits:
+                took += self._transfer(reply, reply.metadata.src_node_id, 1)
+            heappush(self._due, (when + took, number, name, True))
             reply = None
         for other in others:
             heappush(self._due, other)
@@ -180,11 +187,24 @@ class LocalGrid(Grid):
         return self._replies.pop(message)
 
     def _duration(self, message: Message) -> float:
-        if message.metadata.message_type != MessageType.TRAIN:
+        """Return the seconds that training takes, as far as they are known when its message is sent."""
+        if message.metadata.message_type != MessageType.TRAIN or self._config.client_speed:
             return 0.0
         client_id = message.metadata.dst_node_id - FIRST_NODE
-        jitter = generator(self._config.seed, client_id, self._sent, "seconds").uniform(0.9, 1.1)
-        return self._seconds[client_id % len(self._seconds)] * jitter
+        return self._seconds[client_id % len(self._seconds)] * self._jitter(client_id, self._sent)
+
+    def _computing(self, reply: Message, number: int) -> float:
+        """Return the seconds that a simulated device takes for what a reply says to have been computed."""
+        if reply.has_error() or METRICS not in reply.content.metric_records:
+            return 0.0
+        client_id = reply.metadata.src_node_id - FIRST_NODE
+        operations = reply.content.metric_records[METRICS].get(FLOPS, 0.0)
+        assert isinstance(operations, int | float)
+        speed = self._speeds[client_id % len(self._speeds)]
+        return operations / speed * self._jitter(client_id, number)
+
+    def _jitter(self, client_id: int, number: int) -> float:
+        return float(generator(self._config.seed, client_id, number, "seconds").uniform(0.9, 1.1))
 
     def _transfer(self, message: Message, node: int, way: int) -> float:
         """Return the seconds that a message takes on a node's link, down (0) or up (1)."""

@@ -123,10 +123,10 @@ def _check_batched(config: RunConfig, workers: int) -> None:
     ConfigError
         What lets them step together is not installed, or what each costs is to be measured.
     """
-    if config.batched is not False and config.costs:
+    if config.batched is not False and config.measured:
+        key = f"costs = {config.costs}" if config.costs else f"client-speed = {config.client_speed}"
         raise ConfigError(
-            f"costs = {config.costs}: what one client costs cannot be told where clients step together; set batched to "
-            "false"
+            f"{key}: what one client costs cannot be told where clients step together; set batched to false"
         )
     if config.batched is not False and workers == 1:
         import simulations.engine.lockstep  # noqa: F401

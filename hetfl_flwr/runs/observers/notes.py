@@ -1,4 +1,4 @@
-"""What was done with the clients' data that nobody has asked for: said once a run, and kept in its folder."""
+"""What clients say of their data and models that nobody has asked for: said once a run, and kept in its folder."""
 
 from collections.abc import Iterable
 from logging import WARNING
@@ -11,6 +11,9 @@ from hetfl_flwr.runs.observers.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round
 from hetfl_flwr.server.messaging.differences import unlike_columns
 from hetfl_flwr.server.messaging.member import Member
+
+MOST_SAID = 50
+"""Lines that are said at a time; all of them are written."""
 
 
 class Notes(RoundCallback):
@@ -43,9 +46,11 @@ class Notes(RoundCallback):
         lines = dict.fromkeys(line for member in self._members for line in member.notes)
         unlike = "" if self._sliced or self._told else unlike_columns(list(self._members))
         self._told |= bool(unlike)
-        for line in [line for line in [*lines, *filter(None, [unlike])] if line not in self._said]:
-            self._said.append(line)
+        new = [line for line in [*lines, *filter(None, [unlike])] if line not in self._said]
+        self._said += new
+        more = [f"and {len(new) - MOST_SAID} more lines, in {NOTES_FILE}"] if len(new) > MOST_SAID else []
+        for line in [*new[:MOST_SAID], *more]:
             if FLOWER_LOGGER.isEnabledFor(WARNING):
-                log(WARNING, "data: %s", line)
+                log(WARNING, "note: %s", line)
             elif visible.get():  # else many runs at a time, which are told of together
                 warn(line)

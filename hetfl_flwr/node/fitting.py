@@ -1,0 +1,219 @@
+"""``models = "fit"``: the largest of a client's candidates that its device trains within its limits.
+
+Each candidate takes a few training steps on samples of the client's own, from the smallest on. How long a round takes
+is the time of a step, times the mini-batches of a round; what a method does beside, such as distillation, comes on top.
+A simulated device has a speed (``client-speed``): the time of a step is then its floating-point operations over that,
+and the choice the same on every machine.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from math import ceil, inf
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from hetfl_flwr.common.errors import ConfigError, DamagedError
+from hetfl_flwr.common.seeding import seeded
+from hetfl_flwr.config import RunConfig, simulated_speeds
+from hetfl_flwr.data import Batches
+from hetfl_flwr.learning.stepping import PLAIN
+from hetfl_flwr.learning.training import make_optimizer
+from hetfl_flwr.models import SplitModel, parse_models, trainable_count
+from hetfl_flwr.node.stores import Slot
+
+TIMED = 3
+"""Steps of which the median counts, after one that warms up."""
+
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The model that was chosen, and why: a line for people."""
+
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a candidate takes.
+
+    Parameters
+    ----------
+    model : str
+        Its name.
+    parameters : int
+        Trainable numbers.
+    seconds : float
+        Of a round of training.
+    memory : float
+        Bytes of its weights, their gradients, the optimizer's moments, and what a step keeps for the way back. The
+        process itself is not in it.
+    """
+
+    model: str
+    parameters: int
+    seconds: float
+    memory: float
+
+    def excess(self, config: RunConfig) -> float:
+        """Return how many times a limit it takes, the worse of both; at most 1 where it keeps them."""
+        limits = ((self.seconds, config.fit_seconds), (self.memory, MB * config.fit_memory))
+        return max(taken / limit for taken, limit in limits if limit)
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.model} takes {self.seconds:.3g} s a round and {self.memory / MB:.3g} MB"
+
+
+def fit(
+    config: RunConfig, samples: Batches, build: Callable[[str], SplitModel], client_id: int, speed: float | None
+) -> Fit:
+    """Choose the largest of ``fit-models`` that keeps ``fit-seconds`` and ``fit-memory``.
+
+    Parameters
+    ----------
+    config : RunConfig
+        As it holds on the client.
+    samples : Batches
+        What it trains on.
+    build : callable
+        Builds a model by its name, on the client's device.
+    client_id : int
+        Which client it is.
+    speed : float or None
+        Floating-point operations a second of a simulated device. None: steps are timed.
+
+    Raises
+    ------
+    ConfigError
+        None of them keeps the limits: names the one that comes nearest, and what it takes.
+    ModelError
+        One of them does not take the data.
+    """
+    candidates = [(trainable_count(build(name)), name) for name in dict.fromkeys(parse_models(config.fit_models))]
+    trials = [_tried(config, samples, build, name, speed) for _, name in sorted(candidates)]
+    if fitting := [trial for trial in trials if trial.excess(config) <= 1]:
+        best = max(fitting, key=lambda trial: trial.parameters)  # the first of equals
+        larger = [str(trial) for trial in trials if trial.parameters > best.parameters]
+        return Fit(
+            best.model, f"client {client_id}, models = fit: {'; '.join([str(best), *larger])}; {_limits(config)}"
+        )
+    nearest = min(trials, key=lambda trial: trial.excess(config))
+    raise ConfigError(
+        f"client {client_id}: none of fit-models = {config.fit_models} keeps {_limits(config)}; the nearest: {nearest}"
+    )
+
+
+def fit_once(slot: Slot, choose: Callable[[], Fit]) -> Fit:
+    """Return what was chosen before in this run, or in the one that it goes on with; else choose now.
+
+    Raises
+    ------
+    DamagedError
+        What was kept cannot be read.
+    """
+    content = slot.read()
+    if content is None:
+        chosen = choose()
+        slot.write(json.dumps(asdict(chosen)).encode())
+        return chosen
+    try:
+        return Fit(**json.loads(content))
+    except (ValueError, TypeError):
+        raise DamagedError(f"{slot.where}: the choice of a model is damaged; remove it to choose anew") from None
+
+
+def device_speed(config: RunConfig, client_id: int) -> float:
+    """Return the floating-point operations a second of a simulated client's device.
+
+    Raises
+    ------
+    ConfigError
+        ``client-speed`` is not set.
+    """
+    if not config.client_speed:
+        raise ConfigError(
+            "models = fit: simulated clients have no devices that could be timed: set client-speed, in GFLOP/s, such "
+            "as client-speed = '10,1,0.1'"
+        )
+    speeds = simulated_speeds(config.client_speed)
+    return speeds[client_id % len(speeds)]
+
+
+def batches_a_round(config: RunConfig, samples: int) -> int:
+    """Return how many mini-batches a client takes in a round, as `hetfl_flwr.learning.training.draw_epochs` cuts them.
+
+    Examples
+    --------
+    >>> batches_a_round(RunConfig(local_batches=0, local_epochs=2, batch_size=50), 101)
+    4
+    """
+    one_left = config.batch_size > 1 and samples > config.batch_size and samples % config.batch_size == 1
+    return config.local_batches or config.local_epochs * (ceil(samples / config.batch_size) - one_left)
+
+
+def _tried(
+    config: RunConfig, samples: Batches, build: Callable[[str], SplitModel], name: str, speed: float | None
+) -> Trial:
+    model = build(name)
+    steps = batches_a_round(config, len(samples))
+    try:
+        with seeded(config.seed, "fit", name):  # dropout draws, and nobody else's numbers are to change
+            seconds, memory = _measured(config, samples, model, speed, config.fit_seconds / steps or inf)
+    except torch.OutOfMemoryError:
+        seconds, memory = inf, inf
+    return Trial(name, trainable_count(model), steps * seconds, memory)
+
+
+def _measured(
+    config: RunConfig, samples: Batches, model: SplitModel, speed: float | None, enough: float
+) -> tuple[float, float]:
+    """Return the seconds of a step, and the bytes that training takes."""
+    inputs, labels = samples.batch(torch.arange(min(config.batch_size, len(samples))))
+    optimizer = make_optimizer(config, model.parameters())
+
+    def step() -> float:
+        began = perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        PLAIN.descend(optimizer, functional.cross_entropy(model(inputs), labels), lambda: None)
+        if inputs.device.type == "cuda":
+            torch.cuda.synchronize(inputs.device)
+        return perf_counter() - began
+
+    with FlopCounterMode(display=False) as counter, _kept_for_backward(model) as kept:
+        first = step()
+    tensors = [*model.parameters(), *(one.grad for one in model.parameters() if one.grad is not None)]
+    tensors += [*model.buffers(), *(each for state in optimizer.state.values() for each in state.values())]
+    memory = sum(each.numel() * each.element_size() for each in tensors) + sum(kept.values())
+    if speed is not None:
+        return counter.get_total_flops() / speed, memory
+    return (first if first > 2 * enough else median(step() for _ in range(TIMED))), memory
+
+
+@contextmanager
+def _kept_for_backward(model: SplitModel) -> Iterator[dict[int, int]]:
+    """Collect the bytes that a forward pass keeps for the way back, by where they lie; the weights are not in it."""
+    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield kept
+
+
+def _limits(config: RunConfig) -> str:
+    limits = ((config.fit_seconds, "fit-seconds", " s"), (config.fit_memory, "fit-memory", " MB"))
+    return " and ".join(f"{key} = {limit:g}{unit}" for limit, key, unit in limits if limit)

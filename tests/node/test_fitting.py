@@ -1,0 +1,237 @@
+"""`models = "fit"`: the largest candidate within the limits, chosen once a run, and alike where it is simulated."""
+
+import json
+
+import pytest
+from fixtures.tiers import exhaustive
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+
+from hetfl_flwr.client_app import app
+from hetfl_flwr.common.errors import ConfigError, DamagedError, plain
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.node import fitting
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.stores import prune
+from hetfl_flwr.wire.messages import CONFIG, MEMBER, ROUND, RUN
+
+GIVEN = {"models": "fit", "fit_models": "fedhenn:0,mlp,lenet5", "fit_seconds": 0.5, "batch_size": 50}
+"""On digits they have 1,610, 55,210 and 21,386 weights, their rounds take 0.0044, 0.0455 and 0.0571 GFLOP, and they
+0.27, 0.98 and 0.62 MB."""
+
+LAYERS = ((64, 200), (200, 200), (200, 10))
+"""Of the perceptron on digits."""
+
+
+def fits(**changes):
+    return GIVEN | changes
+
+
+def reason(node: Node) -> str:
+    return node.why
+
+
+def test_the_seconds_and_bytes_of_a_perceptron_are_those_that_one_counts_by_hand(make_config, make_node):
+    """A linear layer takes 2 B in out operations forwards, as many for the gradient of its weights, and as many for
+    that of its inputs, which the first layer has no use for. Adam has two moments and a counter for each array; a step
+    keeps the inputs, both hidden layers, the scores, the labels and their count."""
+    config = make_config(**fits(fit_models="mlp", client_speed="1"))
+    samples = make_node(config).data.train
+    trial = fitting._tried(config, samples, lambda name: fitting_model(make_node, config, name), "mlp", 1e9)
+    forwards = [2 * 50 * wide * high for wide, high in LAYERS]
+    assert trial.seconds == pytest.approx(3 * (3 * sum(forwards) - forwards[0]) / 1e9, rel=1e-9)
+    numbers = sum(wide * high + high for wide, high in LAYERS)
+    assert trial.parameters == numbers
+    kept = 4 * 50 * (64 + 200 + 200 + 10) + 8 * 50
+    assert trial.memory == pytest.approx(4 * 4 * numbers + kept, rel=1e-3)
+
+
+def fitting_model(make_node, config: RunConfig, name: str):
+    return make_node(config.with_values({"models": name})).model
+
+
+@pytest.mark.parametrize(
+    ("limits", "chosen"),
+    [
+        ({"client_speed": "1000"}, "mlp"),
+        ({"client_speed": "0.1"}, "mlp"),
+        ({"client_speed": "0.12", "fit_memory": 0.7}, "lenet5"),
+        ({"client_speed": "0.12", "fit_memory": 0.5}, "fedhenn:0"),
+        ({"client_speed": "0.07"}, "fedhenn:0"),
+        ({"client_speed": "1e-6", "fit_seconds": 0.0, "fit_memory": 100.0}, "mlp"),
+    ],
+    ids=str,
+)
+def test_the_largest_that_keeps_both_limits_is_taken(make_config, make_node, limits, chosen):
+    node = make_node(make_config(**fits(**limits)))
+    assert node.model_name == chosen
+    assert reason(node).startswith(f"client 0, models = fit: {chosen} takes ")
+
+
+def test_speeds_go_round_and_a_slower_device_never_has_the_larger_model(make_config, make_node):
+    config = make_config(**fits(clients=6, client_speed="10,0.01", fit_seconds=0.6))
+    nodes = [make_node(config, client) for client in range(6)]
+    assert [node.model_name for node in nodes] == ["mlp", "fedhenn:0"] * 3
+    assert "lenet5 takes " in reason(nodes[1])
+
+
+def test_where_none_fits_the_nearest_is_named_with_what_it_takes(refusal, make_config, make_node):
+    said = refusal(ConfigError, make_node, make_config(**fits(client_speed="0.0001", fit_memory=0.001)), 1)
+    assert said.startswith(
+        "client 1: none of fit-models = fedhenn:0,mlp,lenet5 keeps fit-seconds = 0.5 s and fit-memory = 0.001 MB; the "
+        "nearest: fedhenn:0 takes "
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"fit_seconds": 0.0}, "models = fit: set fit-seconds or fit-memory, the limits that a model is to keep"),
+        ({"algorithm": "fedavg"}, "models = fit: the clients of fedavg must all have the same model"),
+        ({"client_speed": ""}, "models = fit: simulated clients have no devices that could be timed: set client-speed"),
+    ],
+)
+def test_what_is_missing_is_one_line(refusal, make_config, make_node, keys, said):
+    assert refusal(ConfigError, make_node, make_config(**{"client_speed": "1", **fits(**keys)})).startswith(said)
+
+
+def test_candidates_are_those_of_auto_unless_named_and_parts_of_one_network_where_it_needs_them(make_config, make_node):
+    speed = {"models": "fit", "fit_memory": 1e6, "client_speed": "1"}
+    assert make_node(make_config(**speed)).config.fit_models == "lenet5,mlp,fedhe:5"
+    assert make_node(make_config(**speed, algorithm="heterofl")).config.fit_models == "lenet5,lenet5@0.5"
+
+
+# --- on a device that can be timed -----------------------------------------------------------------
+
+
+@pytest.fixture
+def deployed(monkeypatch):
+    monkeypatch.setattr("hetfl_flwr.node.node.simulated", lambda: False)
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_device_of_its_own_is_timed(refusal, make_config, make_node):
+    config = make_config(**fits(dataset="digits", fit_seconds=1000.0))
+    assert make_node(config, model="fit").model_name == "mlp"
+    said = refusal(ConfigError, make_node, make_config(**fits(dataset="digits", fit_seconds=1e-9)))
+    assert "keeps fit-seconds = 1e-09 s; the nearest: " in said
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_node_s_own_limits_and_candidates_come_first(make_config, make_node):
+    config = make_config(models="lenet5", dataset="digits")
+    own = {"model": "fit", "fit-models": "mlp,fedhenn:0", "fit-memory": 0.5}
+    assert make_node(config, 0, **own).model_name == "fedhenn:0"
+
+
+def test_the_median_of_the_steps_counts_and_an_endless_one_is_not_repeated(monkeypatch, make_config, make_node):
+    """The clock is read before and after a step; the first step warms up."""
+    config = make_config(**fits(client_speed="1"))
+    node = make_node(config)
+    for durations, seconds, steps in (((9, 1, 5, 2), 2, 4), ((50, 1, 1, 1), 50, 1)):
+        times = [time for number, took in enumerate(durations) for time in (1000 * number, 1000 * number + took)]
+        clock = iter(times)
+        monkeypatch.setattr(fitting, "perf_counter", lambda clock=clock: next(clock))
+        model = fitting_model(make_node, config, "fedhenn:0")
+        found, _ = fitting._measured(config, node.data.train, model, None, 20)
+        assert found == seconds
+        assert len(list(clock)) == 2 * (4 - steps)
+
+
+# --- once a run ------------------------------------------------------------------------------------
+
+
+def registered(context: Context, before: str = "") -> str:
+    """Register, and return the model that is named, and why."""
+    origin = {CONFIG: ConfigRecord({RUN: before, ROUND: 1})} if before else {}
+    reply = app(Message(RecordDict(origin), context.node_id, MessageType.QUERY), context)
+    assert not reply.has_error(), reply.error.reason
+    record = reply.content.config_records[MEMBER]
+    assert [note for note in record["notes"] if "models = fit" in note]
+    return str(record["model"])
+
+
+@pytest.fixture
+def timings(monkeypatch) -> list[str]:
+    """The candidates that have been tried, each time."""
+    tried = []
+    was = fitting._tried
+    monkeypatch.setattr(fitting, "_tried", lambda *given: tried.append(given[3]) or was(*given))
+    return tried
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_the_choice_is_made_once_a_run_and_a_run_that_goes_on_keeps_it(
+    make_config, make_context, tmp_path, timings, on_disk
+):
+    """Its limits have changed meanwhile: a new run on the same node chooses anew, as does one without what was kept."""
+    kept = {"state_dir": str(tmp_path / "state")} if on_disk else {}
+    config = make_config(**fits(client_speed="1", **kept))
+    context = make_context(config, run=7)
+    assert registered(context) == "mlp"
+    assert len(timings) == 3
+    assert Node.from_context(context).model_name == "mlp"
+    assert len(timings) == 3
+    lower = make_config(**fits(client_speed="1", fit_memory=0.5, **kept))
+    assert registered(make_context(lower, run=8)) == "fedhenn:0"
+    assert registered(make_context(lower, run=9), before="7") == ("mlp" if on_disk else "fedhenn:0")
+    if on_disk:
+        assert Node.from_context(make_context(lower, run=9)).model_name == "mlp"
+        assert len(timings) == 6
+        assert prune(tmp_path / "state", 0, 1, {"9"}) == ["8", "7"]
+        assert [path.name for path in (tmp_path / "state").glob("*/*")] == ["choice-0.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"model": "mlp"}', b'{"model": "mlp", "why": "", "x": 1}'])
+def test_a_damaged_choice_is_named(refusal, make_config, make_context, tmp_path, content):
+    config = make_config(**fits(client_speed="1", state_dir=str(tmp_path)))
+    path = tmp_path / "run-7" / "choice-0.json"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    said = refusal(DamagedError, Node.from_context, make_context(config, run=7))
+    assert said == f"state file {path}: the choice of a model is damaged; remove it to choose anew"
+
+
+# --- whole runs ------------------------------------------------------------------------------------
+
+
+def clocks(folder) -> list[float]:
+    return [json.loads(line)["clock"] for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("workers", [1, exhaustive(2)])
+def test_a_round_takes_the_operations_of_the_slowest_over_its_speed(make_config, run_federation, tmp_path, workers):
+    """Give or take a tenth. Two clients of equal networks; the second is a hundred times as slow."""
+    config = make_config(algorithm="local", models="mlp", rounds=2, client_speed="1,0.01", output_dir=str(tmp_path))
+    folder = run_federation(config, workers=workers)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for number in (1, 2):
+        took = clocks(folder)[number] - clocks(folder)[number - 1]
+        assert took == pytest.approx(rounds[number]["clients"]["1"]["flops"] / 1e7, rel=0.11)
+    assert json.loads((folder / "summary.json").read_text())["costs"].keys() == {"flops"}
+
+
+@pytest.mark.slow
+def test_a_fast_device_uploads_more_often_and_the_bits_are_the_same_for_any_number_of_workers(
+    make_config, run_federation, tmp_path
+):
+    """Equal networks, one device ten times as fast, asynchronous."""
+    found = []
+    for workers in (1, 2):
+        keys = {"algorithm": "fedhe", "fedhe.mode": "async", "models": "mlp", "clients": 2, "rounds": 6}
+        config = make_config(**keys, client_speed="1,0.1", output_dir=str(tmp_path / str(workers)))
+        folder = run_federation(config, workers=workers)
+        ups = [client["bytes_up"] for client in json.loads((folder / "clients.json").read_text())]
+        assert ups[0] >= 5 * ups[1] > 0
+        found.append([clocks(folder), ups, (folder / "knowledge.safetensors").read_bytes()])
+    assert found[0] == found[1]
+
+
+def test_a_run_says_who_has_which_model_and_why(make_config, run_federation, tmp_path):
+    config = make_config(**fits(clients=2, rounds=1, client_speed="10,0.01"), output_dir=str(tmp_path))
+    folder = run_federation(config)
+    assert [client["model"] for client in json.loads((folder / "clients.json").read_text())] == ["mlp", "fedhenn:0"]
+    lines = (folder / "notes.txt").read_text().splitlines()
+    assert [plain(line).partition(" takes")[0] for line in lines] == [
+        "client 0, models = fit: mlp",
+        "client 1, models = fit: fedhenn:0",
+    ]
