@@ -20,12 +20,12 @@ from hetfl_flwr.common.packages import lacking
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.models import trainable_count
-from hetfl_flwr.node.allocation import keep_freed_memory
 from hetfl_flwr.node.keeper import Keeper
-from hetfl_flwr.node.meter import Meter
+from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from hetfl_flwr.node.machine.meter import Meter
+from hetfl_flwr.node.machine.threads import check_threads
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
-from hetfl_flwr.node.threads import check_threads
 from hetfl_flwr.runs.resolution import NOT_POOLED
 from hetfl_flwr.server.messaging.member import LONGEST_NOTE, MOST_NOTES, Member
 from hetfl_flwr.wire.classes import listed, whole

@@ -400,7 +400,7 @@ def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> 
 
 def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return config keys in which a data set that exists in Python alone is the folder that it is written to."""
-    from hetfl_flwr.data.sources.objects import is_object, stored
+    from simulations.engine.objects import is_object, stored
 
     if not is_object(keys.get("dataset", "")):
         return keys

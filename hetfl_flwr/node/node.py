@@ -20,10 +20,10 @@ from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
-from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
 from hetfl_flwr.node.keeper import Surroundings
+from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.reuse import keeper_of
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
@@ -54,8 +54,6 @@ class Node:
         Which client this is, and of how many.
     model_name : str
         Name of the model.
-    why : str
-        Why it has this one, where it has chosen it itself (``models = "fit"``); else empty.
     model : SplitModel
         The model with its initial weights, the same in each round, until `KnowledgeClient` puts the saved ones in; or,
         `restored`, with these.
@@ -65,19 +63,21 @@ class Node:
         Where the public samples of others lie.
     restored : bool
         Whether the model has the weights that were saved after the last round, not the initial ones.
+    why : str
+        Why it has this model, where it has chosen it itself (``models = "fit"``); else empty.
     """
 
     config: RunConfig
     client_id: int
     clients: int
     model_name: str
-    why: str
     model: SplitModel
     data: ClientData
     store: StateStore
     stamp: Stamp
     public_samples: PublicSampleStore
     restored: bool = False
+    why: str = ""
 
     @classmethod
     def from_context(cls, context: Context, before: str = "") -> "Node":

@@ -13,8 +13,8 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import ZOO, SplitModel, build_model, mixed
 from hetfl_flwr.models.building import WidthBy
 from hetfl_flwr.models.vision import Stem
-from hetfl_flwr.node.device import find_device
 from hetfl_flwr.node.keeper import Keeper, Surroundings
+from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.node.stores import ContextStore
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hetfl_flwr.config import Value
-from hetfl_flwr.node.allocation import keep_freed_memory
+from hetfl_flwr.node.machine.allocation import keep_freed_memory
 
 
 class Row(NamedTuple):

@@ -10,7 +10,7 @@ import typer
 from hetfl_flwr.common.errors import HetflError, TooFewClients
 from hetfl_flwr.common.packages import lacking, working_directory_last
 from hetfl_flwr.common.text import printable
-from hetfl_flwr.node.allocation import keep_freed_memory
+from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from simulations.cli.data import partition
 from simulations.cli.deploying import bundle, doctor, keys, rehearse, supernode
 from simulations.cli.listing import list_, new

@@ -14,7 +14,7 @@ from flwr.app import Message, MessageType
 
 from hetfl_flwr.common.errors import FederationError, HetflError
 from hetfl_flwr.common.flower import act_as_server
-from hetfl_flwr.node.allocation import keep_freed_memory
+from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.wire.messages import packed, unpacked
 from simulations.engine.clients import FIRST_NODE, Clients, Hosted
 from simulations.engine.stacks import LARGEST_GROUP

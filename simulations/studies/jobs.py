@@ -20,7 +20,7 @@ from rich.progress import TextColumn
 from hetfl_flwr.common.errors import HetflError, Interrupted
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
-from hetfl_flwr.node.allocation import keep_freed_memory
+from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.runs.observers.progress import Bar
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, read_notes, read_summary, rounds_written
 

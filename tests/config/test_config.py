@@ -205,7 +205,7 @@ def test_every_node_key_sets_a_key_that_exists():
     others = {"threads": 2, "device": "cuda", "partition": "iid", "noise-source": "system"}
     others |= {"mixed-precision": "bfloat16", "classes": "cat,dog", "state-keep": 5, "series-layout": "channels-last"}
     for node_key, key in NODE_KEYS.items():
-        value = 3.0 if key.endswith(("-norm", "-multiplier")) else others.get(key, "mlp")
+        value = 3.0 if key.endswith(("-norm", "-multiplier", "-seconds", "-memory")) else others.get(key, "mlp")
         assert for_node(config, {node_key: value}).to_flat()[key] == value
 
 

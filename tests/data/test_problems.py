@@ -12,7 +12,7 @@ from hetfl_flwr.common import errors
 from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data import Reading, Split, load_client_data, most_clients
 from hetfl_flwr.data.decoding.labels import read_labels
-from hetfl_flwr.data.sources.objects import stored
+from simulations.engine.objects import stored
 
 SPLIT = Split(
     dataset="", clients=2, seed=0, reading=Reading(label_column="sick"), partition="natural:ward", test_fraction=0.5

@@ -23,10 +23,10 @@ from hetfl_flwr.data.arrays.samples import MOST_DEVIATIONS
 from hetfl_flwr.data.decoding import series
 from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.data.sources.bundled import read_waveform
-from hetfl_flwr.data.sources.objects import stored
 from hetfl_flwr.data.sources.signals import CHANNELS
 from hetfl_flwr.models import build_model, parameter_count
 from hetfl_flwr.runs.loading import load_client as load_trained
+from simulations.engine.objects import stored
 from simulations.engine.stacks import stackable
 from simulations.inference.predict import predict
 from simulations.testing import AlgorithmContract

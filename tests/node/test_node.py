@@ -6,7 +6,7 @@ import torch
 from flwr.app import Context
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, StateError, plain
-from hetfl_flwr.node.device import find_device
+from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.node.stores import ContextStore, FileStore

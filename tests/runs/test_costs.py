@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import COSTS, RunConfig
 from hetfl_flwr.node import meter
-from hetfl_flwr.node.meter import Meter
+from hetfl_flwr.node.machine.meter import Meter
 from hetfl_flwr.runs.figures.cost_totals import total_costs
 from hetfl_flwr.runs.figures.tables import lines
 from hetfl_flwr.runs.observers.tracking import Tracking, scalars
@@ -49,7 +49,7 @@ def test_seconds_are_those_between():
 
 PEAKS = """
 import numpy, torch
-from hetfl_flwr.node.meter import Meter
+from hetfl_flwr.node.machine.meter import Meter
 
 found, memory = [], frozenset({"memory"})
 for size in (300_000_000, 1):

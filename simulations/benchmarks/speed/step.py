@@ -33,7 +33,7 @@ def step(network: str, way: str) -> float:
     from hetfl_flwr.data import DataSpec
     from hetfl_flwr.models import build_model
     from hetfl_flwr.models.split_model import as_laid_out_by_itself
-    from hetfl_flwr.node.allocation import keep_freed_memory
+    from hetfl_flwr.node.machine.allocation import keep_freed_memory
 
     torch.set_num_threads(1)
     if way in ("as it is", "channels first"):

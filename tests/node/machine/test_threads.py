@@ -5,7 +5,7 @@ import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.client_app import _node as surroundings
-from hetfl_flwr.node import threads
+from hetfl_flwr.node.machine import threads
 from simulations.engine.run import _check_threads
 
 
