@@ -15,7 +15,7 @@ from shlex import quote
 
 from hetfl_flwr.algorithms import for_flower, resolve
 from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderError
-from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config import FIT, RunConfig, Value
 from hetfl_flwr.runs.results import new_folder
 from hetfl_flwr.runs.schema import ROUNDS_FILE
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
@@ -150,7 +150,8 @@ def _start(federation: Flower, config: RunConfig, folder: Path, say: Callable[[s
     say(f"superlink   process {federation.processes['superlink'].pid}, {federation.address}, TLS, known nodes only")
     order = drawn_order(config.seed, config.clients) if config.assignment == "random" else ()
     for number in range(config.clients):
-        own, model = folder / f"node-{number}", assign(config.models, number, order)
+        own = folder / f"node-{number}"
+        model = FIT if config.models == FIT else assign(config.models, number, order)
         folders: dict[str, Value] = {"dataset": str(own / "data"), "state-dir": str(own / "state")}
         federation.supernode(number, config.clients, model=model, partition="all", **folders)
         images, process = len(list(own.glob("data/*/*.png"))), federation.processes[f"supernode-{number}"]
