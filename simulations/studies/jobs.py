@@ -6,13 +6,14 @@ import multiprocessing
 import os
 import subprocess
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock, Thread
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import TextColumn
@@ -76,7 +77,12 @@ class Job:
         return rounds_written(self.folder)
 
 
-def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path, str]:
+J = TypeVar("J", bound=Job)
+
+
+def run_all(
+    wanted: Sequence[J], workers: int, console: Console, ended: Callable[[J], object] = lambda job: None
+) -> dict[Path, str]:
     """Run what has not ended yet, and return what went wrong with which, by folder.
 
     Parameters
@@ -88,6 +94,8 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
         Runs at a time, each in a process of its own.
     console : Console
         Where progress is shown, and what goes wrong.
+    ended : callable
+        Called with each run that has ended well, as soon as it has.
 
     Raises
     ------
@@ -108,14 +116,14 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
         ProcessPoolExecutor(min(workers, len(left)), mp_context=context, initializer=_begin) as pool,
         Bar(column, console=console, label=label, total=total, period=600) as bar,
     ):
-        todo, waiting = deque(left), dict[Future[str], Job]()
+        todo, waiting = deque(left), dict[Future[str], J]()
         try:
             while todo or waiting:
                 while todo and len(waiting) < workers:  # the pool would begin one more after Ctrl-C
                     job = todo.popleft()
                     waiting[pool.submit(_run, job.folder, job.settings)] = job
-                ended, _ = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
-                for future in ended:
+                over, _ = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
+                for future in over:
                     job = waiting.pop(future)
                     done[job.folder] = job.rounds
                     for line in [line for line in read_notes(job.folder) if line not in said]:
@@ -124,6 +132,8 @@ def run_all(wanted: Sequence[Job], workers: int, console: Console) -> dict[Path,
                     if reason := future.result():
                         failed[job.folder] = reason
                         console.print(f"{job.name}: {reason}", markup=False)
+                    else:
+                        ended(job)
                 done |= {job.folder: job.done for job in waiting.values()}
                 bar.update(sum(done.values()), description=f"{len(todo) + len(waiting)} runs")
         except KeyboardInterrupt:

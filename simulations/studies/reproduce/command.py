@@ -1,6 +1,7 @@
 """``hetfl reproduce``: run what a recipe asks for, and put the paper's figures beside ours."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from simulations.studies.reproduce.outcome import as_json, lessened, markdown, o
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
-from simulations.studies.reproduce.records import Record, Records, record
+from simulations.studies.reproduce.records import Record, Records
 from simulations.studies.reproduce.running import Job, jobs
 from simulations.studies.reproduce.tuned import Findings, Found, tune_cells, tuning_as_markdown
 
@@ -107,12 +108,12 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
         )
         runs = jobs(cells, task.seeds, task.runs)
         left = [job for job in runs if kept.get(job, task.recipe) is None]
-        failed = {} if request.report_only else run_all(left, request.workers, console)
+        take = partial(kept.take, recipe=task.recipe)
+        failed = {} if request.report_only else run_all(left, request.workers, console, take)
         whole &= not failed and (request.report_only or len(cells) == len(task.cells))
         for job in runs:
             if job.finished:
-                kept.add(record(job, task.recipe))
-        kept.write()
+                take(job)
         records = [one for job in runs if (one := kept.get(job, task.recipe))]
         _report(task, runs, tuned, records, console)
         if failed and task.recipe.needs:

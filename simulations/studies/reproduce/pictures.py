@@ -28,8 +28,13 @@ ABREAST = 4
 
 
 def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
-    """Draw what is there into a PNG; of features nothing where a row is known whose folders, its models, are gone."""
+    """Draw what is there into a PNG.
+
+    Nothing is drawn of gains where there are none, and of features where a row is known whose folders, its models, are
+    gone.
+    """
     kind = recipe.figure.kind
+    figure: Figure | None
     if kind == "curves":
         figure = _curves(recipe, jobs, records)
     elif kind == "gains":
@@ -41,8 +46,9 @@ def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], records:
         if {one.cell for one in records} - {job.cell.folder for job in there}:
             return
         figure = _features(recipe, there)
-    figure.suptitle(recipe.title, wrap=True)
-    write_figure(figure, path)
+    if figure is not None:
+        figure.suptitle(recipe.title, wrap=True)
+        write_figure(figure, path)
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -126,19 +132,24 @@ def _lines(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
     return figure
 
 
-def _gains(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record]) -> "Figure":
-    """Draw a panel a column: for each row its clients' gains, the largest mean on top, and a measure beside it."""
+def _gains(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record]) -> "Figure | None":
+    """Draw a panel a column: for each row its clients' gains, the largest mean on top, and a measure beside it.
+
+    None where no row has a gain: that which it is compared with has not been run.
+    """
     cells = list({one.cell.folder: one.cell for one in found}.values())
     gains, beside = gains_of(cells, records), recipe.figure.measures
     impacts = {where: Impact.of(list(seeds.values())) for where, seeds in gains.items()}
     columns = [
         column for column in dict.fromkeys(cell.column for cell in cells) if any(column == at for _, at in impacts)
     ]
+    if not columns:
+        return None
     texts = {(one.cell.row, one.cell.column): _with_unit(one) for one in found if one.measure in beside}
-    abreast = min(len(columns), 2) or 1
-    tallest = max((sum(column == at for _, at in impacts) for column in columns), default=1)
+    abreast = min(len(columns), 2)
+    tallest = max(sum(column == at for _, at in impacts) for column in columns)
     figure = _figure(7 * abreast, ceil(len(columns) / abreast) * (1.4 + ROW_HEIGHT * tallest))
-    places = figure.subplots(ceil(len(columns) / abreast) or 1, abreast, squeeze=False).ravel()
+    places = figure.subplots(ceil(len(columns) / abreast), abreast, squeeze=False).ravel()
     for axes, column in zip(places, columns, strict=False):
         rows = {row: impact for (row, at), impact in impacts.items() if at == column}
         ordered = dict(sorted(rows.items(), key=lambda one: -one[1].gain.mean))

@@ -112,6 +112,11 @@ class Records:
             record = record.model_copy(update={**both, "clients": before.clients | record.clients})
         self._runs[key] = record
 
+    def take(self, job: Job, recipe: Recipe) -> None:
+        """Take in a run that has ended, and write the file."""
+        self.add(record(job, recipe))
+        self.write()
+
     def write(self) -> None:
         """Write the file, if there is one.
 

@@ -19,7 +19,7 @@ from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.pictures import _curves, _gains
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, _thinned, measured
+from simulations.studies.reproduce.records import Record, Records, _thinned, measured
 
 RECIPE = """
 title = "Small table"
@@ -188,7 +188,34 @@ def test_a_picture_of_gains_has_the_largest_mean_on_top_and_a_dot_for_each_clien
     low, high = ttest_rel([0.54, 0.59], [0.5, 0.5]).confidence_interval()
     assert interval.get_xdata() == pytest.approx([100 * low, 100 * high])
     assert [text.get_text() for text in axes.texts] == ["1.0 MB", "1.0 MB"]
-    assert _gains(small, outcomes(small, cells, records[:2]), records[:2]).axes == []
+    assert _gains(small, outcomes(small, cells, records[:2]), records[:2]) is None
+
+
+@pytest.mark.slow
+def test_what_has_ended_is_kept_though_the_command_is_killed_and_no_gain_is_no_picture(
+    recipe, run_recipe, tmp_path, monkeypatch
+):
+    """The command dies when its second run has ended. Its row is compared with one that was not asked for."""
+    recipe.write_text(GAINS.replace("seeds = 2", 'seeds = 3\nfigure = { kind = "gains", measures = ["sent"] }'))
+    taken, was = [], Records.take
+
+    def dying(self, job, recipe):
+        was(self, job, recipe)
+        taken.append(job)
+        if len(taken) == 2:
+            raise SystemExit
+
+    monkeypatch.setattr(Records, "take", dying)
+    with pytest.raises(SystemExit):
+        run_recipe(seeds=3, only=["FedHe"], results=tmp_path / "all.md")
+    (kept,) = (tmp_path / "results").glob("*.jsonl")
+    assert len(kept.read_text().splitlines()) == 2
+    monkeypatch.undo()
+    whole, folder, said = run_recipe(seeds=3, only=["FedHe"], results=tmp_path / "all.md")
+    assert whole
+    assert len(kept.read_text().splitlines()) == 3
+    assert not (folder / "figure.png").exists()
+    assert "figure.png" not in said
 
 
 @pytest.mark.slow
