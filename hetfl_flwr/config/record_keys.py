@@ -120,6 +120,13 @@ class RecordKeys(Keys):
             "changed. The failures of the next round name it."
         ),
     ] = False
+    keep_uploads: Annotated[
+        bool,
+        Field(
+            description="The server keeps what each client is sent and uploads, in the run folder, a file a round, for "
+            "`hetfl audit`. What clients have sent is then as private as that folder is."
+        ),
+    ] = False
     track: Annotated[
         str,
         AfterValidator(_trackers),

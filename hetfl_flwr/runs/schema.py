@@ -48,6 +48,9 @@ UPLOADS_FILE = "uploads.log"
 """Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
 alike: their noise was drawn from entropy."""
 
+KEPT_UPLOADS = "uploads"
+"""Folder of what clients were sent and have uploaded, a file a round; there with ``keep-uploads``."""
+
 LONGEST_LINE = 2**26
 """Bytes of a line of ``rounds.jsonl``, at most."""
 
@@ -66,6 +69,7 @@ RUN_FILES = (
     CLIENTS_FILE,
     NOTES_FILE,
     UPLOADS_FILE,
+    KEPT_UPLOADS,
     CHECKPOINTS,
     SERVER_STATE_FILE,
 )

@@ -54,6 +54,7 @@ INCIDENTAL = {
     "track",
     "costs",
     "callbacks",
+    "keep-uploads",
 }
 """Config keys in which runs of the same settings may differ."""
 

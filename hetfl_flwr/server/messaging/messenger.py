@@ -70,6 +70,8 @@ class Messenger:
         Returns nodes that are busy with what somebody else has sent them.
     idle : callable
         Is called when there is time, while replies are waited for.
+    received : callable
+        Is given each upload that was decoded and checked: what was sent, by whom it is answered, and the answer.
     """
 
     def __init__(self, grid: Grid, config: RunConfig, roster: Roster, uploads: Uploads) -> None:
@@ -81,6 +83,7 @@ class Messenger:
         self.poll = pull_interval(grid)
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
+        self.received: Callable[[Sent, Member, Reply], object] = lambda sent, member, reply: None
         self._under_way: dict[str, int] = {}  # messages that are waited for, and their nodes
         self._late: dict[str, int] = {}  # those that nobody waits for any longer
         self._doubtful: set[str] = set()  # those that are lost, unless their replies have come by now
@@ -178,6 +181,7 @@ class Messenger:
         reply = read(message, sent, member, spec, most, half=half)
         if sent.is_training and spec is not None:
             result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, min(reply.seen, most.seen))
+            self.received(sent, member, reply)
         return kept(reply, expected, half=half)
 
     def push(self, messages: Sequence[Message]) -> None:

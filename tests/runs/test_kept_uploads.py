@@ -1,0 +1,107 @@
+"""What clients were sent and have uploaded: all of it, once, whatever stops the run."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.runs.observers import kept_uploads as module
+from hetfl_flwr.runs.observers.kept_uploads import kept_files, kept_uploads
+
+KEPT = {"keep_uploads": True, "models": "mlp", "rounds": 4, "checkpoint_every": 2}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for _, path in kept_files(folder)}
+
+
+@pytest.fixture
+def whole(lab):
+    """A run of four rounds and two clients that was never stopped."""
+    return lab.run(lab.config(**KEPT))
+
+
+def test_each_client_and_round_is_there_once_with_what_it_was_sent(whole):
+    kept = list(kept_uploads(whole))
+    assert [(one.round, one.client_id) for one in kept] == [(n, k) for n in (1, 2, 3, 4) for k in (0, 1)]
+    assert {tuple(one.upload) for one in kept} == {("logits", "counts")}
+    assert not kept[0].download["known"].any()  # nobody has sent anything before round 1
+    means = [one.upload["logits"] for one in kept[:2]]
+    has = [one.upload["counts"] > 0 for one in kept[:2]]
+    both = has[0] & has[1]
+    assert np.allclose(kept[2].download["logits"][both], np.mean(means, axis=0)[both], atol=1e-6)
+
+
+def test_a_run_without_the_key_keeps_nothing(lab):
+    assert kept_files(lab.run(lab.config(**KEPT | {"keep_uploads": False}))) == []
+
+
+def test_a_run_that_goes_on_ends_with_the_same_files(lab, whole, tmp_path):
+    before = files(whole)
+    shutil.rmtree(whole)
+    lab.run(lab.config(**KEPT | {"rounds": 2}))
+    (whole / "uploads" / "round-3.safetensors").write_bytes(b"of a round that no checkpoint knows")
+    lab.run(lab.config(**KEPT, resume=True))
+    assert files(whole) == before
+
+
+def test_a_file_of_a_round_that_is_not_reached_again_is_removed(lab, whole):
+    """The rounds after the last checkpoint are played again, or, of a shorter run, never."""
+    shutil.rmtree(whole / "checkpoint" / "round-4")
+    lab.run(lab.config(**KEPT | {"rounds": 3}, resume=True))
+    assert [number for number, _ in kept_files(whole)] == [1, 2, 3]
+
+
+def test_files_of_somebody_else_stay(lab, tmp_path):
+    other = tmp_path / "run" / "uploads" / "round-1.txt"
+    other.parent.mkdir(parents=True)
+    other.write_text("mine")
+    lab.run(lab.config(**KEPT | {"rounds": 1}))
+    assert other.read_text() == "mine"
+
+
+@pytest.mark.parametrize("precision", ["full", "half"])
+def test_weights_are_kept_as_they_were_decoded(lab, precision):
+    folder = lab.run(lab.config(**KEPT | {"rounds": 1}, algorithm="fedavg", payload_precision=precision))
+    first, second = kept_uploads(folder)
+    assert {array.dtype for array in first.upload.values()} == {np.dtype("float32")}
+    assert all(np.array_equal(first.download[name], second.download[name]) for name in first.download)
+    assert any(not np.array_equal(first.upload[name], first.download[name]) for name in first.upload)
+
+
+def test_the_uploads_of_an_asynchronous_run_are_kept_as_they_come(lab):
+    folder = lab.run(lab.config(**KEPT, client_seconds="1,3", **{"fedhe.mode": "async"}))
+    kept = list(kept_uploads(folder))
+    assert len(kept) == 8
+    assert [one.client_id for one in kept].count(0) > 4  # the fast one
+
+
+@pytest.mark.parametrize("algorithm", ["local", "agg"])
+def test_an_algorithm_that_uploads_nothing_is_refused_before_anything_is_written(lab, tmp_path, algorithm):
+    with pytest.raises(ConfigError, match=rf"keep-uploads = true: clients upload nothing under {algorithm}"):
+        lab.run(lab.config(**KEPT, algorithm=algorithm))
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()
+
+
+@pytest.mark.parametrize(("most", "free", "said"), [(100, 10**9, "a round, and at most"), (10**9, 100, "are free in")])
+def test_what_memory_or_disk_cannot_take_is_refused_before_training(lab, monkeypatch, tmp_path, most, free, said):
+    monkeypatch.setattr(module, "MOST_A_ROUND", most)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(free, 0, free))
+    with pytest.raises(ConfigError, match=said):
+        lab.run(lab.config(**KEPT))
+    assert (tmp_path / "run" / "rounds.jsonl").read_text().count("\n") == 1
+
+
+def test_a_damaged_file_is_named(whole):
+    path = whole / "uploads" / "round-2.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(RunFolderError, match=r"round-2.safetensors: damaged \(its checksum does not fit\)"):
+        list(kept_uploads(whole))
+
+
+def test_a_file_of_another_round_is_named(whole):
+    shutil.copy(whole / "uploads" / "round-1.safetensors", whole / "uploads" / "round-2.safetensors")
+    with pytest.raises(RunFolderError, match=r"damaged \(it is of round 1\)"):
+        list(kept_uploads(whole))
