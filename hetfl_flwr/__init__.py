@@ -1,6 +1,6 @@
 """Federated learning across heterogeneous models: all that scripts and algorithms of other packages import.
 
-To run federations: `run`, `load`, `sweep`, `compare`, `gains`, `export`, `load_client` and `Result`;
+To run federations: `run`, `load`, `sweep`, `compare`, `gains`, `audit`, `export`, `load_client` and `Result`;
 `RoundCallback` to be told of their rounds. To write an algorithm:
 `KnowledgeStrategy` or `WeightStrategy` for the server, `KnowledgeClient` for the clients, `PayloadSpec` for what they
 send each other. To test it: `AlgorithmContract`, `Lab` and the fixture `lab`, which need pytest.
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.wire.weights import model_arrays as model_arrays
     from hetfl_flwr.wire.weights import weights as weights
     from simulations.api import Result as Result
+    from simulations.api import audit as audit
     from simulations.api import compare as compare
     from simulations.api import export as export
     from simulations.api import gains as gains
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     from strategies.weights.base import WeightStrategy as WeightStrategy
 
 _NAMES = {
-    "simulations.api": ("run", "load", "sweep", "compare", "gains", "export", "Result"),
+    "simulations.api": ("run", "load", "sweep", "compare", "gains", "audit", "export", "Result"),
     "hetfl_flwr.runs.loading": ("load_client",),
     "hetfl_flwr.runs.callbacks": ("RoundCallback", "RunInfo"),
     "strategies.base": ("KnowledgeStrategy", "Upload"),

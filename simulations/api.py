@@ -23,6 +23,9 @@ from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import INCIDENTAL, figures, load_run
 
+SHADOWS = 8
+"""Models that the attacker of `audit` trains for each client."""
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -343,6 +346,45 @@ def gains(runs: Iterable[Result | Path | str], measure: str = "accuracy") -> pd.
         raise ConfigError(NO_ANSWER)
     frame = found.frame()
     frame.attrs = {"sentences": found.sentences, "left_out": list(found.left_out), "notes": list(found.notes)}
+    return frame
+
+
+def audit(
+    result: Result | Path | str, *, device: str = "cpu", shadows: int = SHADOWS, clients: int = 0
+) -> pd.DataFrame:
+    """Measure what can be read from what clients have uploaded in a run with ``keep-uploads``, as ``hetfl audit`` does.
+
+    Parameters
+    ----------
+    result : Result or path
+        The run, or its folder.
+    device : str
+        Where the attacks compute: as the config key.
+    shadows : int
+        Models that the attacker trains for LiRA for each client, 2 or more.
+    clients : int
+        Only so many clients, the first ones. 0: all.
+
+    Returns
+    -------
+    DataFrame
+        One row a figure, with the fields of `simulations.audit.findings.Finding`. ``attrs`` has the ``skipped``
+        attacks and why. ``audit/`` in the run folder has the same as ``audit.json``, and the pictures.
+
+    Raises
+    ------
+    HetflError
+        The run has no uploads, or no attack reads what they are, or the device is not here.
+    """
+    import pandas as pd
+
+    from simulations.audit.report import audited
+
+    folder = result.folder if isinstance(result, Result) else Path(result)
+    with process_as_it_was(log=False, bars=False):
+        found = audited(folder, device=device, shadows=shadows, clients=clients)
+    frame = pd.DataFrame([vars(one) for one in found.findings])
+    frame.attrs = {"skipped": dict(found.skipped), "pictures": [str(path) for path in found.pictures]}
     return frame
 
 

@@ -11,6 +11,7 @@ from hetfl_flwr.common.errors import HetflError, TooFewClients
 from hetfl_flwr.common.packages import lacking, working_directory_last
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from simulations.cli.auditing import audit
 from simulations.cli.data import partition
 from simulations.cli.deploying import bundle, doctor, keys, rehearse, supernode
 from simulations.cli.listing import list_, new
@@ -29,7 +30,7 @@ app = typer.Typer(
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, export, predict, partition, keys, bundle, doctor, rehearse, supernode),
-    *(new, list_, tune, reproduce, compare, report, watch),
+    *(new, list_, tune, reproduce, compare, report, audit, watch),
 )
 """In the order of the help."""
 

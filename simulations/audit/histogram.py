@@ -1,0 +1,136 @@
+"""Label inference: how many samples of each class a client has, and whether it has a class at all."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Shares = NDArray[np.float64]
+
+
+def open_counts(counts: Sequence[NDArray[np.int64]]) -> Shares:
+    """Return the class histogram of a client that says it: its counts, or marks of 1 and 0, of all rounds.
+
+    Parameters
+    ----------
+    counts : sequence of array
+        Of each round (C,), 0 or more. Marks count as one sample.
+
+    Returns
+    -------
+    array
+        Shares (C,) with a sum of 1; all alike where nothing is there.
+
+    Examples
+    --------
+    >>> open_counts([np.array([3, 1]), np.array([3, 1])]).tolist(), open_counts([np.array([0, 0])]).tolist()
+    ([0.75, 0.25], [0.5, 0.5])
+    """
+    total = np.sum(counts, axis=0, dtype=np.float64)
+    return total / total.sum() if total.sum() > 0 else np.full(len(total), 1 / len(total))
+
+
+def features_of(logits: Tensor, labels: Tensor, classes: int) -> Shares:
+    """Return what a predictor shows of the classes that it has learnt: (C, 2).
+
+    On samples of the attacker's, the mean probability of each class, which grows with its share in training; and the
+    mean probability of the right class on samples of that class, which a class has that was trained on.
+
+    Parameters
+    ----------
+    logits, labels : Tensor
+        (N, C) and (N,) int64.
+    classes : int
+        C.
+    """
+    scores = logits.double().softmax(1)
+    counts = torch.bincount(labels, minlength=classes).clamp(min=1)
+    right = torch.zeros(classes, dtype=torch.float64, device=scores.device)
+    right.index_add_(0, labels, scores.gather(1, labels[:, None])[:, 0])
+    found: Shares = torch.stack([scores.mean(0), right / counts], 1).cpu().numpy()
+    return found
+
+
+def shares_of_changes(changes: Sequence[NDArray[np.float32]]) -> Shares:
+    """Return the class histogram that the changes of a head's bias point to.
+
+    The gradient of cross-entropy by the bias of class c is the mean probability of c less its share in the batch, so
+    the bias grows for classes that are there and sinks for others: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage
+    from Gradients", 2020, Eq. (3), for one sample; Wainakh et al., "User-Level Label Leakage from Gradients in
+    Federated Learning", PoPETs 2022, for batches. Here the class that sinks most is taken to have no samples.
+
+    Parameters
+    ----------
+    changes : sequence of array
+        After less before, of each round, (C,).
+
+    Returns
+    -------
+    array
+        Shares (C,) with a sum of 1.
+
+    Examples
+    --------
+    >>> shares_of_changes([np.float32([0.5, -0.5, 0.0])]).round(3).tolist()
+    [0.667, 0.0, 0.333]
+    """
+    change = np.sum(changes, axis=0, dtype=np.float64)
+    above = change - change.min()
+    return above / above.sum() if above.sum() > 0 else np.full(len(above), 1 / len(above))
+
+
+def calibrated(features: Shares, imitated: Sequence[Shares], truth: Sequence[Shares], penalty: float = 1.0) -> Shares:
+    """Return the class histogram that features point to, by what imitations of known histograms have shown.
+
+    A ridge regression over classes and imitations alike: a share is a linear function of the class's features. It is
+    then brought to the simplex. Features that show nothing get all classes the mean share.
+
+    Parameters
+    ----------
+    features : array
+        Of the client, (C, F).
+    imitated : sequence of array
+        Of imitations, (C, F) each; at least one.
+    truth : sequence of array
+        Their histograms, (C,) each.
+    penalty : float
+        Of the ridge, on standardised features, above 0.
+
+    Returns
+    -------
+    array
+        Shares (C,) with a sum of 1.
+
+    Examples
+    --------
+    >>> shares = [np.array([0.7, 0.3]), np.array([0.1, 0.9])]
+    >>> calibrated(np.array([[0.6], [0.4]]), [one[:, None] for one in shares], shares, 1e-6).round(3).tolist()
+    [0.6, 0.4]
+    """
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    fitted = make_pipeline(StandardScaler(), Ridge(alpha=penalty)).fit(np.concatenate(imitated), np.concatenate(truth))
+    shares = np.clip(fitted.predict(features), 0, None)
+    return np.asarray(shares / shares.sum()) if shares.sum() > 0 else np.full(len(shares), 1 / len(shares))
+
+
+def drawn_shares(classes: int, rng: np.random.Generator) -> Shares:
+    """Draw a histogram (C,) as uneven as clients may have: Dirichlet, its concentration from 0.1 to 10."""
+    shares: Shares = rng.dirichlet(np.full(classes, 10 ** rng.uniform(-1, 1)))
+    return shares
+
+
+def drawn_rows(labels: NDArray[np.int64], shares: Shares, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw positions (size,) of samples, with replacement, whose classes have some shares.
+
+    Classes of which there is no sample are left out; where that leaves nothing, all samples are alike.
+    """
+    counts = np.bincount(labels, minlength=len(shares))
+    weights = (shares / np.maximum(counts, 1))[labels]
+    weights = weights / weights.sum() if weights.sum() > 0 else None
+    chosen: NDArray[np.int64] = rng.choice(len(labels), size, replace=True, p=weights)
+    return chosen

@@ -1,0 +1,356 @@
+"""What a payload is to an attacker: something that predicts, and that the attacker can imitate on samples of its own.
+
+Which reading fits is told from the names of the arrays that a client has declared, whatever the algorithm is called. A
+reading turns an upload into logits for any input, from which membership and class histograms are read, and says what
+the attacker must know for that.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.runs.observers.kept_uploads import KeptUpload
+from hetfl_flwr.wire.factors import multiplied
+from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.weights import loaded, weights
+from simulations.audit.subject import Rows, Subject
+from simulations.audit.training import (
+    Predictor,
+    distilled,
+    embedded,
+    fitted_head,
+    fresh,
+    logits_of,
+    predicting,
+    trained,
+)
+
+FAR = -1e4
+"""The logit of a class that a payload says nothing of."""
+
+
+class Reading(Protocol):
+    """A way to read a payload.
+
+    Attributes
+    ----------
+    payload : str
+        What is read, in words.
+    knows : str
+        What the attacker is assumed to know beside the run config and samples of the same distribution.
+    """
+
+    payload: str
+    knows: str
+
+    def predictor(self, upload: Arrays) -> Predictor:
+        """Return what an upload predicts."""
+
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Return what the upload of a client with these samples would predict."""
+
+
+def reading_of(subject: Subject) -> Reading | None:
+    """Return the reading that fits what a client sends; None where there is none."""
+    names = set(subject.last.upload)
+    for marks, kind in _MARKS:
+        if marks <= names and (len(names) <= len(marks) + 1):
+            return kind(subject)
+    return Weights.of(subject) or Body.of(subject)
+
+
+@dataclass
+class Weights:
+    """All weights of a model, its own one or a small one, or the change of them in factors."""
+
+    subject: Subject
+    model: SplitModel
+    factors: bool = False
+    payload: str = "a model"
+    knows: str = "the architecture"
+
+    @classmethod
+    def of(cls, subject: Subject) -> "Weights | None":
+        """Return the reading where an upload has the names of all weights of a model that the client works with."""
+        names = {_bare(name) for name in subject.last.upload} - {"classes"}
+        for model in _models(subject):
+            if names == set(weights(model).names) or names == set(model.state_dict()):
+                own = model is subject.model
+                factors = any(name.endswith(".left") for name in subject.last.upload)
+                return cls(subject, model, factors, "its model" if own else "a small model")
+        return None
+
+    def start(self) -> SplitModel:
+        """Return the model as the client was first sent it."""
+        return loaded(self.model, self._whole(self.subject.kept[0].download, "global."))
+
+    def predictor(self, upload: Arrays) -> Predictor:
+        """Return what the model predicts."""
+        return predicting(self.model_of(upload))
+
+    def model_of(self, upload: Arrays) -> SplitModel:
+        """Return the model that an upload, of the last round, has brought."""
+        sent = self._whole(upload)
+        if self.factors and self.subject.config.to_flat().get(f"{self.subject.config.algorithm}.compress") == "update":
+            origin = self._followed()
+            sent = {name: origin[name] + change for name, change in sent.items()}
+        return loaded(self.model, sent)
+
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Train the model from where the run began, as long as the client has."""
+        return predicting(trained(self.start(), rows, self.subject, rng))
+
+    def _followed(self) -> dict[str, NDArray[Any]]:
+        """Return the model that the client has begun the last round with, from what it was sent so far."""
+        known: dict[str, NDArray[Any]] = {}
+        for one in self.subject.kept:
+            sent = self._whole(one.download, "global.")
+            known = {name: known.get(name, 0) + array for name, array in sent.items()} if _is_change(one) else sent
+        return known
+
+    def _whole(self, arrays: Arrays, prefix: str = "") -> dict[str, NDArray[Any]]:
+        if self.factors:
+            return multiplied(arrays, weights(self.model), prefix)
+        wanted = set(self.model.state_dict())
+        return {name: np.asarray(array) for name, array in arrays.items() if name in wanted}
+
+
+@dataclass
+class Body:
+    """A body without its head: the attacker puts a head of its own on it."""
+
+    subject: Subject
+    prefix: str = ""
+    payload: str = "a body"
+    knows: str = "the architecture; its own head, fitted on its own samples"
+
+    @classmethod
+    def of(cls, subject: Subject) -> "Body | None":
+        """Return the reading where an upload has the names of all weights of the body."""
+        names, bodies = (
+            set(subject.last.upload),
+            [(model, set(weights(model.body).names)) for model in _models(subject)],
+        )
+        found = [model for model, own in bodies if own in (names, {name.removeprefix("body.") for name in names})]
+        return cls(subject, "body." * (not names & set(weights(found[0].body).names))) if found else None
+
+    def predictor(self, upload: Arrays) -> Predictor:
+        """Return what the body predicts with a head of the attacker's."""
+        return self._with_head(loaded(self._model, self._named(upload)))
+
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Train a whole model from the body that the client was first sent, and put an own head on its body."""
+        start = loaded(self._model, self._named(self.subject.kept[0].download))
+        return self._with_head(trained(start, rows, self.subject, rng))
+
+    @property
+    def _model(self) -> SplitModel:
+        wanted = {name.removeprefix(self.prefix) for name in self.subject.last.upload}
+        return next(one for one in _models(self.subject) if set(weights(one.body).names) == wanted)
+
+    def _named(self, arrays: Arrays) -> Arrays:
+        return {f"body.{name.removeprefix(self.prefix)}": array for name, array in arrays.items()}
+
+    def _with_head(self, model: SplitModel) -> Predictor:
+        features = embedded(model, self.subject.known.inputs)
+        head = fitted_head(features, self.subject.known.labels, self.subject.classes)
+        return lambda inputs: head(embedded(model, inputs))
+
+
+@dataclass
+class Head:
+    """A head: the worst case is an attacker who has the body, too."""
+
+    subject: Subject
+    payload: str = "its head"
+    knows: str = "the client's body (worst case)"
+
+    def predictor(self, upload: Arrays) -> Predictor:
+        """Return what the head predicts on the client's body."""
+        weight, bias = _tensor(upload["weight"], self.subject), upload.get("bias")
+        offset = None if bias is None else _tensor(bias, self.subject)
+        return lambda inputs: functional.linear(embedded(self.subject.model, inputs), weight, offset)
+
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Train the client's head further on other samples, its body standing still, for a run's steps."""
+        model = deepcopy(self.subject.model)
+        nn.init.zeros_(model.head.weight)
+        for parameter in model.body.parameters():
+            parameter.requires_grad_(False)
+        return predicting(trained(model, rows, self.subject, rng))
+
+
+@dataclass
+class Prototypes:
+    """The mean embedding of each class: the worst case is an attacker who has the body."""
+
+    subject: Subject
+    payload: str = "prototypes"
+    knows: str = "the client's body (worst case)"
+
+    def predictor(self, upload: Arrays) -> Predictor:
+        """Return how near an embedding is to each class's prototype; far from one that has not come."""
+        means, has = by_class(upload, self.subject, self.subject.model.width)
+        return lambda inputs: _nearness(embedded(self.subject.model, inputs), means, has)
+
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Take the mean embeddings of other samples."""
+        means, has = _means(embedded(self.subject.model, rows.inputs), rows.labels, self.subject.classes)
+        return lambda inputs: _nearness(embedded(self.subject.model, inputs), means, has)
+
+
+@dataclass
+class ClassOutputs:
+    """The mean logits, or softmax scores, of each class: the worst case is an attacker who has the model."""
+
+    subject: Subject
+    payload: str = "class outputs"
+    knows: str = "the client's model (worst case)"
+
+    def predictor(self, upload: Arrays) -> Predictor:
+        """Return how near the model's output is to each class's mean."""
+        means, has = by_class(upload, self.subject, self.subject.classes)
+        return lambda inputs: _nearness(self.outputs(inputs), means, has)
+
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Take the mean outputs on other samples."""
+        means, has = _means(self.outputs(rows.inputs), rows.labels, self.subject.classes)
+        return lambda inputs: _nearness(self.outputs(inputs), means, has)
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        logits = predicting(self.subject.model)(inputs)
+        mean = "averages" in self.subject.last.upload and self._are_scores(self.subject.last.upload["averages"])
+        return logits.softmax(1) if mean else logits
+
+    def _are_scores(self, averages: NDArray[Any]) -> bool:
+        sums = averages.sum(1)
+        return bool(((np.abs(sums - 1) < 1e-2) | (sums == 0)).all())
+
+
+@dataclass
+class Answers:
+    """Logits or posteriors on public samples: an attacker's model learns to answer alike."""
+
+    subject: Subject
+    payload: str = "answers on public samples"
+    knows: str = "the architecture; the public samples"
+
+    def predictor(self, upload: Arrays) -> Predictor:
+        """Return what a model predicts that has learnt the answers."""
+        return self._student(public_rows(self.subject), _scores(upload, self.subject))
+
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Train a model on other samples, let it answer, and let another one learn that."""
+        teacher = trained(fresh(self.subject, rng), rows, self.subject, rng)
+        public = public_rows(self.subject)
+        return self._student(public, logits_of(predicting(teacher), public).softmax(1))
+
+    def _student(self, public: Rows, scores: Tensor) -> Predictor:
+        student = fresh(self.subject, self.subject.rng("student"))
+
+        def divergence() -> Tensor:
+            return functional.kl_div(student(public.inputs).log_softmax(1), scores, reduction="batchmean")
+
+        return predicting(distilled(student, divergence))
+
+
+@dataclass
+class Representations:
+    """Embeddings of public samples: an attacker's body learns to give the same, and gets a head of its own."""
+
+    subject: Subject
+    payload: str = "representations of public samples"
+    knows: str = "the architecture; the public samples; its own head, fitted on its own samples"
+
+    def predictor(self, upload: Arrays) -> Predictor:
+        """Return what a body that has learnt the embeddings predicts with a head of the attacker's."""
+        return self._student(public_rows(self.subject), _tensor(upload["representations"], self.subject))
+
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Train a model on other samples, take its embeddings, and let another body learn them."""
+        teacher, public = trained(fresh(self.subject, rng), rows, self.subject, rng), public_rows(self.subject)
+        return self._student(public, embedded(teacher, public.inputs).detach())
+
+    def _student(self, public: Rows, targets: Tensor) -> Predictor:
+        student, known = fresh(self.subject, self.subject.rng("student")), self.subject.known
+        distilled(student, lambda: functional.mse_loss(student.body(public.inputs), targets))
+        head = fitted_head(embedded(student, known.inputs), known.labels, self.subject.classes)
+        return lambda inputs: head(embedded(student, inputs))
+
+
+_MARKS: tuple[tuple[set[str], Callable[[Subject], Reading]], ...] = (
+    ({"classes", "prototypes"}, Prototypes),
+    ({"logits", "counts"}, ClassOutputs),
+    ({"classes", "averages"}, ClassOutputs),
+    ({"representations"}, Representations),
+    ({"indices", "posteriors"}, Answers),
+    ({"logits"}, Answers),
+    ({"softmax"}, Answers),
+    ({"weight"}, Head),
+)
+"""Arrays by which a payload is known, of which it may have one more."""
+
+
+def public_rows(subject: Subject) -> Rows:
+    """Return the public samples that the last upload answers on, in its order."""
+    last = subject.last
+    if "indices" in last.upload:
+        return subject.public.some(last.upload["indices"].astype(np.int64) + subject.public_start)
+    return subject.public.some(last.download["asked"].astype(np.int64))
+
+
+def by_class(upload: Arrays, subject: Subject, width: int) -> tuple[Tensor, Tensor]:
+    """Return what an upload says of each class (C, width), and of which classes it says something (C,)."""
+    values = next(upload[name] for name in ("prototypes", "averages", "logits") if name in upload)
+    behind = upload.get("counts", upload.get("present"))
+    rows = upload.get("classes", np.arange(subject.classes))
+    means = torch.zeros(subject.classes, width, device=subject.known.inputs.device)
+    has = torch.zeros(subject.classes, dtype=torch.bool, device=means.device)
+    there = np.asarray(behind) > 0 if behind is not None else np.ones(len(rows), bool)
+    means[rows[there]] = _tensor(values[there], subject)
+    has[rows[there]] = True
+    return means, has
+
+
+def _means(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    counts = torch.bincount(labels, minlength=classes)
+    sums = torch.zeros(classes, values.shape[1], device=values.device).index_add_(0, labels, values.detach())
+    return sums / counts.clamp(min=1)[:, None], counts > 0
+
+
+def _nearness(values: Tensor, means: Tensor, has: Tensor) -> Tensor:
+    squares = torch.cdist(values, means).square() / values.shape[1]
+    return torch.where(has, -squares, torch.tensor(FAR, device=values.device))
+
+
+def _scores(upload: Arrays, subject: Subject) -> Tensor:
+    name = next(name for name in ("logits", "softmax", "posteriors") if name in upload)
+    values = _tensor(upload[name], subject)
+    return values.softmax(1) if name == "logits" else values
+
+
+def _tensor(array: NDArray[Any], subject: Subject) -> Tensor:
+    return torch.from_numpy(np.asarray(array, np.float32)).to(subject.known.inputs.device)
+
+
+def _models(subject: Subject) -> list[SplitModel]:
+    """Return the models that a client works with, small ones first: what it has beside its own."""
+    small = [value for value in vars(subject.client).values() if isinstance(value, SplitModel)]
+    device = subject.known.inputs.device
+    return [*(model.to(device) for model in small), subject.model]
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(".left").removesuffix(".right")
+
+
+def _is_change(one: KeptUpload) -> bool:
+    return int(one.download.get("before", -1)) != -1

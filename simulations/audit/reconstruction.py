@@ -1,0 +1,143 @@
+"""Reconstruction of inputs by optimisation: from embeddings and outputs, from what predicts a class, from gradients."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+from torch.nn import functional
+
+STEPS, RATE = 400, 0.05
+"""Steps of Adam on pixels in [0, 1], and their size."""
+
+SMOOTH = 1e-3
+"""Weight of the total variation where nothing else is said."""
+
+
+def total_variation(pixels: Tensor) -> Tensor:
+    """Return the mean absolute difference between neighbours of pictures (N, channels, H, W): anisotropic."""
+    across = (pixels[..., 1:] - pixels[..., :-1]).abs().mean()
+    down = (pixels[..., 1:, :] - pixels[..., :-1, :]).abs().mean()
+    return across + down
+
+
+def optimised(
+    loss: Callable[[Tensor], Tensor],
+    shape: Sequence[int],
+    centre: Tensor,
+    *,
+    smooth: float = SMOOTH,
+    signed: bool = False,
+) -> Tensor:
+    """Return the inputs (N, channels, H, W) that a loss likes best, by Adam from grey, with pixels in [0, 1].
+
+    Parameters
+    ----------
+    loss : callable
+        From inputs, as a model takes them, to a scalar.
+    shape : sequence of int
+        Of the inputs.
+    centre : Tensor
+        Pixels less it are inputs, (channels, H, W).
+    smooth : float
+        Weight of the total variation, 0 or more.
+    signed : bool
+        Whether Adam gets the sign of the gradient, as Geiping et al. have it.
+    """
+    pixels = torch.full(tuple(shape), 0.5, device=centre.device, requires_grad=True)
+    optimizer = torch.optim.Adam([pixels], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    for _ in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(pixels - centre) + smooth * total_variation(pixels)
+        pixels.grad = torch.autograd.grad(value, pixels)[0]
+        if signed:
+            pixels.grad.sign_()
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            pixels.clamp_(0, 1)
+    return (pixels - centre).detach()
+
+
+def invert_outputs(
+    outputs: Callable[[Tensor], Tensor], targets: Tensor, centre: Tensor, smooth: float = SMOOTH
+) -> Tensor:
+    """Return inputs (N, *shape) whose outputs, such as embeddings or logits, are nearest to targets (N, D).
+
+    He, Zhang and Lee, "Model Inversion Attacks Against Collaborative Inference", ACSAC 2019, Eq. (3)-(5): regularised
+    maximum likelihood estimation, white-box. With the mean embedding or the mean logits of a class as the target, the
+    result is a picture of the class.
+    """
+    scale = targets.square().mean().clamp(min=1e-12)
+
+    def loss(inputs: Tensor) -> Tensor:
+        return functional.mse_loss(outputs(inputs), targets) / scale
+
+    return optimised(loss, (len(targets), *centre.shape), centre, smooth=smooth)
+
+
+def class_pictures(logits: Callable[[Tensor], Tensor], classes: int, centre: Tensor, smooth: float = 0.1) -> Tensor:
+    """Return for each class the input (C, *shape) that a model is surest of.
+
+    Fredrikson, Jha and Ristenpart, "Model Inversion Attacks that Exploit Confidence Information and Basic
+    Countermeasures", CCS 2015, Algorithm 1, with total variation for its denoising.
+    """
+    labels = torch.arange(classes, device=centre.device)
+    return optimised(
+        lambda inputs: functional.cross_entropy(logits(inputs), labels), (classes, *centre.shape), centre, smooth=smooth
+    )
+
+
+def invert_gradient(
+    model: nn.Module, gradient: Sequence[Tensor], labels: Tensor, centre: Tensor, smooth: float = 1e-2
+) -> Tensor:
+    """Return the batch (B, *shape) whose gradient points where one that is known does.
+
+    Geiping, Bauermeister, Dröge and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
+    learning?", NeurIPS 2020, Eq. (4): cosine distance and total variation, Adam on signed gradients.
+
+    Parameters
+    ----------
+    model : Module
+        With the weights before the step.
+    gradient : sequence of Tensor
+        Of each of its parameters, up to a common positive factor.
+    labels : Tensor
+        Those of the batch, (B,), which are known.
+    centre : Tensor
+        As in `optimised`.
+    smooth : float
+        Weight of the total variation.
+    """
+    parameters = list(model.parameters())
+    wanted = torch.cat([one.flatten() for one in gradient])
+
+    def loss(inputs: Tensor) -> Tensor:
+        value = functional.cross_entropy(model(inputs), labels)
+        found = torch.cat([one.flatten() for one in torch.autograd.grad(value, parameters, create_graph=True)])
+        return 1 - functional.cosine_similarity(found, wanted, dim=0)
+
+    return optimised(loss, (len(labels), *centre.shape), centre, smooth=smooth, signed=True)
+
+
+def inferred_label(bias_gradient: Tensor) -> int:
+    """Return the label of a batch of one: the only class whose bias has a negative gradient.
+
+    Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020, Eq. (4).
+
+    Examples
+    --------
+    >>> inferred_label(torch.tensor([0.2, -0.9, 0.7]))
+    1
+    """
+    return int(bias_gradient.argmin())
+
+
+def matched(found: NDArray[np.float64], originals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return found pictures (B, ...) in the order of the originals that they are nearest to, one each."""
+    flat_found, flat = found.reshape(len(found), -1), originals.reshape(len(originals), -1)
+    costs = np.square(flat[:, None] - flat_found[None]).mean(-1)
+    return found[linear_sum_assignment(costs)[1]]

@@ -1,0 +1,174 @@
+"""An audit of a run: all attacks that fit, as a table, as ``audit.json`` and as pictures in the run folder."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.files import as_json, replace_file
+from hetfl_flwr.node.machine.device import find_device
+from simulations.audit import picturing
+from simulations.audit.findings import Finding, Pictures
+from simulations.audit.meter import (
+    Attack,
+    bias_changes,
+    by_bias,
+    by_counts,
+    by_imitation,
+    by_likelihood,
+    by_threshold,
+    cases_of,
+    said_counts,
+)
+from simulations.audit.subject import subjects_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FOLDER, JSON_FILE = "audit", "audit.json"
+"""What an audit writes into a run folder."""
+
+ATTACKS = (
+    Attack("membership: loss threshold (Yeom et al. 2018)", lambda case: "", by_threshold),
+    Attack("membership: LiRA, offline (Carlini et al. 2022)", lambda case: "", by_likelihood),
+    Attack("labels: as sent", lambda case: "" if said_counts(case.subject) else "sends no counts", by_counts),
+    Attack(
+        "labels: bias of the head (Wainakh et al. 2022)",
+        lambda case: "" if bias_changes(case.subject) else "no bias of a head goes both ways",
+        by_bias,
+    ),
+    Attack("labels: imitated clients", lambda case: "", by_imitation),
+    Attack("pictures: class means (He et al. 2019)", picturing.fits_means, picturing.by_means),
+    Attack("pictures: model inversion (Fredrikson et al. 2015)", picturing.fits_classes, picturing.by_classes),
+    Attack("pictures: representations (He et al. 2019)", picturing.fits_representations, picturing.by_representations),
+    Attack("pictures: gradient (Geiping et al. 2020)", picturing.fits_gradient, picturing.by_gradient),
+)
+"""All attacks, in the order of the table."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What attacks have found in a run.
+
+    Parameters
+    ----------
+    findings : list of Finding
+        The figures.
+    skipped : mapping of str to str
+        Attacks that do not fit, and why.
+    pictures : list of Path
+        Files with originals above and what was made of them below.
+    """
+
+    findings: list[Finding]
+    skipped: Mapping[str, str]
+    pictures: list[Path]
+
+
+def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int = 0) -> Audit:
+    """Run all attacks that fit a run's payload, and write what they find into its folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    device : str
+        Where to compute, as the config key ``device``.
+    shadows : int
+        Models that are trained for LiRA for each client, 2 or more.
+    clients : int
+        Only so many clients, the first ones. 0: all.
+
+    Raises
+    ------
+    ConfigError
+        The device is not here, or no attack reads what is uploaded.
+    RunFolderError
+        There is no run, it has no uploads, or its data are not here; or the folder cannot be written.
+    """
+    find_device(device)
+    if shadows < 2:
+        raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
+    cases = cases_of(subjects_of(folder, device, clients), shadows)
+    findings, pictures, skipped = list[Finding](), list[Pictures](), dict[str, str]()
+    for attack in ATTACKS:
+        fitting = [case for case in cases if not attack.fits(case)]
+        if not fitting:
+            skipped[attack.name] = attack.fits(cases[0])
+            continue
+        found = attack.run(attack.name, fitting)
+        findings += found.findings
+        pictures += found.pictures
+    return Audit(findings, skipped, _written(folder / FOLDER, findings, skipped, pictures))
+
+
+def audit_table(audit: Audit, title: str) -> "Table":
+    """Return the figures as a table."""
+    from rich.table import Column, Table
+
+    table = Table(
+        Column("attack", overflow="fold"),
+        Column("reads", overflow="fold"),
+        Column("beside that, knows", overflow="fold"),
+        "measure",
+        *(Column(name, justify="right") for name in ("figure", "another's upload", "chance", "best")),
+        title=title,
+        caption="figure: mean over clients. another's upload: the same with another client's in its place. best: the "
+        "client's whole model, or the truth.",
+    )
+    for one in audit.findings:
+        numbers = (one.figure, one.without, one.chance, one.best)
+        table.add_row(one.attack, one.reads, one.knows, one.measure, *map(shown, numbers))
+    return table
+
+
+def shown(number: float | None) -> str:
+    """Return a figure as tables show it.
+
+    Examples
+    --------
+    >>> shown(0.12345), shown(None)
+    ('0.123', '-')
+    """
+    return "-" if number is None else f"{number:.3f}" if abs(number) < 10 else f"{number:.1f}"
+
+
+def _written(
+    folder: Path, findings: Sequence[Finding], skipped: Mapping[str, str], pictures: Sequence[Pictures]
+) -> list[Path]:
+    rows = [
+        {name: as_json(value) if isinstance(value, float) else value for name, value in asdict(one).items()}
+        for one in findings
+    ]
+    said = {"findings": rows, "skipped": dict(skipped)}
+    try:
+        replace_file(folder / JSON_FILE, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
+        return [_drawn(folder / f"{_word(one.attack)}.png", one) for one in pictures]
+    except OSError as error:
+        raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def _word(attack: str) -> str:
+    return attack.partition(" (")[0].replace(": ", "-").replace(" ", "-").replace(",", "")
+
+
+def _drawn(path: Path, pictures: Pictures) -> Path:
+    """Draw originals above, and below what was made of them."""
+    from matplotlib.figure import Figure
+
+    columns = len(pictures.originals)
+    figure = Figure(figsize=(columns + 0.4, 2.6))
+    for row, (label, images) in enumerate((("original", pictures.originals), ("found", pictures.found))):
+        for column, image in enumerate(images):
+            axes = figure.add_subplot(2, columns, row * columns + column + 1)
+            grey = len(image) == 1
+            axes.imshow(image[0] if grey else image.transpose(1, 2, 0), cmap="gray" if grey else None, vmin=0, vmax=1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            if column == 0:
+                axes.set_ylabel(label)
+    figure.suptitle(pictures.attack)
+    figure.savefig(path, dpi=100)
+    return path

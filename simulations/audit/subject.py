@@ -1,0 +1,210 @@
+"""One client as an attacker meets it: what it has sent, what is known beside that, and the truth to measure against."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hetfl_flwr.algorithms import build_client
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import Batches
+from hetfl_flwr.learning.client import FederatedClient
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.runs.loading import load_client
+from hetfl_flwr.runs.observers.kept_uploads import KeptUpload, kept_uploads
+from hetfl_flwr.runs.schema import read_summary
+from hetfl_flwr.runs.settings import resolved_config_of
+
+MOST_ROWS = 10_000
+"""Rows of other people's that the attacker has, at most."""
+
+
+class Rows(NamedTuple):
+    """Samples as a model takes them.
+
+    Parameters
+    ----------
+    inputs, labels : Tensor
+        (N, *shape) and (N,) int64.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        """Return N, the number of samples."""
+        return len(self.labels)
+
+    def some(self, rows: NDArray[np.int64]) -> "Rows":
+        """Return the samples at some positions."""
+        chosen = torch.from_numpy(rows).to(self.labels.device)
+        return Rows(self.inputs[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A client under attack.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run's, which the server knows.
+    client_id, classes : int
+        Which client; C.
+    model : SplitModel
+        Its trained model. What a server that knows no model can do does not use it; what does says so.
+    client : FederatedClient
+        Its side of the algorithm, built anew: for the form of what it sends.
+    kept : tuple of KeptUpload
+        What it was sent and has uploaded, in order; at least one.
+    trained_on : Rows
+        The truth: its training samples, the public ones first.
+    members, strangers : Rows
+        The truth of membership: its private training samples, and its test samples.
+    counts : array
+        The truth of its class histogram: training samples of each class, (C,).
+    known : Rows
+        What the attacker has of the same distribution: training samples of the other clients.
+    public : Rows
+        The public samples of all clients in the order in which they are numbered; those of the client itself begin at
+        `public_start`. Empty where there are none.
+    public_start : int
+        See `public`.
+    centre : Tensor
+        What to add to inputs for pixels in [0, 1], (*shape). Empty: the inputs are no pictures.
+    """
+
+    config: RunConfig
+    client_id: int
+    classes: int
+    model: SplitModel
+    client: FederatedClient
+    kept: tuple[KeptUpload, ...]
+    trained_on: Rows
+    members: Rows
+    strangers: Rows
+    counts: NDArray[np.int64]
+    known: Rows
+    public: Rows
+    public_start: int
+    centre: Tensor
+
+    @property
+    def last(self) -> KeptUpload:
+        """The upload that is attacked: the newest."""
+        return self.kept[-1]
+
+    @property
+    def pictures(self) -> bool:
+        """Whether inputs are pictures."""
+        return self.centre.numel() > 0
+
+    def rng(self, *scope: int | str) -> np.random.Generator:
+        """Return the generator of one purpose of the attacker's."""
+        return generator(self.config.seed, self.client_id, "audit", *scope)
+
+    def steps(self, samples: int) -> int:
+        """Return how many steps of local training a round has, on so many samples."""
+        config = self.config
+        whole = -(-samples // config.batch_size) * config.local_epochs
+        return config.local_batches or whole
+
+    def picture(self, inputs: Tensor) -> NDArray[np.float64]:
+        """Return inputs (..., *shape) as pixels in [0, 1]."""
+        pixels: NDArray[np.float64] = (inputs + self.centre).clamp(0, 1).detach().cpu().double().numpy()
+        return pixels
+
+
+def subjects_of(folder: Path, device: str = "cpu", most: int = 0) -> list[Subject]:
+    """Return the clients of a run that have uploaded something, by client id.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    device : str
+        Where the attacks compute.
+    most : int
+        Only so many clients, the first ones. 0: all.
+
+    Raises
+    ------
+    RunFolderError
+        There is no run, or its uploads were not kept, or its data are not here, or it has no checkpoint.
+    """
+    config = resolved_config_of(folder).with_values({"device": device, "state-dir": ""})
+    kept = list(kept_uploads(folder))
+    if not kept:
+        how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
+        raise RunFolderError(f"{folder} has no uploads to audit ({how}): run it with --set keep-uploads=true")
+    summary = read_summary(folder)
+    if summary is not None and summary["engine"] == "deployment":
+        raise RunFolderError(
+            f"{folder} is of a deployment, whose data are on its nodes: an audit measures against them; audit a "
+            "simulation of it (hetfl run)"
+        )
+    if config.clients < 2:
+        raise ConfigError(
+            f"{folder} has one client: the attacker's own samples are the other clients', so two at least"
+        )
+    nodes = [_on(load_client(folder, client), device) for client in range(config.clients)]
+    by_client = {node.client_id: tuple(one for one in kept if one.client_id == node.client_id) for node in nodes}
+    chosen = [node for node in nodes if by_client[node.client_id]][: most or None]
+    return [_subject(node, nodes, by_client[node.client_id]) for node in chosen]
+
+
+def rows_of(samples: Batches, most: int = MOST_ROWS) -> Rows:
+    """Return the first of some samples, as models take them."""
+    inputs, labels = samples.batch(torch.arange(min(len(samples), most)))
+    return Rows(inputs, labels)
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all parts, at least one."""
+    return Rows(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+def _on(node: Node, device: str) -> Node:
+    node.model.to(device)
+    return node
+
+
+def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...]) -> Subject:
+    data, before = node.data, [one for one in nodes if one.client_id < node.client_id]
+    device = node.model.head.weight.device
+
+    def there(samples: Batches) -> Rows:
+        rows = rows_of(samples)
+        return Rows(rows.inputs.to(device), rows.labels.to(device))
+
+    same = [one for one in nodes if one.client_id != node.client_id and one.data.spec == data.spec]
+    if not same:
+        raise ConfigError(f"client {node.client_id}: no other client has data of its form, so the attacker has none")
+    known = joined([there(one.data.train) for one in same])
+    order = generator(node.config.seed, node.client_id, "audit", "known").permutation(len(known))[:MOST_ROWS]
+    spec = data.spec
+    return Subject(
+        config=node.config,
+        client_id=node.client_id,
+        classes=spec.classes,
+        model=node.model.eval(),
+        client=build_client(node.config, replace(node, model=deepcopy(node.model))),  # which may draw a head anew
+        kept=kept,
+        trained_on=there(data.train),
+        members=there(data.private),
+        strangers=there(data.test),
+        counts=data.train.class_counts(spec.classes).cpu().numpy(),
+        known=known.some(order),
+        public=joined([there(one.data.public) for one in nodes if one.data.spec == spec]),
+        public_start=sum(one.data.public_rows for one in before),
+        centre=data.train.arrays.centre.to(device) if spec.is_image else torch.zeros(0),
+    )

@@ -1,0 +1,98 @@
+"""Training as an attacker does it: models that imitate a client, students of what it has sent, and heads."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.learning.training import draw_batches, make_optimizer
+from hetfl_flwr.models import SplitModel
+from simulations.audit.subject import Rows, Subject
+
+Predictor = Callable[[Tensor], Tensor]
+"""From inputs (B, *shape) to logits (B, C), with a gradient by the inputs."""
+
+DISTILLING = 300
+"""Steps in which an attacker's model learns what clients answer on public samples."""
+
+MOST_STEPS = 2_000
+"""Steps of local training that an attacker imitates, at most."""
+
+
+def embedded(model: SplitModel, inputs: Tensor) -> Tensor:
+    """Return embeddings (N, D) in evaluation mode."""
+    features: Tensor = model.eval().body(inputs)
+    return features
+
+
+def predicting(model: nn.Module) -> Predictor:
+    """Return a model as a predictor, in evaluation mode."""
+
+    def predict(inputs: Tensor) -> Tensor:
+        logits: Tensor = model.eval()(inputs)
+        return logits
+
+    return predict
+
+
+def trained(model: SplitModel, rows: Rows, subject: Subject, rng: np.random.Generator) -> SplitModel:
+    """Train a model as the run config says, for as many steps as the client has trained by its last upload."""
+    config = subject.config
+    steps = min(subject.steps(len(rows)) * len(subject.kept), MOST_STEPS)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = make_optimizer(config, parameters)
+    model.train()
+    for batch in draw_batches(rng, len(rows), config.batch_size, epochs=1, batches=steps):
+        optimizer.zero_grad(set_to_none=True)
+        functional.cross_entropy(model(rows.inputs[batch]), rows.labels[batch]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return model.eval()
+
+
+def distilled(model: SplitModel, loss: Callable[[], Tensor]) -> SplitModel:
+    """Train a model, which is changed and returned, by Adam on a loss that it has on all public samples at once."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    model.train()
+    for _ in range(DISTILLING):
+        optimizer.zero_grad(set_to_none=True)
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def logits_of(predictor: Predictor, rows: Rows) -> Tensor:
+    """Return what is predicted of some samples: logits (N, C)."""
+    return predictor(rows.inputs)
+
+
+def fitted_head(features: Tensor, labels: Tensor, classes: int) -> Predictor:
+    """Return a linear classifier of features (N, D), fitted by Adam on their standardised values."""
+    features = features.detach()
+    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-3)
+    head = nn.Linear(features.shape[1], classes).to(features.device)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
+    scaled = (features - mean) / deviation
+    for _ in range(100):
+        optimizer.zero_grad(set_to_none=True)
+        functional.cross_entropy(head(scaled), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return lambda some: predicting(head)((some - mean) / deviation)
+
+
+def fresh(subject: Subject, rng: np.random.Generator) -> SplitModel:
+    """Return a model of the client's architecture with weights of its own, as its layers draw them."""
+    model = deepcopy(subject.model)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(rng.integers(2**62)))
+        for layer in model.modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return model
