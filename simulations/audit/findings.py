@@ -30,9 +30,11 @@ class Finding:
         The same with another client's upload in place of the client's own: what of the figure is not in the upload.
         None: not asked.
     chance : float or None
-        What guessing gives.
+        What an attacker gets who reads nothing: of membership a coin's, of a histogram and of pictures the mean of the
+        attacker's own samples.
     best : float or None
-        What an attacker gets who has the client's whole model, or the truth; None: no bound.
+        What the truth gives or, of membership, the same attack on the client's whole model, which is no bound: an
+        upload may say more of single samples than the model does. None: nothing to compare with.
     """
 
     attack: str

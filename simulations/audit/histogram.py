@@ -28,7 +28,7 @@ def open_counts(counts: Sequence[NDArray[np.int64]]) -> Shares:
     >>> open_counts([np.array([3, 1]), np.array([3, 1])]).tolist(), open_counts([np.array([0, 0])]).tolist()
     ([0.75, 0.25], [0.5, 0.5])
     """
-    total = np.sum(counts, axis=0, dtype=np.float64)
+    total = np.asarray(np.sum(counts, axis=0), np.float64)
     return total / total.sum() if total.sum() > 0 else np.full(len(total), 1 / len(total))
 
 
@@ -110,11 +110,11 @@ def calibrated(features: Shares, imitated: Sequence[Shares], truth: Sequence[Sha
     [0.6, 0.4]
     """
     from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    fitted = make_pipeline(StandardScaler(), Ridge(alpha=penalty)).fit(np.concatenate(imitated), np.concatenate(truth))
-    shares = np.clip(fitted.predict(features), 0, None)
+    scaler, ridge = StandardScaler(), Ridge(alpha=penalty)  # type: ignore[no-untyped-call]
+    ridge.fit(scaler.fit_transform(np.concatenate(imitated)), np.concatenate(truth))
+    shares = np.clip(ridge.predict(scaler.transform(features)), 0, None)
     return np.asarray(shares / shares.sum()) if shares.sum() > 0 else np.full(len(shares), 1 / len(shares))
 
 
@@ -131,6 +131,6 @@ def drawn_rows(labels: NDArray[np.int64], shares: Shares, size: int, rng: np.ran
     """
     counts = np.bincount(labels, minlength=len(shares))
     weights = (shares / np.maximum(counts, 1))[labels]
-    weights = weights / weights.sum() if weights.sum() > 0 else None
-    chosen: NDArray[np.int64] = rng.choice(len(labels), size, replace=True, p=weights)
+    chances = weights / weights.sum() if weights.sum() > 0 else None
+    chosen: NDArray[np.int64] = rng.choice(len(labels), size, replace=True, p=chances)
     return chosen

@@ -4,7 +4,7 @@ from math import inf, log10
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter  # type: ignore[attr-defined]
 from sklearn.metrics import roc_auc_score, roc_curve
 
 Scores = NDArray[np.float64]

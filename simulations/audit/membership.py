@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import norm
 from torch import Tensor
 from torch.nn import functional
 
@@ -80,8 +79,3 @@ def likelihood_ratios(own: Scores, shadows: Sequence[Scores]) -> Scores:
     known = np.stack(shadows)
     deviation = max(float(np.sqrt(known.var(axis=0).mean())), LEAST_DEVIATION)
     return np.asarray((own - known.mean(axis=0)) / deviation)
-
-
-def as_probabilities(ratios: Scores) -> Scores:
-    """Return 1 - Pr[Z > confidence] of what `likelihood_ratios` gives, in [0, 1]."""
-    return np.asarray(norm.cdf(ratios))

@@ -134,7 +134,8 @@ def by_likelihood(name: str, cases: Sequence[Case]) -> Found:
     own = [separation(scores(case, case.predictor), case.subject) for case in cases]
     others = zip(cases, next_of(cases), strict=False)
     without = [separation(scores(case, case.instead(other)), case.subject) for case, other in others]
-    best = [separation(scores(case, case.whole), case.subject) for case in cases]
+    whole = [case for case in cases if case.whole is case.predictor]  # shadows of a part say nothing of the whole
+    best = [separation(scores(case, case.whole), case.subject) for case in whole]
     reading, shadows = cases[0].reading, f"{cases[0].shadows} shadow models"
     return Found(of_membership(name, reading.payload, f"{reading.knows}; {shadows}", own, without, best), [])
 
@@ -160,12 +161,11 @@ def of_histograms(
         pairs = [(one, its > 0) for one, its in zip(estimates, truth, strict=False)]
         return pooled(auc, [Separation(one[has], one[~has]) for one, has in pairs])
 
+    errors, areas = (distance(one) for one in (found, without, prior)), (presence(found), presence(without))
     return Found(
         [
-            Finding(
-                name, reads, knows, "histogram error (TV)", distance(found), distance(without), distance(prior), 0.0
-            ),
-            Finding(name, reads, knows, "class present (AUC)", presence(found), presence(without), 0.5, 1.0),
+            Finding(name, reads, knows, "histogram error (TV)", *errors, 0.0),
+            Finding(name, reads, knows, "class present (AUC)", *areas, 0.5, 1.0),
         ],
         [],
     )
@@ -217,7 +217,8 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
         return histogram.features_of(logits_of(predictor, known), known.labels, case.subject.classes)
 
     found, without = [], []
-    for case, other in zip(cases, next_of(cases) or [None], strict=False):
+    others: list[Case | None] = [*next_of(cases)] or [None]
+    for case, other in zip(cases, others, strict=True):
         subject, imitated, truth = case.subject, [], []
         labels = subject.known.labels.cpu().numpy()
         for number in range(IMITATIONS):

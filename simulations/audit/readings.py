@@ -226,6 +226,7 @@ class ClassOutputs:
         return lambda inputs: _nearness(self.outputs(inputs), means, has)
 
     def outputs(self, inputs: Tensor) -> Tensor:
+        """Return what the model gives in the form that is averaged: logits, or softmax scores."""
         logits = predicting(self.subject.model)(inputs)
         mean = "averages" in self.subject.last.upload and self._are_scores(self.subject.last.upload["averages"])
         return logits.softmax(1) if mean else logits

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment  # type: ignore[attr-defined]
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -140,4 +140,4 @@ def matched(found: NDArray[np.float64], originals: NDArray[np.float64]) -> NDArr
     """Return found pictures (B, ...) in the order of the originals that they are nearest to, one each."""
     flat_found, flat = found.reshape(len(found), -1), originals.reshape(len(originals), -1)
     costs = np.square(flat[:, None] - flat_found[None]).mean(-1)
-    return found[linear_sum_assignment(costs)[1]]
+    return np.asarray(found[linear_sum_assignment(costs)[1]])

@@ -115,8 +115,9 @@ def audit_table(audit: Audit, title: str) -> "Table":
         "measure",
         *(Column(name, justify="right") for name in ("figure", "another's upload", "chance", "best")),
         title=title,
-        caption="figure: mean over clients. another's upload: the same with another client's in its place. best: the "
-        "client's whole model, or the truth.",
+        caption="figure: over clients. another's upload: the same with another client's in its place. chance: an "
+        "attacker who reads nothing, of labels and pictures the mean of its own samples. best: the truth, or, of "
+        "membership, the client's whole model.",
     )
     for one in audit.findings:
         numbers = (one.figure, one.without, one.chance, one.best)

@@ -91,8 +91,8 @@ def fresh(subject: Subject, rng: np.random.Generator) -> SplitModel:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(2**62)))
         for layer in model.modules():
-            if hasattr(layer, "reset_parameters"):
-                layer.reset_parameters()
+            if callable(reset := getattr(layer, "reset_parameters", None)):
+                reset()
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     return model
