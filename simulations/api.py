@@ -368,7 +368,7 @@ def audit(
     Returns
     -------
     DataFrame
-        One row a figure, with the fields of `simulations.audit.findings.Finding`. ``attrs`` has the ``skipped``
+        One row a figure, with the fields of `simulations.studies.audit.findings.Finding`. ``attrs`` has the ``skipped``
         attacks and why. ``audit/`` in the run folder has the same as ``audit.json``, and the pictures.
 
     Raises
@@ -378,7 +378,7 @@ def audit(
     """
     import pandas as pd
 
-    from simulations.audit.report import audited
+    from simulations.studies.audit.report import audited
 
     folder = result.folder if isinstance(result, Result) else Path(result)
     with process_as_it_was(log=False, bars=False):

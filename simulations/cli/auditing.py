@@ -24,7 +24,7 @@ def audit(
 
     Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
     """
-    from simulations.audit.report import FOLDER, JSON_FILE, audit_table, audited
+    from simulations.studies.audit.report import FOLDER, JSON_FILE, audit_table, audited
 
     found = audited(folder, device=device, shadows=shadows, clients=clients)
     print_tables(audit_table(found, f"what is read from {folder.name}"))

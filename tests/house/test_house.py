@@ -30,7 +30,7 @@ FLOORS = {
         *("client_app", "server_app", "__main__"),
     ),
     "simulations": (
-        *("engine", "inference", "reports", "audit", "studies", "deployment"),
+        *("engine", "inference", "reports", "studies", "deployment"),
         *("testing", "authoring", "api", "benchmarks", "cli"),
     ),
 }

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import as_json, replace_file
 from hetfl_flwr.node.machine.device import find_device
-from simulations.audit import picturing
-from simulations.audit.findings import Finding, Pictures
-from simulations.audit.meter import (
+from simulations.studies.audit import picturing
+from simulations.studies.audit.findings import Finding, Pictures
+from simulations.studies.audit.meter import (
     Attack,
     bias_changes,
     by_bias,
@@ -22,7 +22,7 @@ from simulations.audit.meter import (
     cases_of,
     said_counts,
 )
-from simulations.audit.subject import subjects_of
+from simulations.studies.audit.subject import subjects_of
 
 if TYPE_CHECKING:
     from rich.table import Table

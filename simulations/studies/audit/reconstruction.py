@@ -12,7 +12,10 @@ from torch.nn import functional
 STEPS, RATE = 400, 0.05
 """Steps of Adam on pixels in [0, 1], and their size."""
 
-SMOOTH = 1e-3
+STARTS, LONG = 4, 1000
+"""Random starts of gradient inversion, of which the best is kept, and its steps."""
+
+SMOOTH = 1e-2
 """Weight of the total variation where nothing else is said."""
 
 
@@ -30,8 +33,10 @@ def optimised(
     *,
     smooth: float = SMOOTH,
     signed: bool = False,
+    starts: int = 0,
+    steps: int = STEPS,
 ) -> Tensor:
-    """Return the inputs (N, channels, H, W) that a loss likes best, by Adam from grey, with pixels in [0, 1].
+    """Return the inputs (N, channels, H, W) that a loss likes best, by Adam, with pixels in [0, 1].
 
     Parameters
     ----------
@@ -45,11 +50,25 @@ def optimised(
         Weight of the total variation, 0 or more.
     signed : bool
         Whether Adam gets the sign of the gradient, as Geiping et al. have it.
+    starts : int
+        Random pixels to start from, so many times; the result with the least loss is kept. 0: once, from grey.
+    steps : int
+        Of Adam, 1 or more.
     """
-    pixels = torch.full(tuple(shape), 0.5, device=centre.device, requires_grad=True)
+    random = torch.Generator().manual_seed(0)
+    begins = [torch.rand(tuple(shape), generator=random) for _ in range(starts)] or [torch.full(tuple(shape), 0.5)]
+    ends = [_descended(loss, begin.to(centre.device), centre, smooth, signed, steps) for begin in begins]
+    return min(ends, key=lambda end: end[0])[1]
+
+
+def _descended(
+    loss: Callable[[Tensor], Tensor], begin: Tensor, centre: Tensor, smooth: float, signed: bool, steps: int
+) -> tuple[float, Tensor]:
+    """Return the loss that was reached from some pixels, and the inputs."""
+    pixels, value = begin.requires_grad_(True), torch.zeros(())
     optimizer = torch.optim.Adam([pixels], lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    for _ in range(STEPS):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
         value = loss(pixels - centre) + smooth * total_variation(pixels)
         pixels.grad = torch.autograd.grad(value, pixels)[0]
@@ -59,7 +78,7 @@ def optimised(
         schedule.step()
         with torch.no_grad():
             pixels.clamp_(0, 1)
-    return (pixels - centre).detach()
+    return float(value.detach()), (pixels - centre).detach()
 
 
 def invert_outputs(
@@ -92,12 +111,13 @@ def class_pictures(logits: Callable[[Tensor], Tensor], classes: int, centre: Ten
 
 
 def invert_gradient(
-    model: nn.Module, gradient: Sequence[Tensor], labels: Tensor, centre: Tensor, smooth: float = 1e-2
+    model: nn.Module, gradient: Sequence[Tensor], labels: Tensor, centre: Tensor, smooth: float = 1e-3
 ) -> Tensor:
     """Return the batch (B, *shape) whose gradient points where one that is known does.
 
     Geiping, Bauermeister, Dröge and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
-    learning?", NeurIPS 2020, Eq. (4): cosine distance and total variation, Adam on signed gradients.
+    learning?", NeurIPS 2020, Eq. (4): cosine distance and total variation, Adam on signed gradients, the best of some
+    random starts.
 
     Parameters
     ----------
@@ -120,7 +140,8 @@ def invert_gradient(
         found = torch.cat([one.flatten() for one in torch.autograd.grad(value, parameters, create_graph=True)])
         return 1 - functional.cosine_similarity(found, wanted, dim=0)
 
-    return optimised(loss, (len(labels), *centre.shape), centre, smooth=smooth, signed=True)
+    shape = len(labels), *centre.shape
+    return optimised(loss, shape, centre, smooth=smooth, signed=True, starts=STARTS, steps=LONG)
 
 
 def inferred_label(bias_gradient: Tensor) -> int:

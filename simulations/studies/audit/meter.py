@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_flwr.common.errors import ConfigError
-from simulations.audit import histogram, membership
-from simulations.audit.findings import Finding, Pictures, Separation, mean, of_membership, pooled
-from simulations.audit.measures import auc, total_variation
-from simulations.audit.readings import ClassOutputs, Head, Prototypes, Reading, Weights, reading_of
-from simulations.audit.subject import Rows, Subject
-from simulations.audit.training import Predictor, logits_of, predicting
+from simulations.studies.audit import histogram, membership
+from simulations.studies.audit.findings import Finding, Pictures, Separation, mean, of_membership, pooled
+from simulations.studies.audit.measures import auc, total_variation
+from simulations.studies.audit.readings import ClassOutputs, Head, Prototypes, Reading, Weights, reading_of
+from simulations.studies.audit.subject import Rows, Subject
+from simulations.studies.audit.training import Predictor, logits_of, predicting
 
 Scores = NDArray[np.float64]
 
@@ -161,11 +161,11 @@ def of_histograms(
         pairs = [(one, its > 0) for one, its in zip(estimates, truth, strict=False)]
         return pooled(auc, [Separation(one[has], one[~has]) for one, has in pairs])
 
-    errors, areas = (distance(one) for one in (found, without, prior)), (presence(found), presence(without))
+    error, others, guessed = (distance(one) for one in (found, without, prior))
     return Found(
         [
-            Finding(name, reads, knows, "histogram error (TV)", *errors, 0.0),
-            Finding(name, reads, knows, "class present (AUC)", *areas, 0.5, 1.0),
+            Finding(name, reads, knows, "histogram error (TV)", error, others, guessed, 0.0),
+            Finding(name, reads, knows, "class present (AUC)", presence(found), presence(without), 0.5, 1.0),
         ],
         [],
     )

@@ -21,8 +21,8 @@ from hetfl_flwr.runs.observers.kept_uploads import KeptUpload
 from hetfl_flwr.wire.factors import multiplied
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import loaded, weights
-from simulations.audit.subject import Rows, Subject
-from simulations.audit.training import (
+from simulations.studies.audit.subject import Rows, Subject
+from simulations.studies.audit.training import (
     Predictor,
     distilled,
     embedded,

@@ -1,6 +1,7 @@
 """Label inference: how many samples of each class a client has, and whether it has a class at all."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,11 +111,12 @@ def calibrated(features: Shares, imitated: Sequence[Shares], truth: Sequence[Sha
     [0.6, 0.4]
     """
     from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    scaler, ridge = StandardScaler(), Ridge(alpha=penalty)  # type: ignore[no-untyped-call]
-    ridge.fit(scaler.fit_transform(np.concatenate(imitated)), np.concatenate(truth))
-    shares = np.clip(ridge.predict(scaler.transform(features)), 0, None)
+    model: Any = make_pipeline(StandardScaler(), Ridge(alpha=penalty))  # type: ignore[no-untyped-call]
+    model.fit(np.concatenate(imitated), np.concatenate(truth))
+    shares = np.clip(model.predict(features), 0, None)
     return np.asarray(shares / shares.sum()) if shares.sum() > 0 else np.full(len(shares), 1 / len(shares))
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.audit.measures import LOW_RATE, auc, true_positive_rate
+from simulations.studies.audit.measures import LOW_RATE, auc, true_positive_rate
 
 Scores = NDArray[np.float64]
 

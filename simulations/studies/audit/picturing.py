@@ -9,11 +9,11 @@ from torch import Tensor
 
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.training import draw_batches
-from simulations.audit import reconstruction
-from simulations.audit.findings import Finding, Pictures, mean
-from simulations.audit.measures import psnr, ssim
-from simulations.audit.meter import Case, Found, class_means
-from simulations.audit.readings import (
+from simulations.studies.audit import reconstruction
+from simulations.studies.audit.findings import Finding, Pictures, mean
+from simulations.studies.audit.measures import psnr, ssim
+from simulations.studies.audit.meter import Case, Found, class_means
+from simulations.studies.audit.readings import (
     Body,
     ClassOutputs,
     Head,
@@ -23,8 +23,8 @@ from simulations.audit.readings import (
     by_class,
     public_rows,
 )
-from simulations.audit.subject import Subject
-from simulations.audit.training import embedded
+from simulations.studies.audit.subject import Subject
+from simulations.studies.audit.training import embedded
 
 Values = NDArray[np.float64]
 
