@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import as_json, replace_file
 from hetfl_flwr.node.machine.device import find_device
+from hetfl_flwr.runs.figures.tables import table_of
 from simulations.studies.audit import picturing
 from simulations.studies.audit.findings import Finding, Pictures
 from simulations.studies.audit.meter import (
@@ -105,24 +106,28 @@ def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int
 
 
 def audit_table(audit: Audit, title: str) -> "Table":
-    """Return the figures as a table."""
-    from rich.table import Column, Table
-
-    table = Table(
-        Column("attack", overflow="fold"),
-        Column("reads", overflow="fold"),
-        Column("beside that, knows", overflow="fold"),
-        "measure",
-        *(Column(name, justify="right") for name in ("figure", "another's upload", "chance", "best")),
-        title=title,
-        caption="figure: over clients. another's upload: the same with another client's in its place. chance: an "
-        "attacker who reads nothing, of labels and pictures the mean of its own samples. best: the truth, or, of "
-        "membership, the client's whole model.",
+    """Return the figures as a table; below it what each attacker is assumed to know."""
+    knows = dict.fromkeys(f"{one.attack}: knows also {one.knows}." for one in audit.findings)
+    return table_of(
+        title,
+        {
+            "attack": lambda one: one.attack,
+            "reads": lambda one: one.reads,
+            "measure": lambda one: one.measure,
+            "figure": lambda one: shown(one.figure),
+            "another's": lambda one: shown(one.without),
+            "chance": lambda one: shown(one.chance),
+            "best": lambda one: shown(one.best),
+        },
+        audit.findings,
+        words={"attack", "reads", "measure"},
+        notes=[
+            "figure: over clients. another's: the same with another client's upload in its place. chance: an attacker "
+            "who reads nothing, of labels and pictures the mean of its own samples. best: the truth, or, of "
+            "membership, the client's whole model.",
+            *knows,
+        ],
     )
-    for one in audit.findings:
-        numbers = (one.figure, one.without, one.chance, one.best)
-        table.add_row(one.attack, one.reads, one.knows, one.measure, *map(shown, numbers))
-    return table
 
 
 def shown(number: float | None) -> str:

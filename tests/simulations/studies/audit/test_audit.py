@@ -1,0 +1,154 @@
+"""A run audited: what each payload gives away, controls on both ends, and bad input."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hetfl_flwr import audit, load
+from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from simulations.cli.command import main
+from simulations.studies.audit.meter import by_counts, by_imitation, by_likelihood, by_threshold, cases_of
+from simulations.studies.audit.picturing import by_gradient, by_means, fits_gradient, fits_means
+from simulations.studies.audit.report import audited
+from simulations.studies.audit.subject import subjects_of
+
+KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
+OVERFITTED = KEPT | {"clients": 12, "local_batches": 0, "local_epochs": 60, "learning_rate": 0.003}
+
+
+@pytest.fixture
+def cases(lab):
+    """The cases of a run, by its config keys; with ``random`` what was uploaded is noise of the same size."""
+
+    def of(*, random: bool = False, most: int = 0, **keys):
+        subjects = subjects_of(lab.run(lab.config(**KEPT | keys)), most=most)
+        if random:
+            subjects = [replace(one, kept=tuple(_noise(up) for up in one.kept)) for one in subjects]
+        return cases_of(subjects, shadows=4)
+
+    return of
+
+
+def _noise(kept):
+    rng = np.random.default_rng(kept.client_id)
+    floats = {name: array for name, array in kept.upload.items() if array.dtype.kind == "f"}
+    drawn = {
+        name: (rng.normal(size=array.shape) * max(float(array.std()), 0.1)).astype(array.dtype)
+        for name, array in floats.items()
+    }
+    return replace(kept, upload={**kept.upload, **drawn})
+
+
+def figure(found, measure):
+    return next(one for one in found.findings if one.measure.startswith(measure))
+
+
+@pytest.mark.parametrize("attack", [by_threshold, by_likelihood])
+def test_an_overfitted_model_gives_its_members_away_and_noise_does_not(cases, attack):
+    read = figure(attack("x", cases(**OVERFITTED, algorithm="fedavg", most=4)), "AUC").figure
+    assert read > 0.58
+
+
+@pytest.mark.parametrize("attack", [by_threshold, by_likelihood])
+def test_membership_of_random_weights_is_a_coin(cases, attack):
+    """Two clients of 240 members and 100 others or so: the mean AUC has a standard deviation of about 0.025."""
+    found = attack("x", cases(algorithm="fedavg", random=True))
+    assert figure(found, "AUC").figure == pytest.approx(0.5, abs=0.08)
+    assert figure(found, "TPR").figure < 0.06
+
+
+def test_counts_that_are_sent_are_read_to_the_sample(cases):
+    found = by_counts("x", cases(algorithm="fedproto", partition="dirichlet:0.1"))
+    assert figure(found, "histogram").figure == 0
+    assert figure(found, "histogram").without > 0.3
+    assert figure(found, "class present").figure == 1
+
+
+def test_weights_of_skewed_clients_show_their_classes_and_noise_does_not(cases, tmp_path):
+    keys = {"algorithm": "fedavg", "partition": "classes:2", "local_batches": 0, "local_epochs": 5}
+    found = by_imitation("x", cases(**keys))
+    assert figure(found, "histogram").figure < 0.8 * figure(found, "histogram").chance
+    assert figure(found, "class present").figure > 0.9
+    noise = by_imitation("x", cases(**keys, random=True, output_dir=str(tmp_path / "noise")))
+    assert figure(noise, "class present").figure == pytest.approx(0.5, abs=0.25)
+
+
+def test_a_step_over_one_sample_gives_that_sample_away_and_noise_does_not(cases):
+    keys = {"algorithm": "fedavg", "optimizer": "sgd", "local_batches": 1, "batch_size": 1, "learning_rate": 0.1}
+    known = cases(**keys, most=1)
+    assert [fits_gradient(case) for case in known] == [""]
+    assert figure(by_gradient("x", known), "PSNR").figure > 25
+    noise = [replace(case, subject=replace(case.subject, kept=(_noise(case.subject.last),))) for case in known]
+    for case in noise:
+        case.reading.subject = case.subject
+    guess = figure(by_gradient("x", noise), "PSNR")
+    assert guess.figure < guess.chance + 1
+
+
+def test_the_gradient_of_many_steps_is_no_gradient(cases):
+    assert "one step" in fits_gradient(cases(algorithm="fedavg", most=1)[0])
+
+
+def test_prototypes_of_an_identity_are_the_class_means(cases):
+    """The body flattens the picture: what is sent is the mean picture itself."""
+    found = cases(algorithm="fedproto", models="fixtures.models:linear", most=1)
+    if fits_means(found[0]):
+        pytest.fail("prototypes are to be read")
+    assert figure(by_means("x", found), "PSNR").figure > 25
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["fedhe", "fd", "fedh2l", "chfl", "fedrep", "fml", "fedkd", "fedhenn", "heterofl"]
+)
+def test_every_kind_of_payload_has_an_attack(lab, algorithm):
+    folder = lab.run(lab.config(**KEPT | {"clients": 2}, algorithm=algorithm))
+    found = audited(folder, shadows=2, clients=1)
+    assert {one.measure for one in found.findings} >= {"AUC", "TPR at 1 % FPR"}
+    said = json.loads((folder / "audit" / "audit.json").read_text())
+    assert len(said["findings"]) == len(found.findings)
+    assert all(path.stat().st_size > 1000 for path in found.pictures)
+
+
+def test_python_and_the_command_say_the_same(lab, monkeypatch, capsys):
+    folder = lab.run(lab.config(**KEPT | {"clients": 2}, algorithm="fedproto"))
+    frame = audit(load(folder), shadows=2, clients=1)
+    assert {"attack", "reads", "knows", "measure", "figure", "chance"} <= set(frame.columns)
+    before = (folder / "audit" / "audit.json").read_bytes()
+    monkeypatch.setattr(sys, "argv", ["hetfl", "audit", str(folder), "--shadows", "2", "--clients", "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "membership: loss threshold" in said
+    assert "PSNR" in said
+    assert (folder / "audit" / "audit.json").read_bytes() == before
+
+
+def test_a_run_without_uploads_says_the_key(lab):
+    folder = lab.run(lab.config(**KEPT | {"keep_uploads": False}))
+    with pytest.raises(RunFolderError, match=r"no uploads to audit .* --set keep-uploads=true"):
+        audited(folder)
+
+
+def test_a_payload_that_no_attack_reads_is_named(lab):
+    folder = lab.run(lab.config(**KEPT, algorithm="fixtures.echo"))
+    with pytest.raises(ConfigError, match=r"no attack reads what fixtures.echo uploads \(total\)"):
+        audited(folder)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_gpu_that_is_not_there_is_said(lab):
+    with pytest.raises(ConfigError, match="no CUDA device is here"):
+        audited(lab.run(lab.config(**KEPT)), device="cuda")
+
+
+def test_bad_input_is_one_line_and_exit_status_2(lab, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["hetfl", "audit", str(tmp_path / "nothing")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

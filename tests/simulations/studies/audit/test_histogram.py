@@ -1,0 +1,60 @@
+"""Label inference: counts as they are sent, and the label of one sample from its gradient."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from simulations.studies.audit.histogram import calibrated, drawn_rows, features_of, open_counts, shares_of_changes
+from simulations.studies.audit.measures import total_variation
+from simulations.studies.audit.reconstruction import inferred_label
+
+
+def bias_gradient(labels: list[int], classes: int = 4) -> torch.Tensor:
+    bias = torch.zeros(classes, requires_grad=True)
+    functional.cross_entropy(bias.expand(len(labels), -1), torch.tensor(labels)).backward()
+    return bias.grad
+
+
+@pytest.mark.parametrize("label", [0, 3])
+def test_the_label_of_a_batch_of_one_is_read_from_its_gradient(label):
+    gradient = bias_gradient([label])
+    assert inferred_label(gradient) == label
+    assert shares_of_changes([-gradient.numpy()]).tolist() == np.eye(4)[label].tolist()
+
+
+def test_the_shares_of_a_batch_are_read_from_one_step_from_equal_predictions():
+    """With one class absent, and all predicted alike, the bias grows by the share of each class."""
+    gradient = bias_gradient([0, 0, 0, 1, 2, 2])
+    assert shares_of_changes([-0.1 * gradient.numpy()]) == pytest.approx([1 / 2, 1 / 6, 1 / 3, 0], abs=1e-6)
+
+
+def test_no_change_says_nothing():
+    assert shares_of_changes([np.zeros(4, np.float32)]).tolist() == [0.25] * 4
+
+
+def test_counts_of_rounds_add_up():
+    assert open_counts([np.array([5, 0, 0]), np.array([0, 5, 0])]).tolist() == [0.5, 0.5, 0]
+
+
+def test_features_that_are_the_histogram_are_read_and_noise_is_not():
+    rng = np.random.default_rng(0)
+    truth = [rng.dirichlet(np.ones(5)) for _ in range(40)]
+    total = calibrated(truth[0][:, None], [one[:, None] for one in truth[1:]], truth[1:], 1e-6)
+    assert total_variation(total, truth[0]) < 1e-6
+    noise = calibrated(rng.normal(size=(5, 1)), [rng.normal(size=(5, 1)) for _ in truth[1:]], truth[1:])
+    assert total_variation(noise, np.full(5, 0.2)) < 0.05
+
+
+def test_a_predictor_shows_the_classes_that_it_answers():
+    labels = torch.tensor([0, 1, 1])
+    found = features_of(torch.tensor([[9.0, -9.0], [9.0, -9.0], [9.0, -9.0]]), labels, 2)
+    assert found == pytest.approx(np.array([[1, 1], [0, 0]]), abs=1e-6)
+
+
+def test_rows_are_drawn_by_the_shares_of_their_classes():
+    labels = np.array([0] * 90 + [1] * 10)
+    rows = drawn_rows(labels, np.array([0.2, 0.8]), 5000, np.random.default_rng(0))
+    assert np.bincount(labels[rows]) / 5000 == pytest.approx([0.2, 0.8], abs=0.03)
+    alone = drawn_rows(labels, np.array([0.0, 0.0]), 100, np.random.default_rng(0))
+    assert len(alone) == 100
