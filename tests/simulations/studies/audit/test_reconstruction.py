@@ -58,8 +58,8 @@ def test_a_class_looks_as_its_weights_do():
         model[1].weight[0] = (smooth_pictures(1) - 0.5).flatten()
         model[1].weight[1] = -model[1].weight[0]
     found = class_pictures(model, 2, CENTRE, smooth=0.0)
-    assert likeness(found[:1], smooth_pictures(1)) > 20
-    assert likeness(found[1:], 1 - smooth_pictures(1)) > 20
+    assert likeness(found[:1], smooth_pictures(1)) > 12
+    assert likeness(found[1:], 1 - smooth_pictures(1)) > 12
 
 
 def test_each_picture_is_set_beside_its_own():
