@@ -15,7 +15,7 @@ from simulations.studies.audit import histogram, membership
 from simulations.studies.audit.findings import Finding, Pictures, Separation, mean, of_membership, pooled
 from simulations.studies.audit.measures import auc, total_variation
 from simulations.studies.audit.readings import ClassOutputs, Head, Prototypes, Reading, Weights, reading_of
-from simulations.studies.audit.subject import Rows, Subject
+from simulations.studies.audit.subject import Rows, Subject, joined
 from simulations.studies.audit.training import Predictor, logits_of, predicting
 
 Scores = NDArray[np.float64]
@@ -96,8 +96,12 @@ class Attack(NamedTuple):
 
 
 def separation(scores: Callable[[Rows], Scores], subject: Subject) -> Separation:
-    """Return scores of a client's private samples, and of samples that it has not trained on."""
-    return Separation(scores(subject.members), scores(subject.strangers))
+    """Return scores of a client's private samples, and of samples that it has not trained on.
+
+    All are scored together: what a score is scaled by must not tell on which side a sample is.
+    """
+    found = scores(joined([subject.members, subject.strangers]))
+    return Separation(found[: len(subject.members)], found[len(subject.members) :])
 
 
 def next_of(cases: Sequence[Case]) -> list[Case]:

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ import torch
 from hetfl_flwr import audit, load
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from simulations.cli.command import main
-from simulations.studies.audit.meter import by_counts, by_imitation, by_likelihood, by_threshold, cases_of
+from simulations.studies.audit.meter import by_counts, by_imitation, by_likelihood, by_threshold, cases_of, separation
 from simulations.studies.audit.picturing import by_gradient, by_means, fits_gradient, fits_means
 from simulations.studies.audit.report import audited
-from simulations.studies.audit.subject import subjects_of
+from simulations.studies.audit.subject import Rows, subjects_of
 
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
 OVERFITTED = KEPT | {"clients": 12, "local_batches": 0, "local_epochs": 60, "learning_rate": 0.003}
@@ -59,6 +60,33 @@ def test_membership_of_random_weights_is_a_coin(cases, attack):
     found = attack("x", cases(algorithm="fedavg", random=True))
     assert figure(found, "AUC").figure == pytest.approx(0.5, abs=0.08)
     assert figure(found, "TPR").figure < 0.06
+
+
+def test_members_and_strangers_are_scored_on_one_scale():
+    """Scores over their own largest: apart, 0.5 and 1 of strangers stand beside the same of members."""
+    pairs = [
+        Rows(torch.tensor(values)[:, None], torch.zeros(2, dtype=torch.int64)) for values in ([2.0, 4.0], [1.0, 2.0])
+    ]
+    found = separation(
+        lambda rows: (rows.inputs[:, 0] / rows.inputs.max()).numpy(),
+        SimpleNamespace(members=pairs[0], strangers=pairs[1]),
+    )
+    assert found.positive.tolist() == [0.5, 1.0]
+    assert found.negative.tolist() == [0.25, 0.5]
+
+
+def test_membership_of_samples_that_nobody_has_trained_on_is_a_coin(lab):
+    """Both halves of the test samples are strangers: whatever the scores are scaled by, it must be one for both."""
+    skewed = KEPT | {"rounds": 5, "partition": "dirichlet:0.5"}
+    subjects = subjects_of(lab.run(lab.config(**skewed, algorithm="fd")))
+    halves = [np.arange(len(one.strangers)) for one in subjects]
+    strangers = [
+        replace(one, members=one.strangers.some(rows[::2]), strangers=one.strangers.some(rows[1::2]))
+        for one, rows in zip(subjects, halves, strict=True)
+    ]
+    found = by_likelihood("x", cases_of(strangers, shadows=4))
+    assert figure(found, "AUC").figure == pytest.approx(0.5, abs=0.12)
+    assert figure(found, "TPR").figure < 0.1
 
 
 def test_counts_that_are_sent_are_read_to_the_sample(cases):
