@@ -198,6 +198,17 @@ def test_files_with_unlike_columns_are_refused(tmp_path, refusal, kind):
     assert arrays(folder, label_column="label", ignore_columns="b").inputs.tolist() == [[1], [2], [3], [9]]
 
 
+@pytest.mark.parametrize("names", [("train", "test"), ("a", "b")])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
+def test_any_file_may_lack_a_column_that_is_ignored(tmp_path, kind, names):
+    """Files of two splits, and of one; the first one lacks it."""
+    for name, columns in zip(names, ({"a": [9, 8], "label": [1, 0]}, COLUMNS), strict=True):
+        getattr(datasets.Dataset.from_dict(columns), f"to_{kind}")(tmp_path / f"{name}.{kind}")
+    found = arrays(tmp_path, label_column="label", ignore_columns="b")
+    assert found.inputs.tolist() == [[9], [8], [1], [2], [3]]
+    assert found.labels.tolist() == [1, 0, 0, 1, 0]
+
+
 @pytest.mark.parametrize("form", ["jsonl", "json"])
 def test_a_key_that_a_row_of_json_lacks_is_missing_as_an_empty_cell_of_csv_is(tmp_path, form):
     """A number and a category; rows 3 to 5 are the test split."""

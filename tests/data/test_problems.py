@@ -149,10 +149,10 @@ def test_all_columns_that_are_not_there_are_told(frame, tmp_path, refusal):
     reading = Reading(label_column="sic", ignore_columns="agee,x", numeric_columns="y")
     said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=reading, partition="natural:wards"))
     assert said == (
-        f"'{tmp_path}/p.csv' has 4 problems: (1) has no column 'sic' in its split 'train': did you mean 'sick'? Set "
-        "label-column to one of: age, ward, sick; (2) has no column 'wards' in its split 'train': did you mean 'ward'? "
-        "Set natural:COLUMN to one of: age, ward, sick; (3) ignore-columns: unknown columns 'agee', 'x': Known: age, "
-        "sick, ward; (4) numeric-columns: unknown column 'y': Known: age, sick, ward"
+        f"'{tmp_path}/p.csv' has 4 problems: (1) has no column 'sic': did you mean 'sick'? Set "
+        "label-column to one of: age, ward, sick; (2) has no column 'wards': did you mean 'ward'? "
+        "Set COLUMN in partition=natural:COLUMN to one of: age, ward, sick; (3) ignore-columns: unknown columns "
+        "'agee', 'x': Known: age, sick, ward; (4) numeric-columns: unknown column 'y': Known: age, sick, ward"
     )
     said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=replace(reading, label_column="sick")))
     assert "has 2 problems: (1) ignore-columns: unknown columns 'agee', 'x': Known: age, ward; (2) numeric-" in said

@@ -1,6 +1,5 @@
 """Data sets opened: which columns count, and which rows have a label. Nothing is decoded here."""
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hetfl_flwr.common.errors import DataError, private
-from hetfl_flwr.data.sources.columns import Kind, is_text, roles
+from hetfl_flwr.data.sources.columns import Kind, is_nameless, is_text, roles
 from hetfl_flwr.data.sources.files import Part, left, numbered
 from hetfl_flwr.data.sources.finding import features_of, found_splits
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from hetfl_flwr.data.sources.catalogue import DatasetEntry
 
 _SHOWN = 5  # names in a note, at most
-_NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column whose name is empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +160,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
 
 def _without_nameless(place: str, splits: dict[str, "Dataset"]) -> tuple[dict[str, "Dataset"], tuple[str, ...]]:
     """Leave out columns without a name and without a cell, as a separator at the end of each row makes them, aloud."""
-    names = dict.fromkeys(name for data in splits.values() for name in features_of(data) if _NAMELESS.fullmatch(name))
+    names = dict.fromkeys(name for data in splits.values() for name in features_of(data) if is_nameless(name))
     empty = [name for name in names if all(_is_blank(data, name) for data in splits.values())]
     if not empty:
         return splits, ()

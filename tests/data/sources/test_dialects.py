@@ -130,6 +130,28 @@ def test_columns_without_name_and_cells_are_ignored_aloud(tmp_path, usual, comma
     assert note.count("'Unnamed: ") == len(commas)
 
 
+@pytest.mark.parametrize("ends", [",", ",,"])
+@pytest.mark.parametrize("names", [("train", "test"), ("a", "b")])
+def test_one_file_of_several_may_have_columns_without_name_and_cells(tmp_path, usual, names, ends):
+    lines = FRAME.to_csv(index=False).splitlines()
+    for place, folder in enumerate(("first", "second")):
+        (tmp_path / folder).mkdir()
+        for number, name in enumerate(names):
+            text = "\n".join(line + ends * (number == place) for line in lines)
+            (tmp_path / folder / f"{name}.csv").write_text(text)
+        found = arrays(tmp_path / folder)
+        assert found.inputs.shape == (2 * ROWS, *usual.inputs.shape[1:])
+        assert found.input_names == usual.input_names
+        [note] = [note for note in said(found) if note.endswith("without name and cells: left out")]
+        assert note.count("'Unnamed: ") == len(ends)
+
+
+def test_columns_without_a_name_are_not_proposed(tmp_path, refusal):
+    path = tmp_path / "t.csv"
+    path.write_text("age,kind,\n1,a,\n2,b,\n")
+    assert refusal(DataError, arrays, path) == f"'{path}' has no column 'sick': set label-column to one of: age, kind"
+
+
 def test_bytes_in_no_encoding_are_refused(tmp_path, refusal):
     path = tmp_path / "t.csv"
     path.write_bytes(b"age,sick\n1,\x81\n")

@@ -131,11 +131,10 @@ def test_columns_are_guessed_by_type_or_named(hub):
     assert load(root).spec.classes == 3
     assert load(root, image_column="photo", label_column="animal").spec.classes == 3
     assert refused(root, label_column="breed") == (
-        f"'{root}/zoo/pets' has no column 'breed' in its split 'train': set label-column to one of: photo, animal"
+        f"'{root}/zoo/pets' has no column 'breed': set label-column to one of: photo, animal"
     )
     assert refused(root, label_column="animals") == (
-        f"'{root}/zoo/pets' has no column 'animals' in its split 'train': did you mean 'animal'? "
-        "Set label-column to one of: photo, animal"
+        f"'{root}/zoo/pets' has no column 'animals': did you mean 'animal'? Set label-column to one of: photo, animal"
     )
     assert refused(root, image_column="animal") == (
         f"column 'animal' of '{root}/zoo/pets' holds no images: set image-column to one that does"

@@ -204,7 +204,7 @@ class TestMessages:
         )
         assert "ignore-columns" not in line
         line = self.refused(refusal, frame, label_column="ill")
-        assert line.startswith("dataset has no column 'ill' in its split 'train'")
+        assert line.startswith("dataset has no column 'ill': set label-column to one of")
         assert "hetfl-objects" not in self.refused(refusal, frame.assign(sick="ill"))
 
     def test_what_is_left_out_is_said_of_the_frame(self, frame):
