@@ -145,7 +145,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "csv, no such label": (lambda at: load(csv(at), label_column="ill"), "has no column 'ill': set"),
     "csv, all labels are missing": (
         lambda at: load(csv(at, "age,sick\n1,\n2,\n3,\n")),
-        "no row of split 'train' of '(not shown)' has a sick",
+        "no row of '(not shown)' has any sick",
     ),
     "csv, one label": (lambda at: load(csv(at, "age,sick\n1,no\n2,no\n")), "has one value only"),
     "csv, a quantity": (
@@ -220,7 +220,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "images, no label": (
         lambda at: load(pictures(at, labels=[None] * 6), label_column=""),
-        "no row of split 'train' of '(not shown)' has a label",
+        "no row of '(not shown)' has any label",
     ),
     "data-dir, none": (lambda at: load("mnist", data_dir=str(at)), "data-dir '(not shown)' is not a folder"),
     "data-dir, not there": (

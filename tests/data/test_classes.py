@@ -144,7 +144,7 @@ REGRESSION = "this looks like regression, and only single-label classification i
         ([row // 2 for row in range(442)], f"has 221 different numbers in 442 rows: {REGRESSION}"),
         ([float(row % 45) for row in range(449)], f"has 45 different numbers in 449 rows: {REGRESSION}"),
         ([f"p{row}" for row in range(40)], "has 40 different texts in 40 rows: this looks like a name of each row"),
-        ([row + 0.5 for row in range(40)], "40 different numbers in 40 rows (this looks like regression; only "),
+        ([row + 0.5 for row in range(40)], "40 different ones in 40 rows (this looks like regression; only "),
     ],
 )
 def test_a_column_that_is_no_class_is_refused_with_the_way_out(labels, said, refusal):

@@ -379,9 +379,14 @@ class TestFiles:
         ("text", "said"),
         [
             ("", "is empty: put rows into it, or take it away"),
+            (" \n\n", "is empty: put rows into it, or take it away"),
             ("age,bp,sick\n", "holds no rows: put some into it, or take it away"),
             ("5.1,3.5,0\n4.9,3.0,1\n", "has no header: its first row holds 3 numbers"),
             ("age,sick,sick\n1,ill,ill\n", "has column 'sick' more than once"),
+            (
+                "50,ill,1.5,1.5\n",
+                "give each column a name of its own (if these are cells of a row, the file has no header",
+            ),
             ("age,sick\n1,ill\n", "has no column 'bp', which"),
             (
                 "age,bp,sick\n1,high,ill\n",

@@ -135,7 +135,7 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
         what = {"ClassLabel": "classes", "Image": "images"}[kind]
         found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
         choices = of_kind or [name for name in columns if not is_nameless(name)]
-        raise DataError(f"{place} {found}: set {key} to one of: {private(', '.join(choices))}{_header_hint(columns)}")
+        raise DataError(f"{place} {found}: set {key} to one of: {private(', '.join(choices))}{header_hint(columns)}")
     column = wanted or of_kind[0]
     several = [name.strip() for name in column.split(",")]
     if (
@@ -165,7 +165,7 @@ def is_nameless(column: str) -> bool:
     return re.fullmatch(r"Unnamed: \d+", column) is not None
 
 
-def _header_hint(names: Iterable[str]) -> str:
+def header_hint(names: Iterable[str]) -> str:
     """Return a question where a name of a column is a decimal number or a date."""
     cells = any(re.fullmatch(r"[+-]?\d+[.,]\d+|\d+[-./]\d+[-./]\d+", name.strip()) for name in names)
     return " (if these are cells of a row, the file has no header: put the names of the columns there)" if cells else ""

@@ -225,7 +225,12 @@ def labelled(
     for split, data in splits.items():
         without = _missing(cells(data, label), unknown)
         if without.all():
-            raise DataError(f"no row of split '{split}' of {place} has a {label}: fill it in, or take the split away")
+            where, way_out = (
+                (f"split '{split}' of ", "take the split away")
+                if len(splits) > 1
+                else ("", "name another label-column")
+            )
+            raise DataError(f"no row of {where}{place} has any {label}: fill it in, or {way_out}")
         if without.any():
             first, *more = np.flatnonzero(without)
             number, file = numbered((parts or {}).get(split, ()), int(first))
@@ -263,7 +268,7 @@ def _without_labels(
         counts = Counter(owners.drop_null().to_pylist())
         gone += [(str(owner), count) for owner, count in counts.items() if owner not in there]
     return [
-        f"{what} {private(repr(name))} of {place} is left out: none of its {count} rows has a {label}; {way_out}"
+        f"{what} {private(repr(name))} of {place} is left out: none of its {count} rows has any {label}; {way_out}"
         for name, count in gone
     ]
 

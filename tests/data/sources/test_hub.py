@@ -163,16 +163,16 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
         (
             [0.0, 1.5],
             Value("float64"),
-            "column 'label' of {place} holds decimal numbers, 2 different numbers in 2 rows (this looks like "
-            "regression; only single-label classification is learnt here) in split 'train': set label-column to {ok}",
+            "column 'label' of {place} holds decimal numbers, 2 different ones in 2 rows (this looks like "
+            "regression; only single-label classification is learnt here): set label-column to {ok}",
         ),
         (
             [[0, 1], [1, 0]],
             List(INTEGERS),
             "column 'label' of {place} holds lists, several labels a row (only single-label classification "
-            "is learnt here) in split 'train': set label-column to {ok}",
+            "is learnt here): set label-column to {ok}",
         ),
-        ([None, None], INTEGERS, "no row of split 'train' of {place} has a label: fill it in, or take the split away"),
+        ([None, None], INTEGERS, "no row of {place} has any label: fill it in, or name another label-column"),
         (
             [7, 7],
             INTEGERS,
@@ -183,7 +183,7 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
 )
 def test_labels_that_are_no_classes_are_refused(hub, labels, feature, problem):
     root = hub(train=table(labels=labels, feature=feature))
-    said = problem.format(place=f"'{root}/zoo/pets'", ok="one that holds integers, truth values or strings")
+    said = problem.format(place=f"'{root}/zoo/pets'", ok="one that holds whole numbers, truth values or texts")
     assert refused(root, label_column="label") == said
 
 
