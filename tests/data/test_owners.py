@@ -316,6 +316,20 @@ class TestNumber:
         assert clients(dataset=str(wards), partition="files", clients=2) == 2
         assert clients(dataset=str(table)) == 10
 
+    def test_very_many_owners_are_said_once_unless_a_number_of_clients_is(self, tmp_path, capsys):
+        for owners in (100, 101):
+            path = tmp_path / f"{owners}.csv"
+            rows = [f"{row % 50},{'ill' if row % 2 else 'well'},{row // 2}\n" for row in range(2 * owners)]
+            path.write_text("age,sick,visit\n" + "".join(rows))
+            keys = {"label_column": "sick", "output_dir": str(tmp_path / "run"), "partition": "natural:visit"}
+            config = RunConfig(dataset=str(path), **keys)
+            assert [resolved(config, "local").clients for _ in range(2)] == [owners] * 2
+            assert resolved(config.with_values({"clients": 5}), "local").clients == 5
+        assert capsys.readouterr().err == (
+            "hetfl: partition 'natural:visit' has 101 owners, each of them a client: fewer clients, such as 20, merge "
+            "owners\n"
+        )
+
     def test_more_clients_than_files_are_refused(self, wards, refusal):
         said = refusal(ConfigError, data_of, wards, 4, partition="files")
         assert said == "partition 'files': 4 clients cannot share 3 files: use 3 clients or fewer"
