@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.text import LONGEST_NAME, printable
+from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.runs.figures.cost_totals import in_words
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
@@ -304,7 +305,7 @@ def _listed(values: Iterable[object]) -> str:
 
 
 TERMS: dict[str, Callable[[Group], str]] = {
-    "dataset": lambda group: _listed(group.values(lambda run: run["dataset"])),
+    "dataset": lambda group: _listed(group.values(lambda run: dataset_called(run["dataset"]))),
     "clients": lambda group: _listed(group.values(lambda run: run["clients"])),
     "rounds": lambda group: _listed(_rounds(run) for run in group.runs),
     "seed": lambda group: _listed(group.values(lambda run: run["seed"])),
