@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.wire.naming import called
-from simulations.reports.estimates import ACCURACY, Estimate, Measure, compared, holm, over_seeds
+from simulations.reports.estimates import ACCURACY, Estimate, Measure, check_measured, compared, holm, over_seeds
 from simulations.reports.pairing import LOCAL, Pairing, paired, run_label
 from simulations.reports.runs import POOLED, Run
 
@@ -161,8 +160,7 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     found = paired(runs)
     if found is None:
         return None
-    if measure is not ACCURACY and all(measure.of(client) is None for run in runs for client in run.clients):
-        raise ConfigError(f"no client of these runs has a final {measure.words}: compare another measure")
+    check_measured([client for run in runs for client in run.clients], measure)
     baseline, left_out = found.baseline, list(found.left_out)
     estimates = _estimates(found.pairs, measure, left_out)
     known = [one.estimate for one in estimates if one.estimate.p is not None]

@@ -17,7 +17,7 @@ from hetfl_flwr.runs.figures.cost_totals import in_words
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
 from hetfl_flwr.runs.schema import Summary
-from simulations.reports.estimates import ACCURACY, Measure
+from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.runs import (
     Group,
     Run,
@@ -151,9 +151,10 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     RunFolderError
         If there is no run.
     ConfigError
-        If `target` is out of range.
+        If `target` is out of range, or no client has the measure.
     """
     groups = group_runs(runs)
+    check_measured([client for run in runs for client in run.clients], measure)
     goal = _target(runs, target)
     to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
     best, chosen = best_of(runs)

@@ -493,4 +493,7 @@ def test_the_recall_of_one_class_is_a_measure(tmp_path, hetfl):
     done = hetfl("compare", *folders, "--measure", "recall:ill", "--out", tmp_path / "c.png")
     assert (done.status, "helps client 0 by 21.0 points" in done.out) == (0, True)
     refused = hetfl("compare", *folders, "--measure", "recall:dead", "--out", tmp_path / "c.png")
-    assert refused.err == "hetfl: no client of these runs has a final recall of dead: compare another measure\n"
+    assert refused.err == "hetfl: unknown class 'dead': Known: ill, well\n"
+    alone = hetfl("compare", folders[0], "--measure", "recall:il", "--out", tmp_path / "c.png")
+    assert (alone.status, alone.out) == (2, "")
+    assert alone.err == "hetfl: unknown class 'il': did you mean 'ill'? Known: ill, well\n"
