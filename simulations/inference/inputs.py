@@ -24,11 +24,10 @@ from hetfl_flwr.data.decoding.texts import tokens
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.csv.dialects import dialect_of, encoding_notes, encoding_of, notes_on
 from hetfl_flwr.data.sources.csv.headers import check_headers
-from hetfl_flwr.data.sources.files import numbers_in
+from hetfl_flwr.data.sources.files import numbers_in, reason
 from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, check_filled, ending, opened
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
-from hetfl_flwr.models.split_model import cause
 
 AT_ONCE = 256
 """Inputs that the model takes at a time."""
@@ -316,7 +315,7 @@ def _table(model: Model, path: Path) -> pa.Table:
     except HetflError:
         raise
     except Exception as error:
-        raise DataError(f"cannot read '{private(path)}': {private(cause(error))}") from None
+        raise DataError(f"cannot read '{private(path)}': {private(reason(error))}") from None
     if not table.num_rows:
         raise DataError(f"'{private(path)}' holds no row")
     return table

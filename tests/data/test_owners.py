@@ -394,6 +394,7 @@ class TestFiles:
         [
             ("", "is empty: put rows into it, or take it away"),
             (" \n\n", "is empty: put rows into it, or take it away"),
+            ('age,bp,sick\n1,2,"ill\n3,4,well\n', "the quote that row 2 opens is never closed"),
             ("age,bp,sick\n", "holds no rows: put some into it, or take it away"),
             ("5.1,3.5,0\n4.9,3.0,1\n", "has no header: its first row holds 3 numbers"),
             ("age,sick,sick\n1,ill,ill\n", "has column 'sick' more than once"),

@@ -1,6 +1,7 @@
 """Files of rows read one by one: a data set that is one file, or a folder in which each file is somebody's."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,8 @@ NAMES_FILE = "owners.hetfl"
 
 CALLED_FILE = "called.hetfl"
 """Beside files of data that were given from Python: what messages call each file and, as ``""``, all of them."""
+
+_NOT_CLOSED = re.compile(r"EOF inside string starting at row (\d+)")  # pandas' words, which count from 0
 
 
 def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["Dataset", tuple[tuple[str, int], ...]]:
@@ -368,4 +371,6 @@ def reason(error: BaseException) -> str:
     while error.__cause__:
         error = error.__cause__
     lines = str(error).strip().splitlines()
+    if lines and (quote := _NOT_CLOSED.search(lines[0])):
+        return f"the quote that row {int(quote[1]) + 1} opens is never closed"
     return lines[0] if lines else type(error).__name__

@@ -387,6 +387,7 @@ class TestRefused:
     def test_a_file_of_another_kind_or_without_rows(self, table, home, refusal):
         (home / "empty.csv").touch()
         (home / "blank.csv").write_text(" \n\n")
+        (home / "quote.csv").write_text(f'{HEADER}\n\nP1,"3\nP2,4\n')
         (home / "header.csv").write_text(f"{HEADER}\n")
         (home / "rows.json").write_text("[1, 2]")
         (home / "sheet.xlsx").write_bytes(b"PK")
@@ -394,6 +395,7 @@ class TestRefused:
         for name, said in (
             ("empty.csv", "is empty: put rows into it"),
             ("blank.csv", "is empty: put rows into it"),
+            ("quote.csv", "quote.csv': the quote that row 3 opens is never closed"),
             ("header.csv", "holds no row"),
             ("rows.json", "is no list of rows"),
             ("missing.csv", "is not there"),
