@@ -278,7 +278,7 @@ def test_an_image_that_cannot_be_decoded_is_named(hub):
     ("name", "content", "reason"),
     [
         ("train-0.parquet", b"PAR1 and no more", "Parquet magic bytes not found"),
-        ("train.csv", b'a,b\n"1,2\n', "Error tokenizing data"),
+        ("train.csv", b'a,b\n"1,2\n', "the quote that row 2 opens is never closed"),
     ],
 )
 def test_a_corrupt_file_is_told_by_its_folder_and_reason(hub, name, content, reason):
