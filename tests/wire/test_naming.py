@@ -220,7 +220,7 @@ def test_simulated_clients_have_the_bundled_digits(ask):
 SPOILT = {
     "a label": ({"train": SICK, "test": "age,sick\n1,John Roe\n"}, {}, "sick (not shown): labels must be"),
     "one label": ({"train": SICK.replace(",no", ",Jane Doe HIV+")}, {}, "has one value only, (not shown)"),
-    "no header": ({"train": "54,Jane Doe\n7,John Roe\n"}, {}, "has no column 'sick' in its split 'train'"),
+    "no header": ({"train": "54,Jane Doe\n7,John Roe\n"}, {}, "has no column 'sick': set label-column to one of"),
     "declared": ({"train": SICK}, {"classes": "no,yes"}, "sick (not shown): labels must be (not shown)"),
     "a broken row": (
         {"train": SICK + "1,2,3,Jane Doe\n"},
