@@ -143,8 +143,9 @@ def load_split(config: RunConfig) -> Split:
     domains = [[data for data in clients if data.domain == index] for index in {data.domain for data in clients}]
     called = distinct({number: data.name for number, data in enumerate(clients)})
     rows = sum(len(members[0].train.arrays.labels) for members in domains)
+    many = f"{config.clients} clients" if config.clients > 1 else "1 client"
     return Split(
-        title=f"{dataset_called(config.dataset)}, {config.partition}, {config.clients} clients, seed {config.seed}",
+        title=f"{dataset_called(config.dataset)}, {config.partition}, {many}, seed {config.seed}",
         shares=tuple(_share(number, called[number], names[data.domain], data) for number, data in enumerate(clients)),
         own_tests=config.test_set == "client",
         rows=rows,

@@ -106,7 +106,7 @@ def summary_table(run: Run) -> Table:
         table.add_row("", Text(failure))
     if len(failures) > SHOWN_FAILURES:
         table.add_row("", f"and {len(failures) - SHOWN_FAILURES} more in rounds.jsonl")
-    for note in notes(run.clients, run.rounds):
+    for note in notes(run.clients, run.rounds, run.config.get("class-weights", "none")):
         table.add_row("note", Text(note))
     return table
 

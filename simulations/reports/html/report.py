@@ -241,7 +241,7 @@ def _part(run: Run, split: Split | str) -> Part:
         facts=_facts(run),
         traffic=traffic_sheet(run),
         costs=costs_sheet(run),
-        notes=notes(run.clients, run.rounds),
+        notes=notes(run.clients, run.rounds, run.config.get("class-weights", "none")),
         said=_said(run),
         clients=client_sheet(run, split),
         recalls=recalls(run.clients),

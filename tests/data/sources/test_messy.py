@@ -140,7 +140,7 @@ class TestNumbers:
     def test_columns_of_which_the_same_is_said_share_a_line(self):
         same = {f"c{number}": [0] * ROWS for number in range(7)}
         assert said(read(**same, kind=["a"] * ROWS)) == [
-            "columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more of 'here': fewer than two different numbers in the "
+            "columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more of 'here': one number throughout in the "
             "training rows: it is ignored (0 throughout)",
             "column 'kind' of 'here': one value only in the training rows: it is ignored; categorical-columns keeps it",
         ]
