@@ -108,7 +108,8 @@ class FedTGP(PrototypeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Train the global prototypes on what has come."""
-        means, here = self.averaged(self.class_means(uploads))
+        means, here = self.averaged([upload.client_id for upload in uploads], self.class_means(uploads))
+        self._left_out.tell(round)
         margin = min(_separation(torch.from_numpy(means[here])), self.margin_cap)
 
         def loss(arrays: Tensors, points: Tensor, labels: Tensor) -> Tensor:

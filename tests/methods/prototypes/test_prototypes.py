@@ -184,7 +184,7 @@ def test_averages_by_hand(robust, counted, uploads, means):
 
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_a_class_that_nobody_has_is_not_known(robust):
-    averaged, known = Strategy(robust).averaged([(np.float32([[7], [7]]), np.array([1, 0]))])
+    averaged, known = Strategy(robust).averaged([0], [(np.float32([[7], [7]]), np.array([1, 0]))])
     assert (averaged.tolist(), known.tolist()) == ([[7], [0]], [True, False])
 
 
