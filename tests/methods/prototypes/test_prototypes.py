@@ -177,7 +177,7 @@ THREE = [
     ],
 )
 def test_averages_by_hand(robust, counted, uploads, means):
-    averaged, known = Strategy(robust, counted).averaged(uploads)
+    averaged, known = Strategy(robust, counted).averaged(range(len(uploads)), uploads)
     assert averaged.tolist() == means
     assert known.tolist() == [True, True]
 
