@@ -14,14 +14,14 @@ from hetfl_flwr.wire.naming import called
 
 
 class LeftOut:
-    """Takes note of whom Multi-Krum leaves out, and tells it once a round.
+    """Takes note of whom a robust average leaves out, and tells it once a round.
 
     Parameters
     ----------
     algorithm : str
         Its name.
     robust : Average
-        How it averages. With any but "multikrum" nobody is left out whole, and nothing is told.
+        How it averages. "median" leaves out nobody, nor does "trimmed" of coordinates.
 
     Examples
     --------
@@ -38,6 +38,7 @@ class LeftOut:
         self._whole: set[int] = set()
         self._classes: dict[int, set[int]] = {}
         self._told = ""
+        self._since: set[int] = set()
 
     def __str__(self) -> str:
         """Return who has been left out since the last round was told; empty: nobody."""
@@ -69,7 +70,7 @@ class LeftOut:
 
     def rows_of_class(self, client_ids: Iterable[int], label: int, rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Return those of the rows of a class, one of each client, that are averaged, and take note of the others."""
-        if self._robust.form != "multikrum" or not rows:
+        if self._robust.form != "multikrum" or len(rows) == 0:
             return list(rows)
         kept = self._robust.kept([np.stack(rows)])
         for client_id, its in zip(client_ids, kept, strict=True):
@@ -88,10 +89,17 @@ class LeftOut:
             Whether to log what is just what the last line says.
         """
         text = str(self)
+        self._since |= self._whole | self._classes.keys()
         self._whole, self._classes = set(), {}
         if text and (again or text != self._told):
-            log(INFO, "%s, round %d: multikrum leaves out %s", self._algorithm, round, text)
+            log(INFO, "%s, round %d: %s leaves out %s", self._algorithm, round, self._robust.form, text)
         self._told = text
+
+    def taken(self) -> list[int]:
+        """Return the clients of whose uploads something has been left out since the last call."""
+        taken = sorted(self._since | self._whole | self._classes.keys())
+        self._since = set()
+        return taken
 
 
 def _ranges(labels: Collection[int]) -> str:

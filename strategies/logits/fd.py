@@ -117,7 +117,8 @@ class FD(KnowledgeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Put each upload in the place of its client's last one, class by class."""
-        self._left_out.tell(round, again=not self.asynchronous)  # of what clients have been sent
+        if not self.asynchronous:
+            self._left_out.tell(round)  # of what clients have been sent
         newest = dict(server_state)
         for upload in uploads:
             key, has = f"{upload.client_id:06d}", upload.arrays["present"] > 0
@@ -144,4 +145,6 @@ class FD(KnowledgeStrategy):
         if self.robust.form != "none" and self.outputs == "softmax":
             scores = np.maximum(teacher[known], np.finfo(np.float32).tiny)  # a median can be 0 in all classes
             teacher[known] = scores / scores.sum(axis=1, keepdims=True)
+        if self.asynchronous:
+            self._left_out.tell(round, again=False)
         return {"averages": teacher, "known": known}

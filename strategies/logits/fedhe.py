@@ -136,7 +136,8 @@ class FedHe(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""
         if self.store == "latest":
-            self._left_out.tell(round, again=not self.asynchronous)  # of what clients have been sent
+            if not self.asynchronous:
+                self._left_out.tell(round)  # of what clients have been sent
             return self._replaced(server_state, uploads)
         if self.leave_one_out:
             return self._added_to_their_own(server_state, uploads)
@@ -164,6 +165,8 @@ class FedHe(KnowledgeStrategy):
             server_state = total
         sums, count = server_state["sums"], server_state["uploads"]
         mean = sums / np.maximum(count, 1)[:, None]
+        if self.asynchronous:
+            self._left_out.tell(round, again=False)
         return {"logits": mean.astype(np.float32), "known": count > 0}
 
     def _logits_and_weights(self, uploads: Sequence[Upload]) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:

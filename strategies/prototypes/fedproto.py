@@ -78,7 +78,6 @@ class FedProto(PrototypeStrategy):
         """Average prototypes: Eq. (6). Or, "async", put each upload in the place of its client's last one."""
         sent = self.class_means(uploads)
         if self.asynchronous:
-            self._left_out.tell(round, again=False)  # of what clients have been sent
             newest = {**server_state}
             for upload, (prototypes, counts) in zip(uploads, sent, strict=True):
                 key = f"{upload.client_id:06d}"
@@ -98,6 +97,8 @@ class FedProto(PrototypeStrategy):
             return _nothing(member)
         stored = ((server_state[f"prototypes.{key}"], server_state[f"counts.{key}"]) for key in keys)
         means, known = self.averaged([int(key) for key in keys], stored)
+        if round:
+            self._left_out.tell(round, again=False)
         return {"prototypes": means.astype(np.float32), "known": known}
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:

@@ -296,6 +296,39 @@ def test_multi_krum_tells_small_changes_of_large_weights_apart(algorithm, caplog
     ]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        *((name, {}) for name in ROBUST),
+        ("fedhe", {"fedhe.mode": "async", "fedhe.store": "latest"}),
+        ("fedhe", {"fedhe.store": "latest", "fedhe.leave-one-out": True}),
+        ("fd", {"fd.mode": "async"}),
+        ("fedproto", {"fedproto.mode": "async"}),
+        ("fedmd", {"fedmd.consensus": "softmax"}),
+        ("fedhenn", {"fedhenn.mode": "homogeneous"}),
+    ],
+)
+def test_whom_multi_krum_leaves_out_is_told(algorithm, keys, make_config, run_federation, tmp_path, caplog):
+    """Of five clients it leaves out one in each round, or one of each class: the log and the run's rounds say whom, and
+    no failure is made of it. In some algorithms what it averages in round 2 has come in round 1."""
+    config = make_config(
+        algorithm=algorithm,
+        clients=5,
+        rounds=2,
+        public_fraction=0.1,
+        output_dir=str(tmp_path / "run"),
+        **{"models": "mlp", f"{algorithm}.robust": "multikrum:1", **keys},
+    )
+    caplog.set_level("INFO", logger="flwr")
+    lines = [json.loads(line) for line in (run_federation(config) / "rounds.jsonl").read_text().splitlines()]
+    assert [line["failures"] for line in lines] == [[], [], []]
+    told = " ".join(text for text in caplog.messages if "multikrum leaves out" in text)
+    recorded = {client for line in lines for client in line["not_averaged"]}
+    assert recorded == {client for client in range(5) if f"client {client}" in told}
+    assert lines[0]["not_averaged"] == []
+    assert lines[2]["not_averaged"]
+
+
 def test_flower_cuts_as_many_as_every_other_algorithm_does():
     """`aggregation.Average` cuts as SciPy does: ``int(share * K)`` at either end, whatever the number of clients K."""
     for clients in (*range(1, 13), 20, 50, 100):
