@@ -98,6 +98,7 @@ class Ledger:
         evaluation = _total(evaluated.traffic.values())
         entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
         entry.failures = [*played.left_out, *trained.failures, *evaluated.failures]
+        entry.not_averaged = played.not_averaged
         self.rounds.append(entry)
         self.done, self.arrays = round, played.arrays
         return entry

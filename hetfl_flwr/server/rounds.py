@@ -38,6 +38,8 @@ class Played:
         Whether clients that were not evaluated in this round count with what they had before.
     able : int
         How many clients could be asked to train.
+    not_averaged : list of int
+        The clients of whose uploads a robust average has left something out.
     lost : bool
         Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile.
     """
@@ -48,6 +50,7 @@ class Played:
     left_out: list[Failure] = field(default_factory=list)
     carry: bool = False
     able: int = 0
+    not_averaged: list[int] = field(default_factory=list)
     lost: bool = False
 
 
@@ -128,6 +131,7 @@ class SyncRounds:
         played.arrays = aggregate(strategy, number, trained.replies, arrays)
         if is_due(number, self._config):
             played.evaluated = self._evaluation.evaluate(strategy, number, played.arrays)
+        played.not_averaged = strategy.left_out()
         return played
 
 
@@ -238,6 +242,7 @@ class AsyncRounds:
             played.lost = federation.has_lost(played.trained.failures)
         elif self._last:
             played.evaluated = self._evaluate(number, played.arrays)
+        played.not_averaged = self._strategy.left_out()
         return played
 
     def _evaluate(self, number: int, arrays: ArrayRecord) -> Exchange:

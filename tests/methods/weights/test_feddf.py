@@ -259,13 +259,16 @@ def test_multi_krum_judges_models_of_all_groups_by_their_logits(steps):
         np.testing.assert_array_equal(array, learnt[1][name])
 
 
-def test_a_group_whose_models_are_all_left_out_goes_on_from_where_it_was():
+def test_a_group_whose_models_are_all_left_out_goes_on_from_where_it_was(caplog):
     members = [its(0), its(1), its(2), its(3, DEEP)]
     strategy, state = server(*members, server_steps=0, robust="multikrum:1")
     uploads = [filled(strategy, *one) for one in zip(members, (1, 1, 1, 50), strict=True)]
     uploads[3].arrays["head.weight"][0] = -50
     state = {name: array + 1 for name, array in state.items()}  # some rounds later
+    caplog.clear()
+    caplog.set_level("INFO", logger="flwr")
     found = strategy.aggregate(state, uploads, 2)
+    assert caplog.messages == ["feddf, round 2: multikrum leaves out client 3"]
     assert all((found[name] == array).all() for name, array in state.items() if name.startswith(DEEP))
     assert (found[f"{SMALL}/head.weight"] == 1).all()
 
