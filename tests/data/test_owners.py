@@ -17,7 +17,6 @@ from hetfl_flwr.common.errors import ConfigError, DataError, FederationError, Ru
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
 from hetfl_flwr.data.owners import joined
-from hetfl_flwr.runs.loading import client_number
 from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
 from hetfl_flwr.server.messaging.exchange import reason
@@ -26,6 +25,7 @@ from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run
 from simulations.cli.command import main
+from simulations.inference.loading import client_number
 from simulations.reports.html.report import report_page
 from simulations.reports.partition import load_split
 from simulations.reports.plots.partition import split_figure

@@ -286,7 +286,7 @@ def test_a_run_folder_has_the_figures_of_each_client_and_their_means(skewed):
 
 def test_the_figures_are_those_of_the_saved_model(skewed):
     """As scikit-learn has them of the model that the folder holds... predictions of the client's test samples."""
-    from hetfl_flwr.runs.loading import load_client
+    from simulations.inference.loading import load_client
 
     for client in read_clients(skewed):
         node = load_client(skewed, client["partition"])

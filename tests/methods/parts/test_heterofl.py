@@ -27,11 +27,11 @@ from hetfl_flwr.data.arrays.samples import Arrays as Stored
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import SplitModel, build_bounded, build_model, parse_models, trainable_count
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.runs.loading import load_client
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
+from simulations.inference.loading import load_client
 from simulations.testing import AlgorithmContract
 from strategies.base import Upload
 from strategies.parts.heterofl import HeteroFL

@@ -22,11 +22,11 @@ from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.learning.ensembles import Schedule, distil, logits_of, logits_of_each
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.runs.loading import load_client
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
+from simulations.inference.loading import load_client
 from strategies.base import Upload
 from strategies.weights.feddf import FedDF
 

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from hetfl_flwr import export
 from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.runs.loading import load_client
 from simulations.cli.command import app
 from simulations.inference.export import EXTRA
+from simulations.inference.loading import load_client
 from simulations.inference.predict import predict
 
 DOCS = Path(__file__).parents[3] / "docs" / "runs.md"
