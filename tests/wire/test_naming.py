@@ -251,7 +251,7 @@ def test_the_simulated_are_told_all(ask, tmp_path):
 
 @pytest.mark.parametrize("deployed", [True, False])
 def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch, caplog, deployed):
-    def fail(context):
+    def fail(context, before):
         raise KeyError("Jane Doe")
 
     monkeypatch.setattr(client_app.Node, "from_context", fail)
