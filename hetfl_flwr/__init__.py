@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from hetfl_flwr.node.node import Node as Node
     from hetfl_flwr.runs.callbacks import RoundCallback as RoundCallback
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
-    from hetfl_flwr.runs.loading import load_client as load_client
     from hetfl_flwr.server.messaging.exchange import Most as Most
     from hetfl_flwr.server.messaging.member import Member as Member
     from hetfl_flwr.server.messaging.member import Sharing as Sharing
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from simulations.api import load as load
     from simulations.api import run as run
     from simulations.api import sweep as sweep
+    from simulations.inference.loading import load_client as load_client
     from simulations.testing import AlgorithmContract as AlgorithmContract
     from simulations.testing import Lab as Lab
     from simulations.testing.fixtures import lab as lab
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "simulations.api": ("run", "load", "sweep", "compare", "gains", "audit", "export", "Result"),
-    "hetfl_flwr.runs.loading": ("load_client",),
+    "simulations.inference.loading": ("load_client",),
     "hetfl_flwr.runs.callbacks": ("RoundCallback", "RunInfo"),
     "strategies.base": ("KnowledgeStrategy", "Upload"),
     "strategies.weights.base": ("WeightStrategy",),

@@ -109,7 +109,7 @@ def _log_outcome(results: Results) -> None:
     ledger, config = results.ledger, results.config
     for line in lines(client_table(results.folder.name, ledger.clients())):
         log(INFO, "%s", line)
-    for note in notes(ledger.clients(), ledger.rounds):
+    for note in notes(ledger.clients(), ledger.rounds, config.class_weights):
         log(WARNING, "%s", note)
     if ledger.noise:
         said = UNKNOWN if ledger.uploads.lost else guarantee(config.noise_multiplier, ledger.uploads.most())

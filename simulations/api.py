@@ -232,14 +232,14 @@ class Result:
     @property
     def notes(self) -> list[str]:
         """What to mind when the figures are read: too few rounds, small test sets, classes not tested or predicted."""
-        return notes(self._run.clients, self._run.rounds)
+        return notes(self._run.clients, self._run.rounds, self._run.config.get("class-weights", "none"))
 
     def node(self, client: int | str) -> Node:
         """Return a client, by number or name, with its trained model and its data.
 
-        As `hetfl_flwr.runs.loading.load_client`.
+        As `simulations.inference.loading.load_client`.
         """
-        from hetfl_flwr.runs.loading import load_client
+        from simulations.inference.loading import load_client
 
         with process_as_it_was(log=False, bars=False):
             return load_client(self.folder, client)
@@ -401,7 +401,7 @@ def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
     Parameters
     ----------
     folder : path
-        A run folder, or a node's ``state-dir``; as in `hetfl_flwr.runs.loading.load_client`.
+        A run folder, or a node's ``state-dir``; as in `simulations.inference.loading.load_client`.
     client : int or str
         Its number or its name, as there.
     path : path
@@ -412,8 +412,8 @@ def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
     Path
         The file. Its program takes inputs as they are stored, `simulations.inference.export` says how.
     """
-    from hetfl_flwr.runs.loading import load_client
     from simulations.inference.export import export_node
+    from simulations.inference.loading import load_client
 
     with process_as_it_was(log=False, bars=False):
         return export_node(load_client(folder, client, data=False), Path(path))

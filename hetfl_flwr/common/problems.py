@@ -1,16 +1,23 @@
 """What is wrong with one thing, taken down while it is looked at, and told in one line."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from hetfl_flwr.common.errors import DataError
+from hetfl_flwr.common.errors import DataError, plain
+from hetfl_flwr.common.text import LONGEST_TEXT
+
+_MOST = 50  # problems with one way out that are tried: more are longer than a line may be
 
 
 @dataclass
 class Problems:
     """What is wrong with a data set.
+
+    Where all of it is more than one line may hold, the first of those with the same way out are told, and how many more
+    there are.
 
     Parameters
     ----------
@@ -57,14 +64,26 @@ class Problems:
     @property
     def error(self) -> DataError:
         """All problems, of which there is one or more, as an error to be raised."""
-        return DataError(": ".join(filter(None, self.found[0])) if len(self.found) == 1 else self._numbered())
+        if len(self.found) == 1:
+            return DataError(": ".join(filter(None, self.found[0])))
+        most = _MOST
+        while len(plain(self._numbered(most))) > LONGEST_TEXT and most > 1:
+            most -= 1
+        return DataError(self._numbered(most))
 
-    def _numbered(self) -> str:
+    def _numbered(self, most: int) -> str:
+        """Return all problems as a line; of those with one way out, the first ones, and how many more there are."""
         place = re.escape(self.place)
         own = re.compile(rf"^{place} | of {place}(?!\[)")  # dataset['North'] is part of dataset
-        numbered = "; ".join(f"({number}) {own.sub('', what)}" for number, (what, _) in enumerate(self.found, start=1))
-        of: dict[str, list[str]] = {}
-        for number, (_, way) in enumerate(self.found, start=1):
-            of.setdefault(way, []).append(f"({number})")
-        ways = "; ".join(f"{', '.join(numbers)} {way}" for way, numbers in of.items() if way)
-        return f"{self.place} has {len(self.found)} problems: {numbered}" + f"; ways out: {ways}" * bool(ways)
+        lines, of, more = list[str](), dict[str, list[str]](), Counter[str]()
+        for what, way in self.found:
+            numbers = of.setdefault(way, [])
+            if len(numbers) == most:
+                more[way] += 1
+                continue
+            numbers.append(f"({len(lines) + 1})")
+            lines.append(f"{numbers[-1]} {own.sub('', what)}")
+        lines += [f"and {more['']} more"] * ("" in more)
+        said = {way: ", ".join(numbers) + f" and {more[way]} more" * (way in more) for way, numbers in of.items()}
+        ways = "; ".join(f"{whose} {way}" for way, whose in said.items() if way)
+        return f"{self.place} has {len(self.found)} problems: {'; '.join(lines)}" + f"; ways out: {ways}" * bool(ways)

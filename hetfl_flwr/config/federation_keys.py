@@ -253,6 +253,15 @@ class FederationKeys(Keys):
     evaluate_every: Annotated[
         int, Field(ge=1, le=MOST, description="Evaluate the clients every N rounds, and after the last.")
     ] = 1
+    evaluate_fraction: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            description="Fraction of clients that are evaluated, rounded up, others each time, drawn by the seed; "
+            "means are over those. After the last round all are. Saves time where there are many clients.",
+        ),
+    ] = 1.0
     keep_best: Annotated[
         bool,
         Field(description="Clients keep and report their model with the best validation accuracy so far."),

@@ -123,7 +123,7 @@ def fit_once(slot: Slot, choose: Callable[[], Fit]) -> Fit:
     content = slot.read()
     if content is None:
         chosen = choose()
-        slot.write(json.dumps(asdict(chosen)).encode())
+        slot.write(json.dumps(asdict(chosen), allow_nan=False).encode())
         return chosen
     try:
         return Fit(**json.loads(content))

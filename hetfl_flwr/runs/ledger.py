@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord
 
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.runs.figures.cost_totals import total_costs
 from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, mean_recall, named_classes, per_class
@@ -97,6 +98,7 @@ class Ledger:
         evaluation = _total(evaluated.traffic.values())
         entry.evaluation_wire = evaluation.wire_up + evaluation.wire_down
         entry.failures = [*played.left_out, *trained.failures, *evaluated.failures]
+        entry.not_averaged = played.not_averaged
         self.rounds.append(entry)
         self.done, self.arrays = round, played.arrays
         return entry
@@ -135,7 +137,10 @@ class Ledger:
         Where neither has a word for it, it is `SEVERAL`.
         """
         said = Counter(member.dataset for member in self._members.values()).most_common(1)
-        return next((word for word, count in said if 2 * count > len(self._members)), self.config.dataset or SEVERAL)
+        return next(
+            (word for word, count in said if 2 * count > len(self._members)),
+            dataset_called(self.config.dataset) or SEVERAL,
+        )
 
     def summary(self) -> Summary:
         """Return the run in one object. Keys that mean nothing here are None."""

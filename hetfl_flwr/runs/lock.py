@@ -1,18 +1,48 @@
 """One process at a time writes a run folder."""
 
-import json
 import os
 import socket
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 from filelock import FileLock, Timeout
+from pydantic import AfterValidator, BaseModel, Field
 
 from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.common.files import read_file
+from hetfl_flwr.common.text import printable
 
 LOCK_FILE = ".lock"
 """File in a run folder that a process holds while it writes there, with its name in it; removed when it ends."""
+
+LARGEST = 1 << 12
+"""Bytes of that file, at most."""
+
+Line = Annotated[str, AfterValidator(printable)]
+
+
+class Holder(BaseModel):
+    """Who holds a folder, as its lock file has it: where, which process, since when, and in which run."""
+
+    host: Line
+    pid: Annotated[int, Field(ge=1, lt=2**31)]
+    since: Line
+    run: int
+
+    def __str__(self) -> str:
+        """Return how a line calls it."""
+        return f"process {self.pid} on {self.host} since {self.since}"
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """Return whom a folder's lock file names, be it there still or not; None: nobody, or the file is damaged."""
+    path = folder / LOCK_FILE
+    with suppress(OSError, ValueError):
+        if path.stat().st_size <= LARGEST:
+            return Holder.model_validate_json(read_file(path), strict=True)
+    return None
 
 
 class FolderLock:
@@ -37,15 +67,17 @@ class FolderLock:
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
+            holder = holder_of(folder)
+            who = f"{holder} (run {holder.run})" if holder else "another process"
             raise RunFolderError(
-                f"{folder} is being written by {self._holder()}: wait for its end, or name another folder"
+                f"{folder} is being written by {who}: wait for its end, or name another folder"
             ) from None
         except OSError as error:
             raise RunFolderError(f"run folder {folder} cannot be written: {error.strerror}") from None
         began = datetime.now().isoformat(" ", "seconds")
-        mine = {"host": socket.gethostname(), "pid": os.getpid(), "since": began, "run": run}
+        mine = Holder(host=socket.gethostname(), pid=os.getpid(), since=began, run=run)
         with suppress(OSError):  # a full disk: the lock holds all the same
-            self._path.write_text(json.dumps(mine, allow_nan=False) + "\n")
+            self._path.write_text(mine.model_dump_json() + "\n")
 
     def release(self) -> None:
         """Give the folder free."""
@@ -53,10 +85,3 @@ class FolderLock:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
             self._lock.release()
-
-    def _holder(self) -> str:
-        try:
-            holder = json.loads(self._path.read_text())
-            return f"process {holder['pid']} on {holder['host']} since {holder['since']} (run {holder['run']})"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "another process"

@@ -1,9 +1,11 @@
 """The config of a run with nothing left to guess: the one place where what a user leaves open is settled."""
 
+from functools import cache
 from pathlib import Path
 
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, RunConfig, Value
 from hetfl_flwr.config.federation_keys import MOST_CLIENTS
 from hetfl_flwr.data import absolute, most_clients
@@ -11,6 +13,9 @@ from hetfl_flwr.data.domains import own_data_sets
 from hetfl_flwr.runs.results import new_folder
 
 NOT_POOLED = "pooled = true: a node has rows of its own alone; those of all are put together in simulations only"
+
+MANY_OWNERS = 100
+"""Owners above which a run that names no number of clients says how many it has."""
 
 
 def resolved(config: RunConfig, engine: str) -> RunConfig:
@@ -46,7 +51,8 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
 def default_clients(config: RunConfig) -> int:
     """Return the number of clients of a local run that names none.
 
-    It is that of the owners of its rows, or else of the folders and files that it lists, or else 10.
+    It is that of the owners of its rows, or else of the folders and files that it lists, or else 10. Very many owners
+    are said aloud: the column may be none of owners.
 
     Raises
     ------
@@ -61,7 +67,15 @@ def default_clients(config: RunConfig) -> int:
             f"partition '{config.partition}': {owners} owners, more than {MOST_CLIENTS} clients: set clients, each of "
             "which then has several owners"
         )
+    if owners > MANY_OWNERS:
+        _say_many(config.partition, owners)
     return owners or own_data_sets(config.dataset) or DEFAULT_CLIENTS
+
+
+@cache
+def _say_many(partition: str, owners: int) -> None:
+    """Say once a process how many clients there are."""
+    warn(f"partition '{partition}' has {owners} owners, each of them a client: fewer clients, such as 20, merge owners")
 
 
 def _with(config: RunConfig, values: dict[str, Value]) -> RunConfig:

@@ -14,6 +14,7 @@ from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, to_toml
+from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, Choice, checkpoints, pack, remove
 from hetfl_flwr.runs.ledger import Ledger
@@ -232,7 +233,8 @@ def new_folder(config: RunConfig) -> Path:
     if config.output_dir:
         return Path(config.output_dir).expanduser().resolve()
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    what = f"{config.algorithm}-{(config.dataset or OWN).replace('/', '-')}".encode()[:150].decode(errors="ignore")
+    called = dataset_called(config.dataset or OWN).replace("/", "-").replace(" ", "-")
+    what = f"{config.algorithm}-{called}".encode()[:150].decode(errors="ignore")
     name = f"{what}-seed{config.seed}-{moment}"
     parent, tries = Path.cwd() / "runs", 1
     while (parent / (name if tries == 1 else f"{name}-{tries}")).exists():

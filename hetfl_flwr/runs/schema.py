@@ -154,7 +154,8 @@ class Round:
     (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
     (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where
     ``client-seconds`` or a simulated link is set. As `Quality` says, means over the clients; ``classes`` is
-    what those have measured class by class.
+    what those have measured class by class. ``not_averaged`` are the clients of whose uploads a robust average has left
+    something out: it does so in each round, also where nobody lies, so they are no failures.
     """
 
     round: Count
@@ -180,6 +181,7 @@ class Round:
     auc: Fraction | None = None
     majority: Fraction | None = None
     classes: dict[ClientKey, PerClass] = field(default_factory=dict)
+    not_averaged: list[Client] = field(default_factory=list)
 
     @classmethod
     def blank(cls, round: int, seconds: float, **known: Any) -> Self:

@@ -11,8 +11,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from hetfl_flwr.common.errors import ConfigError, Interrupted
 from hetfl_flwr.common.flower import ErrorCode
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.server.admission.draw import draw_to_evaluate
+from hetfl_flwr.server.evaluation import Evaluation
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic, averageable
+from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import Held, KeepsClients, UnderWay
 from hetfl_flwr.server.messaging.member import Member
@@ -36,6 +38,8 @@ class Played:
         Whether clients that were not evaluated in this round count with what they had before.
     able : int
         How many clients could be asked to train.
+    not_averaged : list of int
+        The clients of whose uploads a robust average has left something out.
     lost : bool
         Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile.
     """
@@ -46,6 +50,7 @@ class Played:
     left_out: list[Failure] = field(default_factory=list)
     carry: bool = False
     able: int = 0
+    not_averaged: list[int] = field(default_factory=list)
     lost: bool = False
 
 
@@ -53,7 +58,7 @@ class Rounds(Protocol):
     """A way to run rounds."""
 
     def start(self, arrays: ArrayRecord) -> Played:
-        """Share public samples if the algorithm needs them, and evaluate everyone before any training: round 0."""
+        """Share public samples if the algorithm needs them, and evaluate before any training: round 0."""
 
     def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
         """Bring everyone back to where they were at a checkpoint, at no cost to the run's bytes."""
@@ -80,22 +85,24 @@ class SyncRounds:
         self._federation = federation
         self._sharing = strategy.sharing
         self._expected = expected_of(strategy)
+        self._evaluation = Evaluation(federation)
 
     def start(self, arrays: ArrayRecord) -> Played:
-        """Share public samples if the algorithm needs them, and evaluate everyone before any training."""
+        """Share public samples if the algorithm needs them, and evaluate before any training."""
         noted, shared = self._federation.notes(), self._federation.share(self._sharing)
-        return Played(arrays, shared, evaluate(self._strategy, self._federation, 0, arrays), noted)
+        return Played(arrays, shared, self._evaluation.evaluate(self._strategy, 0, arrays), noted)
 
     def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
         """Share public samples again: they were counted when the run began."""
         self._federation.share(self._sharing)
+        self._evaluation.take_up(under_way.numbers.get("measured", {}))
         if isinstance(self._federation.grid, KeepsClients):
             self._federation.grid.take_up(Held(under_way.numbers["engine"], {}))
 
     def under_way(self) -> UnderWay:
-        """Return where the engine stands: between rounds, nothing is under way."""
-        grid = self._federation.grid
-        return UnderWay({"engine": grid.hold().numbers}) if isinstance(grid, KeepsClients) else UnderWay()
+        """Return where the engine stands, and what need not be measured again: between rounds, nothing is under way."""
+        grid, measured = self._federation.grid, {"measured": self._evaluation.hold()}
+        return UnderWay(measured | ({"engine": grid.hold().numbers} if isinstance(grid, KeepsClients) else {}))
 
     def play(self, number: int, arrays: ArrayRecord) -> Played:
         """Run one round."""
@@ -112,7 +119,9 @@ class SyncRounds:
             played.trained.add(refused)
             played.lost = federation.has_lost(played.trained.failures)
             return played
-        messages = strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
+        messages = self._evaluation.forget(
+            strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
+        )
         trained = federation.exchange(messages, self._expected)
         played.trained.add(trained)
         played.trained.replies = trained.replies
@@ -121,7 +130,8 @@ class SyncRounds:
             return played
         played.arrays = aggregate(strategy, number, trained.replies, arrays)
         if is_due(number, self._config):
-            played.evaluated = evaluate(strategy, federation, number, played.arrays)
+            played.evaluated = self._evaluation.evaluate(strategy, number, played.arrays)
+        played.not_averaged = strategy.left_out()
         return played
 
 
@@ -159,9 +169,9 @@ class AsyncRounds:
         self._to_evaluate: set[int] = set()
 
     def start(self, arrays: ArrayRecord) -> Played:
-        """Evaluate everyone before any training."""
+        """Evaluate before any training."""
         noted = self._federation.notes()
-        return Played(arrays, evaluated=evaluate(self._strategy, self._federation, 0, arrays), left_out=noted)
+        return Played(arrays, evaluated=self._evaluate(0, arrays), left_out=noted)
 
     def under_way(self) -> UnderWay:
         """Return the messages that clients have been sent, the replies that have come, and where the engine stands."""
@@ -223,7 +233,7 @@ class AsyncRounds:
         self._asks = played.able >= self._config.min_clients  # else what is under way is taken in, and nobody trains
         self._wanted, self._last = len(members), number == self._config.rounds
         if is_due(number, self._config) and not self._last:
-            self._to_evaluate = {member.node for member in members}
+            self._to_evaluate = {member.node for member in draw_to_evaluate(members, self._config, number)}
         for member in free:
             self._ask(member, number, played)
         while self._waiting and (self._last or len(played.trained.replies) < self._wanted):
@@ -231,8 +241,12 @@ class AsyncRounds:
         if len(played.trained.replies) < self._config.min_clients:
             played.lost = federation.has_lost(played.trained.failures)
         elif self._last:
-            played.evaluated = evaluate(self._strategy, federation, number, played.arrays)
+            played.evaluated = self._evaluate(number, played.arrays)
+        played.not_averaged = self._strategy.left_out()
         return played
+
+    def _evaluate(self, number: int, arrays: ArrayRecord) -> Exchange:
+        return Evaluation(self._federation).evaluate(self._strategy, number, arrays)
 
     def _take(self, number: int, played: Played) -> None:
         """Use the next reply that has come, or look for more of them; those beyond this round wait for the next."""
@@ -313,15 +327,6 @@ def _packed_reply(reply: Message, sent: Sent) -> bytes:
         return packed(reply)
     except ValueError as error:  # a number that no message can hold, of a client in this process
         return packed(Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=sent.message))
-
-
-def evaluate(strategy: FederatedStrategy, federation: Federation, number: int, arrays: ArrayRecord) -> Exchange:
-    """Let every client measure its model."""
-    everyone = federation.view(list(federation.roster))
-    evaluated = federation.exchange(strategy.configure_evaluate(number, arrays, ConfigRecord(), everyone))
-    if number:
-        strategy.aggregate_evaluate(number, averageable(evaluated.replies))
-    return evaluated
 
 
 def aggregate(strategy: FederatedStrategy, number: int, replies: Sequence[Reply], arrays: ArrayRecord) -> ArrayRecord:

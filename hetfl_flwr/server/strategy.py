@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.exchange import Most, Reply
 from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.roster import Roster
@@ -65,6 +66,14 @@ class FederatedStrategy(Protocol):
     sends: Sends
     parts: bool
     takes_messages: bool
+
+    def left_out(self) -> list[int]:
+        """Return the clients of whose uploads a robust average has left something out since the last call.
+
+        By default those that ``_left_out`` knows, where a strategy has one.
+        """
+        left_out: LeftOut | None = getattr(self, "_left_out", None)
+        return [] if left_out is None else left_out.taken()
 
     def check(self, roster: Roster) -> None:
         """Raise a FederationError for clients that the algorithm cannot work with; called again when one joins."""

@@ -15,7 +15,7 @@ from hetfl_flwr.common.errors import ConfigError, private
 from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
-from hetfl_flwr.data.sources.folders import is_folder
+from hetfl_flwr.data.sources.folders import dataset_called, is_folder
 
 MOST_NAMES = 4096
 """Names of one kind up to which each has a digest of its own; more have one together, and none is shown."""
@@ -78,7 +78,7 @@ def data_label(dataset: str, node_config: Mapping[str, Value], *, share: bool) -
     ``share``, the last part of its folder or hub id.
     """
     if "dataset" not in node_config or public_data(dataset):
-        return printable(dataset, LONGEST_NAME)
+        return printable(dataset_called(dataset), LONGEST_NAME)
     last = ",".join(name.rstrip("/").rpartition("/")[2] for name in dataset.split(","))
     return printable(last, LONGEST_NAME) if share else OWN
 

@@ -23,6 +23,7 @@ import torch
 from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.text import brief
 from hetfl_flwr.data.sources.files import CALLED_FILE, NAMES_FILE
+from hetfl_flwr.data.sources.folders import OBJECTS
 from hetfl_flwr.data.sources.npz import table_of
 
 MOST_CLASSES = 100_000
@@ -321,7 +322,7 @@ def _png(place: str, image: Any) -> bytes:
 def _folder() -> Path:
     from datasets import config
 
-    return Path(config.HF_DATASETS_CACHE) / "hetfl-objects"
+    return Path(config.HF_DATASETS_CACHE) / OBJECTS
 
 
 def _written(files: Mapping[str, "Dataset"], names: Sequence[str], places: Sequence[str]) -> Path:

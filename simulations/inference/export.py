@@ -90,7 +90,7 @@ def export_node(node: Node, path: Path) -> Path:
     Parameters
     ----------
     node : Node
-        The client, as `hetfl_flwr.runs.loading.load_client` gives it.
+        The client, as `simulations.inference.loading.load_client` gives it.
     path : Path
         ``.pt2`` or ``.onnx``; missing folders are made.
 

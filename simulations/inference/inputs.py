@@ -24,10 +24,10 @@ from hetfl_flwr.data.decoding.texts import tokens
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.csv.dialects import dialect_of, encoding_notes, encoding_of, notes_on
 from hetfl_flwr.data.sources.csv.headers import check_headers
+from hetfl_flwr.data.sources.files import numbers_in, reason
 from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, check_filled, ending, opened
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
-from hetfl_flwr.models.split_model import cause
 
 AT_ONCE = 256
 """Inputs that the model takes at a time."""
@@ -80,12 +80,13 @@ def _in_parts(inputs: np.ndarray[Any, Any]) -> Iterator[Tensor]:
 def _rows(model: Model, path: Path) -> Inputs:
     """Return the rows of a table, its columns found by their names; rows without a cell are left out aloud."""
     table = _table(model, path)
-    numbers = np.flatnonzero(_holds_something(table))
-    if empty := table.num_rows - len(numbers):
+    filled = np.flatnonzero(_holds_something(table))
+    if empty := table.num_rows - len(filled):
         warn(plain(f"'{path}': {empty} of {table.num_rows} rows have no cell that is filled: left out"))
-        table = table.take(numbers)
-    if not len(numbers):
+        table = table.take(filled)
+    if not len(filled):
         raise DataError(f"'{private(path)}' holds no row")
+    numbers = numbers_in(path, filled)
     columns = [
         Column(**{**{key: one[key] for key in ("name", "kind", "notation", "constant")}, "values": (*one["values"],)})
         for one in model.inputs["columns"]
@@ -107,9 +108,9 @@ def _rows(model: Model, path: Path) -> Inputs:
     problems, blocks = Problems(f"'{private(path)}'"), list[np.ndarray[Any, Any]]()
     for column in columns:
         with problems.collecting():
-            blocks.append(_encoded(path, column, here[column.name], table))
+            blocks.append(_encoded(path, column, here[column.name], table, numbers))
     problems.refuse()
-    return Inputs(_in_parts(np.hstack(blocks)), "row", [str(_first_row(path) + row) for row in numbers], ids=ids)
+    return Inputs(_in_parts(np.hstack(blocks)), "row", [*map(str, numbers)], ids=ids)
 
 
 def _holds_something(table: pa.Table) -> np.ndarray[Any, Any]:
@@ -134,16 +135,19 @@ def _tells_apart(cells: pa.ChunkedArray) -> bool:
     return len(cells.unique()) == len(cells)
 
 
-def _first_row(path: Path) -> int:
-    """Return the number of a file's first row as people count: in a csv file the header is 1."""
-    return 2 if TABLES.get(ending(path)) == "csv" else 1
-
-
 def _row_numbers(path: Path, count: int) -> list[str]:
-    return [str(_first_row(path) + row) for row in range(count)]
+    return [*map(str, numbers_in(path, np.arange(count)))]
 
 
-def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> np.ndarray[Any, Any]:
+def _which(rows: np.ndarray[Any, Any]) -> str:
+    """Return some rows as messages name them, by their numbers in the file."""
+    first, *more = rows
+    return f"row {first}" + (f" and {len(more)} more" if more else "")
+
+
+def _encoded(
+    path: Path, column: Column, name: str | None, table: pa.Table, numbers: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     """Return a column as the inputs that it was in training; what it was not is said."""
     if name is None:
         return np.full((table.num_rows, 1), np.nan, np.float32)
@@ -161,7 +165,7 @@ def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> n
         ) from None
     infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
     if len(infinite):
-        raise DataError(f"row {infinite[0] + _first_row(path)} of '{private(path)}' has an infinite {private(name)}")
+        raise DataError(f"row {numbers[infinite[0]]} of '{private(path)}' has an infinite {private(name)}")
     if column.kind != "category" and not column.constant and np.isnan(inputs).all():
         if others.any():
             raise DataError(
@@ -170,8 +174,7 @@ def _encoded(path: Path, column: Column, name: str | None, table: pa.Table) -> n
             )
         warn(f"'{path}': column '{name}' is empty: taken as unknown")
     if others.any():
-        first, *more = np.flatnonzero(others)
-        which = f"row {first + _first_row(path)}" + (f" and {len(more)} more" if more else "")
+        which = _which(numbers[others])
         what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
         warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): taken as unknown")
     return inputs
@@ -210,8 +213,7 @@ def _warn_of_wordless(path: Path, rows: np.ndarray[Any, Any]) -> None:
     """Say which texts have no word: what is predicted of them is of nothing."""
     wordless = np.flatnonzero(~rows.any(axis=1))
     if len(wordless):
-        first, *more = wordless
-        which = f"row {first + _first_row(path)}" + (f" and {len(more)} more" if more else "")
+        which = _which(numbers_in(path, wordless))
         warn(plain(f"'{path}': {len(wordless)} of {len(rows)} texts have no word ({which}): predicted as empty texts"))
 
 
@@ -313,7 +315,7 @@ def _table(model: Model, path: Path) -> pa.Table:
     except HetflError:
         raise
     except Exception as error:
-        raise DataError(f"cannot read '{private(path)}': {private(cause(error))}") from None
+        raise DataError(f"cannot read '{private(path)}': {private(reason(error))}") from None
     if not table.num_rows:
         raise DataError(f"'{private(path)}' holds no row")
     return table

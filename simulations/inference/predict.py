@@ -99,7 +99,7 @@ def load_model(path: Path, client: int | str | None = None) -> Model:
     if path.is_dir():
         if client is None:
             raise ConfigError(f"{called} is a run folder: say whose model, by name or number, such as --client 0")
-        from hetfl_flwr.runs.loading import load_client
+        from simulations.inference.loading import load_client
 
         node = load_client(path, client, data=False)
         told = description(node)

@@ -87,6 +87,22 @@ def measure_named(name: str) -> Measure:
     return measure
 
 
+def check_measured(clients: Sequence[ClientRecord], measure: Measure) -> None:
+    """Refuse a measure, other than the accuracy, that no client of any run has.
+
+    Raises
+    ------
+    ConfigError
+        Names the classes that there are, where the recall of another one is asked for.
+    """
+    if measure is ACCURACY or any(measure.of(client) is not None for client in clients):
+        return
+    labels = {label for client in clients for label in client.get("recall") or ()}
+    if measure.label and labels:
+        raise ConfigError(unknown("class", measure.label, labels))
+    raise ConfigError(f"no client of these runs has a final {measure.words}: compare another measure")
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A mean difference, its 95 % interval, the two-sided p value of no difference, and what these are taken from.

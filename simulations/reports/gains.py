@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.wire.naming import called
-from simulations.reports.estimates import ACCURACY, Estimate, Measure, compared, holm, over_seeds
+from simulations.reports.estimates import ACCURACY, Estimate, Measure, check_measured, compared, holm, over_seeds
 from simulations.reports.pairing import LOCAL, Pairing, paired, run_label
 from simulations.reports.runs import POOLED, Run
 
@@ -160,8 +160,7 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     found = paired(runs)
     if found is None:
         return None
-    if measure is not ACCURACY and all(measure.of(client) is None for run in runs for client in run.clients):
-        raise ConfigError(f"no client of these runs has a final {measure.words}: compare another measure")
+    check_measured([client for run in runs for client in run.clients], measure)
     baseline, left_out = found.baseline, list(found.left_out)
     estimates = _estimates(found.pairs, measure, left_out)
     known = [one.estimate for one in estimates if one.estimate.p is not None]
@@ -207,8 +206,8 @@ def _estimates(pairs: Mapping[str, Sequence[tuple[Run, Run]]], measure: Measure,
     return found
 
 
-def _mean_over_clients(pairs: Sequence[tuple[Run, Run]], measure: Measure) -> Estimate | None:
-    """Return the difference of the mean over clients; None with one seed, whose clients may share their test rows."""
+def _means_over_clients(pairs: Sequence[tuple[Run, Run]], measure: Measure) -> NDArray[np.float64]:
+    """Return the difference of the mean over clients for each pair of runs in which a client has both values."""
     differences = []
     for run, base in pairs:
         before = {client["partition"]: measure.of(client) for client in base.clients}
@@ -216,7 +215,12 @@ def _mean_over_clients(pairs: Sequence[tuple[Run, Run]], measure: Measure) -> Es
         known = [after - alone for after, alone in both if after is not None and alone is not None]
         if known:
             differences.append(fmean(known))
-    spread = np.array(differences)
+    return np.array(differences)
+
+
+def _mean_over_clients(pairs: Sequence[tuple[Run, Run]], measure: Measure) -> Estimate | None:
+    """Return the difference of the mean over clients; None with one seed, whose clients may share their test rows."""
+    spread = _means_over_clients(pairs, measure)
     return over_seeds(spread) if len(spread) > 1 and spread.std() > 1e-9 else None
 
 
@@ -333,14 +337,14 @@ def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing) -> tuple[str
             f"{count}: the words hold at 5 % after Holm's correction for all of them; an interval stands for itself "
             "alone."
         )
-    return (*lines, *_upper_marks(gains))
+    return (*lines, *_upper_marks(gains, measure, found))
 
 
-def _upper_marks(gains: Sequence[Gain]) -> list[str]:
+def _upper_marks(gains: Sequence[Gain], measure: Measure, found: Pairing) -> list[str]:
     """Say what training on all data in one place is, and where it is not above training alone."""
     lines, methods = [], dict.fromkeys(gain.method for gain in gains if gain.method.startswith(POOLED))
     for method in methods:
-        mean = fmean(gain.difference for gain in gains if gain.method == method)
+        mean = float(_means_over_clients(found.pairs[method], measure).mean())
         if mean <= 0:
             lines.append(
                 f"{method}: each client trained on the rows of all, and is not above local in the mean over clients "

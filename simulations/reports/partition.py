@@ -17,6 +17,7 @@ from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.data.domains import domain_labels, parse_families
+from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.wire.naming import distinct
 
 MOST_CLASSES = 20
@@ -142,8 +143,9 @@ def load_split(config: RunConfig) -> Split:
     domains = [[data for data in clients if data.domain == index] for index in {data.domain for data in clients}]
     called = distinct({number: data.name for number, data in enumerate(clients)})
     rows = sum(len(members[0].train.arrays.labels) for members in domains)
+    many = f"{config.clients} clients" if config.clients > 1 else "1 client"
     return Split(
-        title=f"{config.dataset}, {config.partition}, {config.clients} clients, seed {config.seed}",
+        title=f"{dataset_called(config.dataset)}, {config.partition}, {many}, seed {config.seed}",
         shares=tuple(_share(number, called[number], names[data.domain], data) for number, data in enumerate(clients)),
         own_tests=config.test_set == "client",
         rows=rows,

@@ -12,11 +12,12 @@ from rich.text import Text
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.text import LONGEST_NAME, printable
+from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.runs.figures.cost_totals import in_words
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
 from hetfl_flwr.runs.schema import Summary
-from simulations.reports.estimates import ACCURACY, Measure
+from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.runs import (
     Group,
     Run,
@@ -105,7 +106,7 @@ def summary_table(run: Run) -> Table:
         table.add_row("", Text(failure))
     if len(failures) > SHOWN_FAILURES:
         table.add_row("", f"and {len(failures) - SHOWN_FAILURES} more in rounds.jsonl")
-    for note in notes(run.clients, run.rounds):
+    for note in notes(run.clients, run.rounds, run.config.get("class-weights", "none")):
         table.add_row("note", Text(note))
     return table
 
@@ -150,9 +151,10 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     RunFolderError
         If there is no run.
     ConfigError
-        If `target` is out of range.
+        If `target` is out of range, or no client has the measure.
     """
     groups = group_runs(runs)
+    check_measured([client for run in runs for client in run.clients], measure)
     goal = _target(runs, target)
     to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
     best, chosen = best_of(runs)
@@ -304,7 +306,7 @@ def _listed(values: Iterable[object]) -> str:
 
 
 TERMS: dict[str, Callable[[Group], str]] = {
-    "dataset": lambda group: _listed(group.values(lambda run: run["dataset"])),
+    "dataset": lambda group: _listed(group.values(lambda run: dataset_called(run["dataset"]))),
     "clients": lambda group: _listed(group.values(lambda run: run["clients"])),
     "rounds": lambda group: _listed(_rounds(run) for run in group.runs),
     "seed": lambda group: _listed(group.values(lambda run: run["seed"])),

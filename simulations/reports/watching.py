@@ -1,6 +1,5 @@
 """A run as it stands: how far it is, what it has reached, who has answered, and what has failed."""
 
-import json
 import os
 import socket
 from collections import Counter
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
-from hetfl_flwr.runs.lock import LOCK_FILE
+from hetfl_flwr.runs.lock import holder_of
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from simulations.reports.runs import Run, load_run
 
@@ -104,10 +103,11 @@ def standing(folder: Path) -> Standing:
 
 def _writer(folder: Path) -> str:
     """Return which process holds the folder; one of this machine that is gone does not."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        holder = json.loads((folder / LOCK_FILE).read_text())
-        if holder["host"] == socket.gethostname():
-            with suppress(PermissionError):  # somebody else's, and so there
-                os.kill(int(holder["pid"]), 0)
-        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-    return ""
+    holder = holder_of(folder)
+    if holder and holder.host == socket.gethostname():
+        with suppress(PermissionError):  # somebody else's, and so there
+            try:
+                os.kill(holder.pid, 0)
+            except ProcessLookupError:
+                return ""
+    return str(holder or "")

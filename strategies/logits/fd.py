@@ -11,6 +11,7 @@ import numpy as np
 
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, probabilities, row_numbers
@@ -93,6 +94,7 @@ class FD(KnowledgeStrategy):
         self.asynchronous = mode == "async"
         self.outputs, self.leave_one_out = outputs, leave_one_out
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut("fd", self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse different numbers of classes, or one whose C x C outputs the server cannot keep.
@@ -115,6 +117,8 @@ class FD(KnowledgeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Put each upload in the place of its client's last one, class by class."""
+        if not self.asynchronous:
+            self._left_out.tell(round)  # of what clients have been sent
         newest = dict(server_state)
         for upload in uploads:
             key, has = f"{upload.client_id:06d}", upload.arrays["present"] > 0
@@ -133,10 +137,14 @@ class FD(KnowledgeStrategy):
         teacher = np.zeros((member.classes, member.classes), np.float32)
         known = np.zeros(member.classes, np.bool_)
         for label in range(member.classes):
-            rows = [server_state[f"averages.{key}"][label] for key in keys if server_state[f"known.{key}"][label]]
+            holders = [key for key in keys if server_state[f"known.{key}"][label]]
+            rows = [server_state[f"averages.{key}"][label] for key in holders]
             if rows:
-                known[label], teacher[label] = True, self.robust.mean(rows)
+                rows = self._left_out.rows_of_class(map(int, holders), label, rows)
+                known[label], teacher[label] = True, self.robust.among_kept.mean(rows)
         if self.robust.form != "none" and self.outputs == "softmax":
             scores = np.maximum(teacher[known], np.finfo(np.float32).tiny)  # a median can be 0 in all classes
             teacher[known] = scores / scores.sum(axis=1, keepdims=True)
+        if self.asynchronous:
+            self._left_out.tell(round, again=False)
         return {"averages": teacher, "known": known}

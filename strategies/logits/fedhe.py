@@ -13,6 +13,7 @@ from pydantic import Field
 
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec, learnt, sample_counts
@@ -99,6 +100,7 @@ class FedHe(KnowledgeStrategy):
         self.store, self.window, self.leave_one_out, self.weighting = store, window, leave_one_out, weighting
         self.asynchronous = mode == "async"
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut("fedhe", self.robust)
         if leave_one_out and store == "window":
             raise ValueError("leave-one-out = true needs store = 'all' or 'latest': a window's mean is nobody's upload")
         if self.robust.form != "none":
@@ -134,20 +136,26 @@ class FedHe(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""
         if self.store == "latest":
+            if not self.asynchronous:
+                self._left_out.tell(round)  # of what clients have been sent
             return self._replaced(server_state, uploads)
         if self.leave_one_out:
             return self._added_to_their_own(server_state, uploads)
-        added = self._added(server_state, *self._logits_and_weights(uploads))
+        client_ids = [upload.client_id for upload in uploads]
+        added = self._added(server_state, client_ids, *self._logits_and_weights(uploads))
+        self._left_out.tell(round)
         return self._folded(added, len(uploads), server_state) if self.store == "window" else added
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Average what is stored for each class: Eq. (10). A class that no client has seen is marked as not known."""
         left_out = _key(member.client_id) if self.leave_one_out else ""
         if self.store == "latest":
+            names = [name.removeprefix("logits.") for name in server_state if _is_of("logits", name, left_out)]
             server_state = self._added(
                 _nothing(member.classes),
-                [array for name, array in server_state.items() if _is_of("logits", name, left_out)],
-                [array for name, array in server_state.items() if _is_of("known", name, left_out)],
+                [int(key) for key in names],
+                [server_state[f"logits.{key}"] for key in names],
+                [server_state[f"known.{key}"] for key in names],
             )
         elif self.leave_one_out:
             total = dict(_nothing(member.classes))
@@ -157,6 +165,8 @@ class FedHe(KnowledgeStrategy):
             server_state = total
         sums, count = server_state["sums"], server_state["uploads"]
         mean = sums / np.maximum(count, 1)[:, None]
+        if self.asynchronous:
+            self._left_out.tell(round, again=False)
         return {"logits": mean.astype(np.float32), "known": count > 0}
 
     def _logits_and_weights(self, uploads: Sequence[Upload]) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
@@ -165,7 +175,13 @@ class FedHe(KnowledgeStrategy):
         weights = counts if self.weighting == "samples" else [count > 0 for count in counts]
         return [upload.arrays["logits"] for upload in uploads], weights
 
-    def _added(self, stored: Arrays, logits: Sequence[NDArray[Any]], weights: Sequence[NDArray[Any]]) -> Arrays:
+    def _added(
+        self,
+        stored: Arrays,
+        client_ids: Sequence[int],
+        logits: Sequence[NDArray[Any]],
+        weights: Sequence[NDArray[Any]],
+    ) -> Arrays:
         """Add clients' logits (C, C) to the sums, class by class, each over the clients that have seen it."""
         sums, uploads = stored["sums"].copy(), stored["uploads"].copy()
         for own, weight in zip(logits, weights, strict=True):
@@ -174,7 +190,9 @@ class FedHe(KnowledgeStrategy):
             uploads[has] += weight[has]
         if self.robust.form != "none":
             for label in range(len(sums)):
-                rows = [own[label] for own, weight in zip(logits, weights, strict=True) if weight[label] > 0]
+                seen = [place for place, weight in enumerate(weights) if weight[label] > 0]
+                rows = [logits[place][label] for place in seen]
+                self._left_out.rows_of_class([client_ids[place] for place in seen], label, rows)
                 sums[label] = self.robust.total(rows, stored["sums"][label])
         return {"sums": sums, "uploads": uploads}
 
@@ -192,7 +210,10 @@ class FedHe(KnowledgeStrategy):
             key = _key(upload.client_id)
             nothing = _nothing(len(weight))
             before = {kind: sums.get(f"{kind}.{key}", nothing[kind]) for kind in nothing}
-            sums |= {f"{kind}.{key}": array for kind, array in self._added(before, [logits], [weight]).items()}
+            sums |= {
+                f"{kind}.{key}": array
+                for kind, array in self._added(before, [upload.client_id], [logits], [weight]).items()
+            }
         return dict(sorted(sums.items()))
 
     def _replaced(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, PayloadSpec, learnt
@@ -78,6 +80,7 @@ class CHFL(KnowledgeStrategy):
         self.mode = mode
         self.measured = measured
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut("chfl", self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths.
@@ -112,13 +115,21 @@ class CHFL(KnowledgeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Add up the heads of this round: Eq. (4)."""
-        return server_state if self.mode == "solo" else _total(self.robust, uploads, *server_state["weight"].shape)
+        if self.mode == "solo":
+            return server_state
+        self._left_out.kept([upload.client_id for upload in uploads], [np.stack(_heads(uploads))])
+        self._left_out.tell(round)
+        return _total(self.robust, uploads, *server_state["weight"].shape)
+
+
+def _heads(uploads: Sequence[Upload]) -> list[NDArray[np.float32]]:
+    """Return the heads that have been sent, weight and bias beside each other, (C, D + 1) each."""
+    return [np.column_stack([upload.arrays["weight"], upload.arrays["bias"]]) for upload in uploads]
 
 
 def _total(average: Average, uploads: Sequence[Upload], classes: int, width: int) -> Arrays:
     """Return the sum of heads, taken in float64, and their number."""
-    heads = [np.column_stack([upload.arrays["weight"], upload.arrays["bias"]]) for upload in uploads]
-    total = average.total(heads, np.zeros((classes, width + 1))).astype(np.float32)
+    total = average.total(_heads(uploads), np.zeros((classes, width + 1))).astype(np.float32)
     return {
         "weight": total[:, :-1].copy(),
         "bias": total[:, -1].copy(),

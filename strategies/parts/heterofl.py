@@ -13,6 +13,7 @@ from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import SplitModel, parse_width
 from hetfl_flwr.server.global_model import models_by_name
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, Dim, PayloadSpec
@@ -86,6 +87,7 @@ class HeteroFL(KnowledgeStrategy):
     ) -> None:
         self.weighting, self.mask, self.batch_norm = weighting, mask, batch_norm
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut("heterofl", self.robust)
         self._parts: dict[str, PayloadSpec] = {}
 
     def check(self, roster: Roster) -> None:
@@ -129,7 +131,8 @@ class HeteroFL(KnowledgeStrategy):
         names = self._parts[self._widest].names
         sent, has = zip(*(self._stacked(name, server_state[name], uploads) for name in names), strict=True)
         counts = [one.samples if self.weighting == "samples" else 1 for one in uploads]
-        kept = self.robust.kept(sent, has)
+        kept = self._left_out.kept([one.client_id for one in uploads], sent, has)
+        self._left_out.tell(round)
         return {"rate": server_state["rate"]} | {
             name: self._averaged(server_state[name], values[kept], np.array(counts)[kept], its[kept])
             for name, values, its in zip(names, sent, has, strict=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.prototypes import by_class, local_prototypes
@@ -45,6 +46,7 @@ class PrototypeStrategy(KnowledgeStrategy):
     def __init__(self, algorithm: str, robust: str, *, counted: bool = False) -> None:
         self._algorithm, self._counted = algorithm, counted
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut(algorithm, self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths, and prototypes that the server cannot keep.
@@ -69,8 +71,17 @@ class PrototypeStrategy(KnowledgeStrategy):
         """Return what each client has sent, by class."""
         return [by_class(upload.arrays, self.roster.classes) for upload in uploads]
 
-    def averaged(self, uploads: Iterable[ClassMeans]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def averaged(
+        self, client_ids: Sequence[int], uploads: Iterable[ClassMeans]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Average prototypes class by class, each over the clients that have it.
+
+        Parameters
+        ----------
+        client_ids : sequence of int
+            Whose they are, K clients.
+        uploads : iterable of tuple of array
+            What each has sent, as `class_means` returns it.
 
         Returns
         -------
@@ -87,7 +98,9 @@ class PrototypeStrategy(KnowledgeStrategy):
             return sums / np.maximum(weights.sum(0), 1)[:, None], known
         means = np.zeros(prototypes.shape[1:])
         for label in np.flatnonzero(known):
-            means[label] = self.robust.mean(list(prototypes[has[:, label], label]))
+            its = has[:, label]
+            rows = self._left_out.rows_of_class(np.array(client_ids)[its].tolist(), int(label), prototypes[its, label])
+            means[label] = self.robust.among_kept.mean(rows)
         return means, known
 
     def pairs(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
@@ -96,7 +109,8 @@ class PrototypeStrategy(KnowledgeStrategy):
         What a server is trained on. With ``robust``, each is the robust mean of its class.
         """
         sent = self.class_means(uploads)
-        means = self.averaged(sent)[0].astype(np.float32) if self.robust.form != "none" else None
+        client_ids = [upload.client_id for upload in uploads]
+        means = self.averaged(client_ids, sent)[0].astype(np.float32) if self.robust.form != "none" else None
         labels = [np.flatnonzero(counts) for _, counts in sent]
         points = [
             (prototypes if means is None else means)[own] for (prototypes, _), own in zip(sent, labels, strict=True)

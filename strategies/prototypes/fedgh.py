@@ -99,7 +99,9 @@ class FedGH(PrototypeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Train the head on what has come."""
         scope = (round, *(upload.client_id for upload in uploads))
-        return self.server_training.train(server_state, self.pairs(uploads), _cross_entropy, self.config, scope)
+        pairs = self.pairs(uploads)
+        self._left_out.tell(round)
+        return self.server_training.train(server_state, pairs, _cross_entropy, self.config, scope)
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the head."""

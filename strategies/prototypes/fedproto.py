@@ -83,7 +83,8 @@ class FedProto(PrototypeStrategy):
                 key = f"{upload.client_id:06d}"
                 newest |= {f"prototypes.{key}": prototypes, f"counts.{key}": counts}
             return dict(sorted(newest.items()))
-        means, known = self.averaged(sent)
+        means, known = self.averaged([upload.client_id for upload in uploads], sent)
+        self._left_out.tell(round)
         kept = np.where(known[:, None], means, server_state["prototypes"])
         return {"prototypes": kept.astype(np.float32), "known": known | server_state["known"]}
 
@@ -94,7 +95,10 @@ class FedProto(PrototypeStrategy):
         keys = [name.removeprefix("counts.") for name in server_state if name.startswith("counts.")]
         if not keys:
             return _nothing(member)
-        means, known = self.averaged((server_state[f"prototypes.{key}"], server_state[f"counts.{key}"]) for key in keys)
+        stored = ((server_state[f"prototypes.{key}"], server_state[f"counts.{key}"]) for key in keys)
+        means, known = self.averaged([int(key) for key in keys], stored)
+        if round:
+            self._left_out.tell(round, again=False)
         return {"prototypes": means.astype(np.float32), "known": known}
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:

@@ -108,7 +108,7 @@ class FedTGP(PrototypeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Train the global prototypes on what has come."""
-        means, here = self.averaged(self.class_means(uploads))
+        means, here = self.averaged([upload.client_id for upload in uploads], self.class_means(uploads))
         margin = min(_separation(torch.from_numpy(means[here])), self.margin_cap)
 
         def loss(arrays: Tensors, points: Tensor, labels: Tensor) -> Tensor:
@@ -118,7 +118,9 @@ class FedTGP(PrototypeStrategy):
 
         layers = {name: array for name, array in server_state.items() if name not in ("prototypes", "known")}
         scope = (round, *(upload.client_id for upload in uploads))
-        trained = self.server_training.train(layers, self.pairs(uploads), loss, self.config, scope)
+        pairs = self.pairs(uploads)
+        self._left_out.tell(round)
+        trained = self.server_training.train(layers, pairs, loss, self.config, scope)
         return _with_prototypes(trained, here | server_state["known"])
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.answers import Answers, public_answers
@@ -44,6 +45,7 @@ class AnswersStrategy(KnowledgeStrategy):
         self._algorithm, self._answers = algorithm, answers
         self.public_samples = public_samples
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut(algorithm, self.robust)
 
     @abstractmethod
     def consensus_of(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -73,12 +75,15 @@ class AnswersStrategy(KnowledgeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average the answers, each client with the same weight."""
-        answers = [upload.arrays[self._answers] for upload in uploads]
+        sent = np.stack([upload.arrays[self._answers] for upload in uploads])
+        kept, average = self._left_out.kept([upload.client_id for upload in uploads], [sent]), self.robust.among_kept
+        self._left_out.tell(round)
+        answers = list(sent[kept])
         if self._answers == "softmax":
-            mean = np.maximum(self.robust.mixture(answers), np.finfo(np.float32).tiny)  # scores may all be 0
+            mean = np.maximum(average.mixture(answers), np.finfo(np.float32).tiny)  # scores may all be 0
             mean /= mean.sum(axis=1, keepdims=True)
         else:
-            mean = self.robust.mean(answers)
+            mean = average.mean(answers)
         return {
             "consensus": self.consensus_of(mean).astype(np.float32),
             "rows": self._index.places(self._asked(server_state)),

@@ -13,6 +13,7 @@ from hetfl_flwr.config import AUTO
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import parse_models
 from hetfl_flwr.server.global_model import small_global_model
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.factors import bounded, factor, factored, multiplied
@@ -99,6 +100,7 @@ class FedKD(KnowledgeStrategy):
         self.mentee, self.compress = mentee, compress
         self.energy_start, self.energy_end = energy_start, energy_end
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut("fedkd", self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse inputs of different shapes and different classes, which one mentee does not fit."""
@@ -132,7 +134,9 @@ class FedKD(KnowledgeStrategy):
         """Multiply the factors, take the mean, compress it, and do with the mentee as the clients will."""
         sent = [multiplied(upload.arrays, self._weights) for upload in uploads]
         updates = {name: np.stack([arrays[name] for arrays in sent]) for name in self._weights.names}
-        kept, average = self.robust.kept(list(updates.values())), self.robust.among_kept
+        kept = self._left_out.kept([one.client_id for one in uploads], list(updates.values()))
+        self._left_out.tell(round)
+        average = self.robust.among_kept
         mean = {name: average.mean(list(arrays[kept])) for name, arrays in updates.items()}
         limits = {one.name: one.maximum or np.inf for one in self._weights.arrays}
         mean = {name: np.clip(mean[name], -limit, limit).astype(np.float32) for name, limit in limits.items()}

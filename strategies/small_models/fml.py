@@ -14,6 +14,7 @@ from hetfl_flwr.config import AUTO
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.models import parse_models
 from hetfl_flwr.server.global_model import small_global_model
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec
@@ -68,6 +69,7 @@ class FML(KnowledgeStrategy):
         self.meme = meme
         self.share = share
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut("fml", self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that one meme does not fit.
@@ -106,7 +108,9 @@ class FML(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Merge the memes: Algorithm 1, line 6."""
         memes = {name: np.stack([upload.arrays[name] for upload in uploads]) for name in server_state}
-        kept = self.robust.kept([sent for sent in memes.values() if np.issubdtype(sent.dtype, np.floating)])
+        floats = [sent for sent in memes.values() if np.issubdtype(sent.dtype, np.floating)]
+        kept = self._left_out.kept([upload.client_id for upload in uploads], floats)
+        self._left_out.tell(round)
         return {name: _merged(sent[kept], self.robust.among_kept) for name, sent in memes.items()}
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from logging import INFO
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum, Strategy
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Strategy
 from torch.nn import Module
 
 from hetfl_flwr.algorithms import for_heterogeneous_models
@@ -15,7 +16,8 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.global_model import global_model
-from hetfl_flwr.server.messaging.exchange import Most, Reply, averageable, with_arrays
+from hetfl_flwr.server.left_out import LeftOut
+from hetfl_flwr.server.messaging.exchange import Most, Reply, arrays_of, averageable, with_arrays
 from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.strategy import FederatedStrategy, Sends
@@ -29,7 +31,9 @@ class WeightStrategy(Strategy, FederatedStrategy):
     """A strategy whose clients exchange the weights of one model, or of a part of it that all have.
 
     A client's weight is the number of its training samples (n_k of McMahan et al. 2017), however many a round's batches
-    hold. Flower's own strategies do the averaging: FedAvg, FedMedian, FedTrimmedAvg or MultiKrum, as ``robust`` says.
+    hold. Flower's own strategies do the averaging: FedAvg, FedMedian or FedTrimmedAvg, as ``robust`` says; with
+    "multikrum" FedAvg, of the messages that it keeps. Flower's MultiKrum is not taken: it compares weights in float32,
+    by norms and inner products, and after a small change, such as one round of fine-tuning, that is rounding alone.
     FedMedian and FedTrimmedAvg give each client the same weight, whatever its number of samples. Running statistics are
     averaged as weights are; integer buffers stay with the clients.
 
@@ -98,6 +102,7 @@ class WeightStrategy(Strategy, FederatedStrategy):
         self.exchange_every = exchange_every
         self._algorithm, self._bodies = algorithm, bodies
         self._averaging = _flower_s(self.robust)
+        self._left_out = LeftOut(algorithm, self.robust)
         self._asking = asking or self._averaging
 
     def check(self, roster: Roster) -> None:
@@ -159,9 +164,12 @@ class WeightStrategy(Strategy, FederatedStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the weights. The replies stay as they are: Flower's median and trimmed mean take theirs apart."""
         copies = [with_arrays(reply, ArrayRecord(dict(reply.content.array_records[ARRAYS]))) for reply in replies]
-        if isinstance(self._averaging, MultiKrum):  # it has to be told how many it keeps
-            self._averaging.num_malicious_nodes = min(self.robust.wrong, (len(copies) - 1) // 2)
-            self._averaging.num_nodes_to_select = len(copies) - self._averaging.num_malicious_nodes
+        if self.robust.form == "multikrum" and copies:
+            sent = [arrays_of(reply) for reply in copies]
+            clients = [self.roster.of(reply.metadata.src_node_id).client_id for reply in copies]
+            kept = self._left_out.kept(clients, [np.stack([arrays[name] for arrays in sent]) for name in sent[0]])
+            self._left_out.tell(server_round)
+            copies = [reply for reply, its in zip(copies, kept, strict=True) if its]
         return self._averaging.aggregate_train(server_round, copies)
 
     def configure_evaluate(
@@ -186,6 +194,4 @@ def _flower_s(average: Average) -> FedAvg:
         return FedMedian(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     if average.form == "trimmed":
         return FedTrimmedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, beta=average.share)
-    if average.form == "multikrum":
-        return MultiKrum(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     return FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)

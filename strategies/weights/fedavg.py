@@ -24,7 +24,7 @@ class FedAvg(WeightStrategy):
         How wrong weights are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et
         al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), in which each client counts alike, whatever its number of
         samples; or the mean, by numbers of training samples as with "none", of those that Multi-Krum keeps (Blanchard
-        et al., NIPS 2017; Flower's MultiKrum). As in `hetfl_flwr.learning.aggregation.parse_robust`.
+        et al., NIPS 2017). As in `hetfl_flwr.learning.aggregation.parse_robust`.
     exchange_every : int
         As in `clients.weights.base.GlobalModelClient`: what a client may say that it has trained on is held against it.
 

@@ -16,6 +16,7 @@ from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.ensembles import Schedule, distil_each, logits_of_each
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.server.global_model import models_by_name
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.guard import Guard, measure_learnt
 from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.roster import Roster
@@ -84,6 +85,7 @@ class FedDF(KnowledgeStrategy):
     ) -> None:
         self.schedule = Schedule(server_steps, server_batch_size, server_learning_rate, patience)
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut("feddf", self.robust)
         self._models: dict[str, SplitModel] = {}
 
     def check(self, roster: Roster) -> None:
@@ -125,7 +127,7 @@ class FedDF(KnowledgeStrategy):
         sent = [(name, upload) for name, group in groups.items() for upload in group]
         teachers, rows = [loaded(self._models[name], upload.arrays) for name, upload in sent], self._public.all()
         answers = logits_of_each(teachers, rows, self.config.threads)
-        logits = self._kept({upload.client_id: array for (_, upload), array in zip(sent, answers, strict=True)})
+        logits = self._kept({upload.client_id: array for (_, upload), array in zip(sent, answers, strict=True)}, round)
         before = {member.model: self.download_for(member, server_state, round) for member in self.roster}
         means = {
             name: self._mean([one for one in group if one.client_id in logits]) or before[name]
@@ -138,13 +140,15 @@ class FedDF(KnowledgeStrategy):
             means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
         return {**server_state, **_named(means)}
 
-    def _kept(self, logits: Mapping[int, Logits]) -> dict[int, Logits]:
+    def _kept(self, logits: Mapping[int, Logits], round: int) -> dict[int, Logits]:
         """Return the logits (R, C) of the clients that count, by client: "multikrum" judges models by what they say."""
         if self.robust.form != "multikrum" or not logits:
             return dict(logits)
         with np.errstate(invalid="ignore"):
             centred = np.stack([array - array.mean(1, np.float64, keepdims=True) for array in logits.values()])
-        return {one: logits[one] for one, kept in zip(logits, self.robust.kept([centred]), strict=True) if kept}
+        kept = self._left_out.kept(logits, [centred])
+        self._left_out.tell(round)
+        return {one: logits[one] for one, its in zip(logits, kept, strict=True) if its}
 
     def _mean(self, group: Sequence[Upload]) -> Arrays:
         """Average the weights of a group, of which nobody may count: then there are none."""

@@ -142,10 +142,10 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
         "split 'test' of '(not shown)' is empty",
     ),
     "csv, no training split": (lambda at: load(write_csv(at, test="age,sick\n1,no\n")), "has no split 'train'"),
-    "csv, no such label": (lambda at: load(csv(at), label_column="ill"), "has no column 'ill' in its split 'train'"),
+    "csv, no such label": (lambda at: load(csv(at), label_column="ill"), "has no column 'ill': set"),
     "csv, all labels are missing": (
         lambda at: load(csv(at, "age,sick\n1,\n2,\n3,\n")),
-        "no row of split 'train' of '(not shown)' has a sick",
+        "no row of '(not shown)' has any sick",
     ),
     "csv, one label": (lambda at: load(csv(at, "age,sick\n1,no\n2,no\n")), "has one value only"),
     "csv, a quantity": (
@@ -169,7 +169,10 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: load(csv(at, "age,at,sick\n1,2,no\n3,2,yes\n", test="age,at,sick\n1,3,no\n"), domain_column="at"),
         "has no training row of at (not shown)",
     ),
-    "csv, no owner": (lambda at: load(csv(at), partition="natural:who"), "set natural:COLUMN to one of"),
+    "csv, no owner": (
+        lambda at: load(csv(at), partition="natural:who"),
+        "set COLUMN in partition=natural:COLUMN to one of",
+    ),
     "csv, two kinds of input": (
         lambda at: load(csv(at), text_column="age", image_column="age"),
         "image-column and text-column are both set for '(not shown)'",
@@ -217,7 +220,7 @@ READERS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "images, no label": (
         lambda at: load(pictures(at, labels=[None] * 6), label_column=""),
-        "no row of split 'train' of '(not shown)' has a label",
+        "no row of '(not shown)' has any label",
     ),
     "data-dir, none": (lambda at: load("mnist", data_dir=str(at)), "data-dir '(not shown)' is not a folder"),
     "data-dir, not there": (

@@ -144,7 +144,7 @@ REGRESSION = "this looks like regression, and only single-label classification i
         ([row // 2 for row in range(442)], f"has 221 different numbers in 442 rows: {REGRESSION}"),
         ([float(row % 45) for row in range(449)], f"has 45 different numbers in 449 rows: {REGRESSION}"),
         ([f"p{row}" for row in range(40)], "has 40 different texts in 40 rows: this looks like a name of each row"),
-        ([row + 0.5 for row in range(40)], "40 different numbers in 40 rows (this looks like regression; only "),
+        ([row + 0.5 for row in range(40)], "40 different ones in 40 rows (this looks like regression; only "),
     ],
 )
 def test_a_column_that_is_no_class_is_refused_with_the_way_out(labels, said, refusal):
@@ -196,6 +196,17 @@ def test_files_with_unlike_columns_are_refused(tmp_path, refusal, kind):
         "add it, or name it in ignore-columns"
     )
     assert arrays(folder, label_column="label", ignore_columns="b").inputs.tolist() == [[1], [2], [3], [9]]
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("a", "b")])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
+def test_any_file_may_lack_a_column_that_is_ignored(tmp_path, kind, names):
+    """Files of two splits, and of one; the first one lacks it."""
+    for name, columns in zip(names, ({"a": [9, 8], "label": [1, 0]}, COLUMNS), strict=True):
+        getattr(datasets.Dataset.from_dict(columns), f"to_{kind}")(tmp_path / f"{name}.{kind}")
+    found = arrays(tmp_path, label_column="label", ignore_columns="b")
+    assert found.inputs.tolist() == [[9], [8], [1], [2], [3]]
+    assert found.labels.tolist() == [1, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "json"])

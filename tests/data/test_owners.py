@@ -17,7 +17,6 @@ from hetfl_flwr.common.errors import ConfigError, DataError, FederationError, Ru
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
 from hetfl_flwr.data.owners import joined
-from hetfl_flwr.runs.loading import client_number
 from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
 from hetfl_flwr.server.messaging.exchange import reason
@@ -26,6 +25,7 @@ from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run
 from simulations.cli.command import main
+from simulations.inference.loading import client_number
 from simulations.reports.html.report import report_page
 from simulations.reports.partition import load_split
 from simulations.reports.plots.partition import split_figure
@@ -316,6 +316,20 @@ class TestNumber:
         assert clients(dataset=str(wards), partition="files", clients=2) == 2
         assert clients(dataset=str(table)) == 10
 
+    def test_very_many_owners_are_said_once_unless_a_number_of_clients_is(self, tmp_path, capsys):
+        for owners in (100, 101):
+            path = tmp_path / f"{owners}.csv"
+            rows = [f"{row % 50},{'ill' if row % 2 else 'well'},{row // 2}\n" for row in range(2 * owners)]
+            path.write_text("age,sick,visit\n" + "".join(rows))
+            keys = {"label_column": "sick", "output_dir": str(tmp_path / "run"), "partition": "natural:visit"}
+            config = RunConfig(dataset=str(path), **keys)
+            assert [resolved(config, "local").clients for _ in range(2)] == [owners] * 2
+            assert resolved(config.with_values({"clients": 5}), "local").clients == 5
+        assert capsys.readouterr().err == (
+            "hetfl: partition 'natural:visit' has 101 owners, each of them a client: fewer clients, such as 20, merge "
+            "owners\n"
+        )
+
     def test_more_clients_than_files_are_refused(self, wards, refusal):
         said = refusal(ConfigError, data_of, wards, 4, partition="files")
         assert said == "partition 'files': 4 clients cannot share 3 files: use 3 clients or fewer"
@@ -379,9 +393,15 @@ class TestFiles:
         ("text", "said"),
         [
             ("", "is empty: put rows into it, or take it away"),
+            (" \n\n", "is empty: put rows into it, or take it away"),
+            ('age,bp,sick\n1,2,"ill\n3,4,well\n', "the quote that row 2 opens is never closed"),
             ("age,bp,sick\n", "holds no rows: put some into it, or take it away"),
             ("5.1,3.5,0\n4.9,3.0,1\n", "has no header: its first row holds 3 numbers"),
             ("age,sick,sick\n1,ill,ill\n", "has column 'sick' more than once"),
+            (
+                "50,ill,1.5,1.5\n",
+                "give each column a name of its own (if these are cells of a row, the file has no header",
+            ),
             ("age,sick\n1,ill\n", "has no column 'bp', which"),
             (
                 "age,bp,sick\n1,high,ill\n",

@@ -1,5 +1,6 @@
 """All that is wrong with a data set is told in one line, that of its owners among it."""
 
+import re
 from dataclasses import replace
 from datetime import time
 
@@ -135,6 +136,26 @@ def test_all_labels_that_differ_in_capitals_are_told(refusal):
     )
 
 
+def test_of_more_problems_than_a_line_holds_the_first_of_each_kind_are_told_with_all_ways_out(tmp_path, refusal):
+    words = {f"words {number}": [f"w{row % 70}" for row in range(140)] for number in range(80)}
+    dates = {f"seen {number}": [f"0{row % 9 + 1}/0{row % 7 + 1}/2024" for row in range(140)] for number in range(30)}
+    path = tmp_path / "wide.csv"
+    pd.DataFrame({**words, **dates, "sick": ["ill", "well"] * 70}).to_csv(path, index=False)
+    said = refused(path, refusal, replace(SPLIT, partition="iid"))
+    assert said.startswith(
+        f"'{path}' has 110 problems: (1) column 'words 0' has 70 different values, more than 64; (2)"
+    )
+    told = [int(number) for number in re.findall(r"\((\d+)\) column", said)]
+    assert told == [*range(1, len(told) + 1)]
+    assert 10 < len(told) < 30
+    each = len(told) // 2
+    assert f"({each}) column 'words {each - 1}'" in said
+    assert f"({each + 1}) column 'seen 0'" in said
+    assert f", ({each}) and {80 - each} more name it in ignore-columns" in said
+    assert f", ({2 * each}) and {30 - each} more write dates as year-month-day" in said
+    assert " ... " not in said
+
+
 def test_labels_that_are_no_classes_are_counted_over_both_splits(refusal):
     train, test = ({"a": labels, "label": labels} for labels in (["ill", "x", "y"] * 4, ["well", "z"]))
     source = source_of(train, test, classes="ill,well")
@@ -149,10 +170,10 @@ def test_all_columns_that_are_not_there_are_told(frame, tmp_path, refusal):
     reading = Reading(label_column="sic", ignore_columns="agee,x", numeric_columns="y")
     said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=reading, partition="natural:wards"))
     assert said == (
-        f"'{tmp_path}/p.csv' has 4 problems: (1) has no column 'sic' in its split 'train': did you mean 'sick'? Set "
-        "label-column to one of: age, ward, sick; (2) has no column 'wards' in its split 'train': did you mean 'ward'? "
-        "Set natural:COLUMN to one of: age, ward, sick; (3) ignore-columns: unknown columns 'agee', 'x': Known: age, "
-        "sick, ward; (4) numeric-columns: unknown column 'y': Known: age, sick, ward"
+        f"'{tmp_path}/p.csv' has 4 problems: (1) has no column 'sic': did you mean 'sick'? Set "
+        "label-column to one of: age, ward, sick; (2) has no column 'wards': did you mean 'ward'? "
+        "Set COLUMN in partition=natural:COLUMN to one of: age, ward, sick; (3) ignore-columns: unknown columns "
+        "'agee', 'x': Known: age, sick, ward; (4) numeric-columns: unknown column 'y': Known: age, sick, ward"
     )
     said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=replace(reading, label_column="sick")))
     assert "has 2 problems: (1) ignore-columns: unknown columns 'agee', 'x': Known: age, ward; (2) numeric-" in said

@@ -25,9 +25,9 @@ from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.data.sources.bundled import read_waveform
 from hetfl_flwr.data.sources.signals import CHANNELS
 from hetfl_flwr.models import build_model, parameter_count
-from hetfl_flwr.runs.loading import load_client as load_trained
 from simulations.engine.objects import stored
 from simulations.engine.stacks import stackable
+from simulations.inference.loading import load_client as load_trained
 from simulations.inference.predict import predict
 from simulations.testing import AlgorithmContract
 

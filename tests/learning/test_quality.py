@@ -286,7 +286,7 @@ def test_a_run_folder_has_the_figures_of_each_client_and_their_means(skewed):
 
 def test_the_figures_are_those_of_the_saved_model(skewed):
     """As scikit-learn has them of the model that the folder holds... predictions of the client's test samples."""
-    from hetfl_flwr.runs.loading import load_client
+    from simulations.inference.loading import load_client
 
     for client in read_clients(skewed):
         node = load_client(skewed, client["partition"])
@@ -373,9 +373,12 @@ def test_notes_are_a_line_a_client_and_bounded():
         "client 3: no test rows",
     ]
     both = record(0, 40, untested=["ill"], unpredicted=list("abcdefg"))
-    assert notes([both], []) == [
-        "client 0: no test row of class ill, on which it trains; never predicts classes a, b, c, d, e and 2 more"
-    ]
+    line = "client 0: no test row of class ill, on which it trains; never predicts classes a, b, c, d, e and 2 more"
+    hint = "some classes are never predicted: class-weights=balanced gives rare ones more weight"
+    assert notes([both], []) == [hint, line]
+    assert notes([both], [], "balanced") == [line]
+    short = [Round.blank(number, 0.0, accuracy=number / 10) for number in range(9)]
+    assert [one.partition(" by ")[0] for one in notes([both], short)] == ["accuracy still rose", line]
     assert notes([record(n, 5) for n in range(9)], [])[-1] == "and 4 more"
     assert notes([record(n, 0) for n in range(9)], []) == []
 

@@ -193,6 +193,9 @@ AVERAGING: dict[str, dict[str, Any]] = {
 }
 """The algorithms that average weights, and the keys with which they do."""
 
+NAMES = {"fedhenn": "fedhenn with mode = 'homogeneous'"}
+"""What their lines begin with where it is not their name."""
+
 
 def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequence[int], order: Any = None) -> Any:
     """What the server makes of an entry ``w`` that clients have sent as these values, having trained on these samples;
@@ -276,6 +279,54 @@ def test_one_wild_upload_of_five_stays_within_what_the_others_sent(algorithm, ro
     assert (found <= np.float32(honest).max(0)).all()
     plain = averaged(algorithm, "none", [*honest, np.full(20, wild)], [1, 1, 1, 1, 10**6])
     assert (np.abs(plain) > 1e5).all()
+
+
+@pytest.mark.parametrize("algorithm", AVERAGING)
+def test_multi_krum_tells_small_changes_of_large_weights_apart(algorithm, caplog):
+    """10,000 weights of 1 that change by 1e-5, as in a round of fine-tuning: the squares of these changes add up to
+    1e-6, a tenth of a billionth of the weights' own. One client changes its weights against the others."""
+    caplog.set_level("INFO", logger="flwr")
+    changes = generator(0, "fine-tuning").normal(1, 0.5, size=(5, 10_000)) * 1e-5
+    changes[3] *= -1
+    values = np.float32(1 + changes)
+    found = averaged(algorithm, "multikrum:1", values, [1] * 5)
+    np.testing.assert_allclose(found, np.delete(values, 3, 0).mean(0), atol=2e-7)
+    assert [text for text in caplog.messages if "multikrum" in text] == [
+        f"{NAMES.get(algorithm, algorithm)}, round 1: multikrum leaves out client 3"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        *((name, {}) for name in ROBUST),
+        ("fedhe", {"fedhe.mode": "async", "fedhe.store": "latest"}),
+        ("fedhe", {"fedhe.store": "latest", "fedhe.leave-one-out": True}),
+        ("fd", {"fd.mode": "async"}),
+        ("fedproto", {"fedproto.mode": "async"}),
+        ("fedmd", {"fedmd.consensus": "softmax"}),
+        ("fedhenn", {"fedhenn.mode": "homogeneous"}),
+    ],
+)
+def test_whom_multi_krum_leaves_out_is_told(algorithm, keys, make_config, run_federation, tmp_path, caplog):
+    """Of five clients it leaves out one in each round, or one of each class: the log and the run's rounds say whom, and
+    no failure is made of it. In some algorithms what it averages in round 2 has come in round 1."""
+    config = make_config(
+        algorithm=algorithm,
+        clients=5,
+        rounds=2,
+        public_fraction=0.1,
+        output_dir=str(tmp_path / "run"),
+        **{"models": "mlp", f"{algorithm}.robust": "multikrum:1", **keys},
+    )
+    caplog.set_level("INFO", logger="flwr")
+    lines = [json.loads(line) for line in (run_federation(config) / "rounds.jsonl").read_text().splitlines()]
+    assert [line["failures"] for line in lines] == [[], [], []]
+    told = " ".join(text for text in caplog.messages if "multikrum leaves out" in text)
+    recorded = {client for line in lines for client in line["not_averaged"]}
+    assert recorded == {client for client in range(5) if f"client {client}" in told}
+    assert lines[0]["not_averaged"] == []
+    assert lines[2]["not_averaged"]
 
 
 def test_flower_cuts_as_many_as_every_other_algorithm_does():

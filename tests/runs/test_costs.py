@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import COSTS, RunConfig
-from hetfl_flwr.node import meter
+from hetfl_flwr.node.machine import meter
 from hetfl_flwr.node.machine.meter import Meter
 from hetfl_flwr.runs.figures.cost_totals import total_costs
 from hetfl_flwr.runs.figures.tables import lines

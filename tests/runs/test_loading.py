@@ -9,7 +9,7 @@ from safetensors.numpy import save
 from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import header, seal
 from hetfl_flwr.learning.training import evaluate
-from hetfl_flwr.runs.loading import SHOWN, load_client
+from simulations.inference.loading import SHOWN, load_client
 
 
 @pytest.mark.parametrize("keep_best", [False, True])

@@ -78,6 +78,7 @@ ROUND = [
     "auc",
     "majority",
     "classes",
+    "not_averaged",
 ]
 MEASURED = ["accuracy", "auc", "balanced-accuracy", "loss", "macro-f1", "majority", "validation-accuracy"]
 RUN = 7

@@ -42,7 +42,7 @@ SUMMARY |= {"algorithm": "a", "dataset": "d", "engine": None, "accuracy_per_clie
 SUMMARY |= {"versions": {"hetfl": "1"}, "epsilon": 0.25}
 CLIENT: dict[str, Any] = dict.fromkeys(ClientRecord.__annotations__) | {"partition": 4, "model": "mlp", "epsilon": 0.5}
 
-LATER = {*QUALITIES, "classes", "recall", "untested", "unpredicted"}
+LATER = {*QUALITIES, "classes", "recall", "untested", "unpredicted", "not_averaged"}
 """Keys that folders of earlier versions lack."""
 
 DEEP = {"lists": "[" * 100_000, "objects": '{"a":' * 100_000}

@@ -240,6 +240,19 @@ def test_prometheus_is_told_since_when_a_client_has_answered_and_which_one_has_n
     assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 1})
 
 
+def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_read(tmp_path: Path) -> None:
+    """Two clients choose names that are nobody's in Prometheus, or another gauge's with other labels."""
+    pytest.importorskip("prometheus_client")
+    tracked, entry = started(tmp_path, "prometheus"), round_(1)
+    entry.clients["0"] |= {"my.score": 7.0, "a b": 8.0, "c:d": 9.0, "foo-loss": 1.0, "client-foo-loss": 5.0}
+    tracked.round(entry)
+    found = prometheus(tmp_path / "metrics.prom")
+    for name, value in (("my_score", 7), ("a_b", 8), ("c_d", 9), ("foo_loss", 1), ("client_foo_loss", 5)):
+        assert found[f"hetfl_client_{name}"] == {"0": value}
+    assert (found["hetfl_foo_loss"], found["hetfl_mean_client_foo_loss"]) == ({"": 1}, {"": 5})
+    assert '{"' not in (tmp_path / "metrics.prom").read_text()
+
+
 @pytest.fixture
 def recorders(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = type("Failing", (Recorder,), {"fails": 1})

@@ -220,7 +220,7 @@ def test_simulated_clients_have_the_bundled_digits(ask):
 SPOILT = {
     "a label": ({"train": SICK, "test": "age,sick\n1,John Roe\n"}, {}, "sick (not shown): labels must be"),
     "one label": ({"train": SICK.replace(",no", ",Jane Doe HIV+")}, {}, "has one value only, (not shown)"),
-    "no header": ({"train": "54,Jane Doe\n7,John Roe\n"}, {}, "has no column 'sick' in its split 'train'"),
+    "no header": ({"train": "54,Jane Doe\n7,John Roe\n"}, {}, "has no column 'sick': set label-column to one of"),
     "declared": ({"train": SICK}, {"classes": "no,yes"}, "sick (not shown): labels must be (not shown)"),
     "a broken row": (
         {"train": SICK + "1,2,3,Jane Doe\n"},
@@ -251,7 +251,7 @@ def test_the_simulated_are_told_all(ask, tmp_path):
 
 @pytest.mark.parametrize("deployed", [True, False])
 def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch, caplog, deployed):
-    def fail(context):
+    def fail(context, before):
         raise KeyError("Jane Doe")
 
     monkeypatch.setattr(client_app.Node, "from_context", fail)

@@ -174,7 +174,8 @@ def _numbers(name: str, notation: Notation, numbers: FloatArray, findings: Findi
     train = inputs[: findings.source.train_rows, 0]
     constant = len(np.unique(train[~np.isnan(train)])) < 2
     if constant:
-        findings.note(name, "fewer than two different numbers in the training rows: it is ignored (0 throughout)")
+        are = "one number throughout" if len(train[~np.isnan(train)]) else "no number at all"
+        findings.note(name, f"{are} in the training rows: it is ignored (0 throughout)")
     column = Column(name, "date" if notation.is_date else "number", notation.name, constant=constant)
     return Encoded(column, inputs)
 

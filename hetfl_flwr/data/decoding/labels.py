@@ -305,9 +305,10 @@ def _plain(source: Source, split: str, found: pa.ChunkedArray, column: str, key:
             return found.cast(pa.int64())
     except pa.ArrowInvalid:  # a float that is no integer
         pass
+    where = f" in split '{split}'" if len(source.splits) > 1 else ""
     raise DataError(
-        f"column '{column}' of {source.place} holds {in_words(found.type)}{_differing_classes(found, key)} in split "
-        f"'{split}': set {key} to one that holds integers, truth values or strings"
+        f"column '{column}' of {source.place} holds {in_words(found.type)}{where}{_differing_classes(found, key)}: set "
+        f"{key} to one that holds whole numbers, truth values or texts"
     )
 
 
@@ -316,7 +317,7 @@ def _differing_classes(found: pa.ChunkedArray, key: str) -> str:
     if key != "label-column":
         return ""
     if pa.types.is_floating(found.type):
-        return f", {len(found.unique())} different numbers in {len(found)} rows (this looks like regression; {_SINGLE})"
+        return f", {len(found.unique())} different ones in {len(found)} rows (this looks like regression; {_SINGLE})"
     if pa.types.is_nested(found.type):
         return f", several labels a row ({_SINGLE})"
     return ""

@@ -56,7 +56,7 @@ def roles(place: str, splits: Mapping[str, Columns], reading: Reading) -> tuple[
 
 def _aside(reading: Reading) -> dict[str, str]:
     """Return the columns that say whose a row is, by their keys."""
-    columns = {"domain-column": reading.domain_column, "natural:COLUMN": reading.id_column}
+    columns = {"domain-column": reading.domain_column, "COLUMN in partition=natural:COLUMN": reading.id_column}
     return {key: column for key, column in columns.items() if column}
 
 
@@ -134,9 +134,8 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
     if not wanted and len(of_kind) != 1:
         what = {"ClassLabel": "classes", "Image": "images"}[kind]
         found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
-        raise DataError(
-            f"{place} {found}: set {key} to one of: {private(', '.join(of_kind or columns))}{_header_hint(columns)}"
-        )
+        choices = of_kind or [name for name in columns if not is_nameless(name)]
+        raise DataError(f"{place} {found}: set {key} to one of: {private(', '.join(choices))}{header_hint(columns)}")
     column = wanted or of_kind[0]
     several = [name.strip() for name in column.split(",")]
     if (
@@ -153,14 +152,20 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
         if column not in there:
             near = get_close_matches(column, there, n=1)
             hint = f"did you mean '{private(near[0])}'? Set" if near else "set"
+            choices = [name for name in there if not is_nameless(name)]
+            where = f" in its split '{split}'" if len(splits) > 1 else ""
             raise DataError(
-                f"{place} has no column '{column}' in its split '{split}': "
-                f"{hint} {key} to one of: {private(', '.join(there))}"
+                f"{place} has no column '{column}'{where}: {hint} {key} to one of: {private(', '.join(choices))}"
             )
     return column
 
 
-def _header_hint(names: Iterable[str]) -> str:
+def is_nameless(column: str) -> bool:
+    """Say whether a column has the name that pandas gives to one without."""
+    return re.fullmatch(r"Unnamed: \d+", column) is not None
+
+
+def header_hint(names: Iterable[str]) -> str:
     """Return a question where a name of a column is a decimal number or a date."""
     cells = any(re.fullmatch(r"[+-]?\d+[.,]\d+|\d+[-./]\d+[-./]\d+", name.strip()) for name in names)
     return " (if these are cells of a row, the file has no header: put the names of the columns there)" if cells else ""

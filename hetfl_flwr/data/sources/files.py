@@ -1,6 +1,7 @@
 """Files of rows read one by one: a data set that is one file, or a folder in which each file is somebody's."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from hetfl_flwr.common.errors import DataError, HetflError, private
 from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles, shape_of
-from hetfl_flwr.data.sources.csv.dialects import common_options, rows_of
+from hetfl_flwr.data.sources.csv.dialects import common_options, row_numbers
 from hetfl_flwr.data.sources.csv.headers import check_headers
 from hetfl_flwr.data.sources.folders import TABLES, check_filled, ending, names_of
 from hetfl_flwr.data.sources.notations import PLAIN, Notation, Undecided, recognised
@@ -30,6 +31,8 @@ NAMES_FILE = "owners.hetfl"
 
 CALLED_FILE = "called.hetfl"
 """Beside files of data that were given from Python: what messages call each file and, as ``""``, all of them."""
+
+_NOT_CLOSED = re.compile(r"EOF inside string starting at row (\d+)")  # pandas' words, which count from 0
 
 
 def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["Dataset", tuple[tuple[str, int], ...]]:
@@ -270,13 +273,13 @@ class Part:
         What messages call it; empty where it is the only one.
     rows : callable
         Returns how many rows it has.
-    first : int
-        The number of its first row, as people count.
+    number : callable
+        Returns the number of a row 0, 1, ..., as people count.
     """
 
     called: str
     rows: Callable[[], int]
-    first: int
+    number: Callable[[int], int]
 
 
 def parts_of(
@@ -301,18 +304,36 @@ def parts_of(
     is_csv = all(TABLES.get(ending(path)) == "csv" for path in files)
     if given:
         counts = [count for _, count in owners] or [0]
-        return [Part(given.get(path.name, ""), partial(int, rows), 0) for path, rows in zip(files, counts, strict=True)]
+        return [
+            Part(given.get(path.name, ""), partial(int, rows), int) for path, rows in zip(files, counts, strict=True)
+        ]
     if not is_csv and not owners:
         return []
     named: Sequence[tuple[str, int | None]] = owners or [(path.name, None) for path in files]
     return [
         Part(
             f"file {private(repr(name))}" if len(files) > 1 else "",
-            partial(rows_of, path) if rows is None else partial(int, rows),
-            1 + is_csv,
+            partial(_rows_of, path) if rows is None else partial(int, rows),
+            partial(_number_in, path),
         )
         for path, (name, rows) in zip(files, named, strict=True)
     ]
+
+
+def _rows_of(path: Path) -> int:
+    return len(row_numbers(path))
+
+
+def _number_in(path: Path, row: int) -> int:
+    return int(numbers_in(path, np.array([row]))[0])
+
+
+def numbers_in(path: Path, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the numbers of rows 0, 1, ... of a file, (N,), as people count, in a csv file as a spreadsheet."""
+    if TABLES.get(ending(path)) != "csv":
+        return rows + 1
+    numbers = row_numbers(path)
+    return numbers[rows] if rows.max(initial=-1) < len(numbers) else rows + 2
 
 
 def numbered(parts: Sequence[Part], row: int) -> tuple[int, str]:
@@ -320,15 +341,15 @@ def numbered(parts: Sequence[Part], row: int) -> tuple[int, str]:
 
     Examples
     --------
-    >>> parts = [Part("north", lambda: 30, 2), Part("south", lambda: 40, 2)]
+    >>> parts = [Part("north", lambda: 30, lambda row: row + 2), Part("south", lambda: 40, lambda row: row + 2)]
     >>> numbered(parts, 0), numbered(parts, 30), numbered([], 0)
     ((2, 'north'), (2, 'south'), (1, ''))
     """
     for part in parts[:-1]:
         if row < (rows := part.rows()):
-            return row + part.first, part.called
+            return part.number(row), part.called
         row -= rows
-    return (row + parts[-1].first, parts[-1].called) if parts else (row + 1, "")
+    return (parts[-1].number(row), parts[-1].called) if parts else (row + 1, "")
 
 
 def head(config: Any, path: Path, headers: Mapping[Path, Sequence[str]]) -> Columns | None:
@@ -350,4 +371,6 @@ def reason(error: BaseException) -> str:
     while error.__cause__:
         error = error.__cause__
     lines = str(error).strip().splitlines()
+    if lines and (quote := _NOT_CLOSED.search(lines[0])):
+        return f"the quote that row {int(quote[1]) + 1} opens is never closed"
     return lines[0] if lines else type(error).__name__

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from glob import escape
+from itertools import accumulate, islice, pairwise
 from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -160,18 +161,12 @@ def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None
     try:
         if any((folder / name).exists() for name in _SAVED):
             data: Any = load_from_disk(str(folder))
+        elif images:
+            data = _images_in(folder, pattern)
         else:
-            headers: Mapping[Path, Sequence[str]] = {}
-            if not images:
-                builder = load_dataset_builder(str(folder))
-                files = {str(split): [*map(Path, names)] for split, names in (builder.config.data_files or {}).items()}
-                tables = [file for split in files.values() for file in split]
-                headers = check_headers(tables, reading.ignored)
-                if options := common_options(tables):
-                    builder = _builder_of(files, options)
-                if columns := _columns(builder, files, headers):
-                    roles(called, columns, reading)
-            data = _images_in(folder, pattern) if images else _rows(builder, files, headers)
+            builder = load_dataset_builder(str(folder))
+            files = {str(split): [*map(Path, names)] for split, names in (builder.config.data_files or {}).items()}
+            data = _tables_in(builder, files, called, reading)
     except HetflError:
         raise
     except Exception as error:
@@ -269,6 +264,27 @@ def _rows(builder: "DatasetBuilder", files: Mapping[str, Sequence[Path]], header
         builder = _builder_of(files, {**common_options(tables), "features": of_columns(features)})
         builder.download_and_prepare()
     return builder.as_dataset()
+
+
+def _tables_in(builder: "DatasetBuilder", files: Mapping[str, Sequence[Path]], called: str, reading: Reading) -> Any:
+    """Read the files of rows of all splits, after their headers were examined."""
+    tables = [path for paths in files.values() for path in paths]
+    headers = check_headers(tables, reading.ignored)
+    if len({tuple(sorted(header)) for header in headers.values()}) > 1:
+        return _one_by_one(files, called, reading)
+    if options := common_options(tables):
+        builder = _builder_of(files, options)
+    if columns := _columns(builder, files, headers):
+        roles(called, columns, reading)
+    return _rows(builder, files, headers)
+
+
+def _one_by_one(files: Mapping[str, Sequence[Path]], called: str, reading: Reading) -> dict[str, "Dataset"]:
+    """Read files of rows of which some lack columns that nobody learns from: these have no cells there."""
+    data, owners = from_files([path for paths in files.values() for path in paths], called, reading)
+    rows = iter(count for _, count in owners)
+    ends = [*accumulate(sum(islice(rows, len(paths))) for paths in files.values())]
+    return {split: data.select(range(*of_split)) for split, of_split in zip(files, pairwise([0, *ends]), strict=True)}
 
 
 def _columns(

@@ -41,6 +41,9 @@ SIGNALS = "Inertial Signals"
 """Folder of a split that holds a text file a channel, as the UCI archive keeps its human activity recognition."""
 
 
+OBJECTS = "hetfl-objects"
+"""Folder in the cache of the datasets library that holds data from Python, each in a folder that is their digest."""
+
 OWNER_CLASS_IMAGE = 3
 """Parts of an image's path in a folder of owners."""
 
@@ -54,6 +57,18 @@ def is_folder(dataset: str) -> bool:
     (True, False)
     """
     return dataset.startswith((".", "/", "~"))
+
+
+def dataset_called(dataset: str) -> str:
+    """Return what tables and pictures call a data set: of data from Python the first digits of their digest.
+
+    Examples
+    --------
+    >>> dataset_called("./photos"), dataset_called(f"/cache/{OBJECTS}/264daef26f7b5c66")
+    ('./photos', 'Python data 264daef2')
+    """
+    folder = Path(dataset)
+    return f"Python data {folder.name[:8]}" if folder.parent.name == OBJECTS else dataset
 
 
 def ending(path: Path) -> str:

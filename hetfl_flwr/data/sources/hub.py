@@ -1,6 +1,5 @@
 """Data sets opened: which columns count, and which rows have a label. Nothing is decoded here."""
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hetfl_flwr.common.errors import DataError, private
-from hetfl_flwr.data.sources.columns import Kind, is_text, roles
+from hetfl_flwr.data.sources.columns import Kind, is_nameless, is_text, roles
 from hetfl_flwr.data.sources.files import Part, left, numbered
 from hetfl_flwr.data.sources.finding import features_of, found_splits
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from hetfl_flwr.data.sources.catalogue import DatasetEntry
 
 _SHOWN = 5  # names in a note, at most
-_NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column whose name is empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +160,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
 
 def _without_nameless(place: str, splits: dict[str, "Dataset"]) -> tuple[dict[str, "Dataset"], tuple[str, ...]]:
     """Leave out columns without a name and without a cell, as a separator at the end of each row makes them, aloud."""
-    names = dict.fromkeys(name for data in splits.values() for name in features_of(data) if _NAMELESS.fullmatch(name))
+    names = dict.fromkeys(name for data in splits.values() for name in features_of(data) if is_nameless(name))
     empty = [name for name in names if all(_is_blank(data, name) for data in splits.values())]
     if not empty:
         return splits, ()
@@ -227,7 +225,12 @@ def labelled(
     for split, data in splits.items():
         without = _missing(cells(data, label), unknown)
         if without.all():
-            raise DataError(f"no row of split '{split}' of {place} has a {label}: fill it in, or take the split away")
+            where, way_out = (
+                (f"split '{split}' of ", "take the split away")
+                if len(splits) > 1
+                else ("", "name another label-column")
+            )
+            raise DataError(f"no row of {where}{place} has any {label}: fill it in, or {way_out}")
         if without.any():
             first, *more = np.flatnonzero(without)
             number, file = numbered((parts or {}).get(split, ()), int(first))
@@ -265,7 +268,7 @@ def _without_labels(
         counts = Counter(owners.drop_null().to_pylist())
         gone += [(str(owner), count) for owner, count in counts.items() if owner not in there]
     return [
-        f"{what} {private(repr(name))} of {place} is left out: none of its {count} rows has a {label}; {way_out}"
+        f"{what} {private(repr(name))} of {place} is left out: none of its {count} rows has any {label}; {way_out}"
         for name, count in gone
     ]
 

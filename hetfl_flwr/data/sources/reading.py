@@ -69,7 +69,7 @@ class Reading:
     @property
     def ignored(self) -> frozenset[str]:
         """The names of ``ignore_columns``, their blanks one space each."""
-        return frozenset(" ".join(name.split()) for name in self.ignore_columns.split(","))
+        return frozenset(" ".join(name.split()) for name in self.ignore_columns.split(",") if name.strip())
 
     def of(self, number: int, count: int) -> "Reading":
         """Return the reading of one data set of a list, its folder as an absolute path.

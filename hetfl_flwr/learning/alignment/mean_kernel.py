@@ -4,7 +4,7 @@ Kernels and equations are those of `hetfl_flwr.learning.alignment.similarity`. T
 (the server's side) and compute in float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ def mean_kernel_factor(
     sigma: float | None = None,
     rank: int = 0,
     unit_norm: bool = False,
+    told: Callable[[Matrix], object] | None = None,
 ) -> tuple[Matrix, float]:
     """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
 
@@ -42,6 +43,8 @@ def mean_kernel_factor(
         As in `thin_factor`.
     unit_norm : bool
         Whether kernels are centred and scaled to a Frobenius norm of 1 for the plain mean, too.
+    told : callable, optional
+        Is told what each kernel counts, (K,): 0 where a robust mean leaves it out.
 
     Returns
     -------
@@ -63,6 +66,8 @@ def mean_kernel_factor(
     ([0.0, 4.5, 0.0, -4.5], 0.9)
     """
     weights = _kernel_weights(representations, average, sigma, unit_norm=unit_norm)
+    if told:
+        told(np.array(weights))
     if sigma is None:
         return thin_factor(_less_mean_row(stack_factor(representations, weights)), rank)
     return thin_factor_of_kernel(_less_means(mean_rbf_kernel(representations, weights, sigma)), rank)

@@ -50,9 +50,17 @@ class Engine(TypedDict):
     rows: NotRequired[dict[ClientKey, str]]
 
 
+class Measured(TypedDict):
+    """What a client has measured of its model, which has not changed since."""
+
+    metrics: dict[str, Number]
+    classes: dict[str, list[Number | None]]
+
+
 Between = TypedDict(
     "Between",
     {
+        "measured": NotRequired[dict[ClientKey, Measured]],
         "engine": NotRequired[Engine],
         "sent": NotRequired[Count],
         "to evaluate": NotRequired[list[Count]],

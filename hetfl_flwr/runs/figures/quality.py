@@ -9,6 +9,7 @@ from typing import NamedTuple
 from typing_extensions import TypedDict
 
 from hetfl_flwr.common.text import LONGEST_NAME, printable
+from hetfl_flwr.config import Value
 from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Fraction, PerClass, Quality, Round, name_of
 from hetfl_flwr.wire.naming import called
 
@@ -125,11 +126,12 @@ def doubts(clients: Iterable[ClientRecord]) -> dict[int, Doubts]:
     return {client_id: one for client_id, one in found.items() if one.lines()}
 
 
-def notes(clients: Iterable[ClientRecord], rounds: Sequence[Round]) -> list[str]:
+def notes(clients: Iterable[ClientRecord], rounds: Sequence[Round], class_weights: Value = "none") -> list[str]:
     """Return what to mind when the figures are read, a line a client; of many clients, the first ones.
 
     That is: a test set of fewer than `FEWEST_TEST_ROWS` samples, or of one class alone, classes that are trained on and
-    never tested, and classes that are tested and never predicted. Before them, whether the run seems to be too short.
+    never tested, and classes that are tested and never predicted. Before them, whether the run seems to be too short;
+    where it does not, and classes are never predicted, what might help them.
 
     Parameters
     ----------
@@ -137,11 +139,17 @@ def notes(clients: Iterable[ClientRecord], rounds: Sequence[Round]) -> list[str]
         All of a run.
     rounds : sequence of Round
         In ascending order.
+    class_weights : str
+        The key's value in the run.
     """
     records = list(clients)
     names = {record["partition"]: name_of(record) for record in records}
-    said = [f"{called(client, names[client])}: {'; '.join(one.lines())}" for client, one in doubts(records).items()]
-    return still_rising(rounds, sum(record["test"] or 0 for record in records)) + first_ones(said)
+    doubtful = doubts(records)
+    said = [f"{called(client, names[client])}: {'; '.join(one.lines())}" for client, one in doubtful.items()]
+    general = still_rising(rounds, sum(record["test"] or 0 for record in records))
+    if not general and class_weights == "none" and any("unpredicted" in one.classes for one in doubtful.values()):
+        general = ["some classes are never predicted: class-weights=balanced gives rare ones more weight"]
+    return general + first_ones(said)
 
 
 def still_rising(rounds: Sequence[Round], samples: int) -> list[str]:

@@ -17,7 +17,11 @@ from hetfl_flwr.runs.schema import read_clients
 FILE = "metrics.prom"
 """In the run folder, where the environment names no other; there it is called as the run folder."""
 
-CLIENT = re.compile(r"client/(\d+)/(\w+)")
+CLIENT = re.compile(r"client/(\d+)/(.+)")
+
+OTHER = re.compile(r"[^a-zA-Z0-9_]")
+"""Characters that a client's metric may have in its name and one of Prometheus may not: for one of them many readers
+refuse the whole text file. They become underscores."""
 
 SUMS = ("bytes_up", "bytes_down", "wire_up", "wire_down", "failures", "seconds")
 """What is added up over the rounds."""
@@ -28,7 +32,7 @@ class Prometheus:
 
     ``hetfl_round``, ``hetfl_accuracy`` and so on are the numbers of the last round, by the names that trackers have
     for them, of accuracies those last measured; ``hetfl_bytes_up_total`` and so on are sums over the rounds. Each
-    client has ``hetfl_client_accuracy`` and so on with the labels ``client`` and ``name``,
+    client has ``hetfl_client_accuracy`` and so on, whatever metrics it has, with the labels ``client`` and ``name``,
     ``hetfl_client_last_round``, and ``hetfl_client_present_since_round``: since when it has reported in each round.
     ``hetfl_finished`` is 1 where the run has ended, and ``hetfl_failed`` where an error has ended it;
     ``hetfl_written_timestamp_seconds`` says when the file was written.
@@ -64,7 +68,7 @@ class Prometheus:
                 self._sums[name] += value
                 self._set(f"{name}_total", self._sums[name])
             else:
-                self._set(name.replace("/", "_"), value)
+                self._set(f"mean_{name}" if name.startswith("client") else name, value)
         for client, last in self._last.items():
             self._set("client_last_round", last, client=client, name=names.get(client, ""))
             self._set("client_present_since_round", self._since[client], client=client, name=names.get(client, ""))
@@ -77,6 +81,7 @@ class Prometheus:
     def _set(self, metric: str, value: float, /, **labels: str) -> None:
         from prometheus_client import Gauge
 
+        metric = OTHER.sub("_", metric)
         if metric not in self._gauges:
             told, names = f"{metric.replace('_', ' ')} of a hetfl run", [*self._labels, *labels]
             self._gauges[metric] = Gauge(f"hetfl_{metric}", told, names, registry=self._registry)

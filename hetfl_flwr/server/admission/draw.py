@@ -30,6 +30,26 @@ def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int)
     return [trainable[index] for index in sorted(chosen)]
 
 
+def draw_to_evaluate(members: Iterable[Member], config: RunConfig, round: int) -> list[Member]:
+    """Draw the clients that are evaluated after a round: ``evaluate-fraction`` of all, rounded up; of the last, all.
+
+    Parameters
+    ----------
+    members : iterable of Member
+        All clients that are here.
+    config : RunConfig
+        The run.
+    round : int
+        The round; 0: before any training.
+    """
+    here = list(members)
+    count = sampled_clients(config.evaluate_fraction, len(here))
+    if round == config.rounds or count == len(here):
+        return here
+    chosen = generator(config.seed, round, "evaluate").choice(len(here), count, replace=False)
+    return [here[index] for index in sorted(chosen)]
+
+
 def _trainable(members: list[Member], config: RunConfig, clients: int) -> list[Member]:
     """Return those that may train: all but ``nonparticipating-fraction``, rounded, of the clients."""
     if not config.nonparticipating_fraction:

@@ -20,6 +20,7 @@ from rich.filesize import decimal
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import read_notes
@@ -196,7 +197,8 @@ def _ends(found: Answer, method: str) -> Sheet:
 
 def _title(runs: Sequence[Run]) -> str:
     algorithms, datasets = (
-        list(dict.fromkeys(of(run) for run in runs)) for of in (method_of, lambda run: str(run.config["dataset"]))
+        list(dict.fromkeys(of(run) for run in runs))
+        for of in (method_of, lambda run: dataset_called(str(run.config["dataset"])))
     )
     names = ", ".join(algorithms) if len(algorithms) <= MOST_NAMES else f"{len(algorithms)} algorithms"
     return f"{names} on {', '.join(datasets)}"
@@ -239,7 +241,7 @@ def _part(run: Run, split: Split | str) -> Part:
         facts=_facts(run),
         traffic=traffic_sheet(run),
         costs=costs_sheet(run),
-        notes=notes(run.clients, run.rounds),
+        notes=notes(run.clients, run.rounds, run.config.get("class-weights", "none")),
         said=_said(run),
         clients=client_sheet(run, split),
         recalls=recalls(run.clients),

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.runs.loading import load_client
+from simulations.inference.loading import load_client
 from simulations.reports.impact import Impact
 from simulations.reports.plots.drawing import COLOURS, DASHES, DPI, write_figure
 from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact

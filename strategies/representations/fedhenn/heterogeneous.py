@@ -14,6 +14,7 @@ from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.alignment.mean_kernel import Matrix, mean_kernel_factor
 from hetfl_flwr.learning.alignment.similarity import FEWEST_SAMPLES, median_scaled
 from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.samples import Numbers, PublicIndex
@@ -104,6 +105,7 @@ class FedHeNN(KnowledgeStrategy):
         self.kernel, self.sigma, self.sigma_unit, self.kernels = kernel, sigma, sigma_unit, kernels
         self.rad, self.rad_size, self.rank = rad, rad_size, rank
         self.robust = parse_robust(robust)
+        self._left_out = LeftOut("fedhenn", self.robust)
         self.sharing = sharing_of(rad)
 
     def check(self, roster: Roster) -> None:
@@ -147,9 +149,16 @@ class FedHeNN(KnowledgeStrategy):
         sigma = self.sigma if self.kernel == "rbf" else None
         if sigma and self.sigma_unit == "median":
             uploaded = [median_scaled(torch.from_numpy(one).double()).numpy() for one in uploaded]
+        client_ids = [upload.client_id for upload in uploads]
         factor, kept = mean_kernel_factor(
-            uploaded, self.robust, sigma=sigma, rank=self.rank, unit_norm=self.kernels == "unit-norm"
+            uploaded,
+            self.robust,
+            sigma=sigma,
+            rank=self.rank,
+            unit_norm=self.kernels == "unit-norm",
+            told=lambda weights: self._left_out.note(client_ids, weights > 0),
         )
+        self._left_out.tell(round)
         if self.rank > 0:
             log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
         number = int(server_state["set"]) + 1

@@ -109,7 +109,10 @@ class TestRefused:
             f"{place} 'styles' in its split 'train': did you mean 'style'? Set domain-column to one of"
         )
         said = refusal(DataError, load, zoo, partition="natural:owner")
-        assert said == f"{place} 'owner' in its split 'train': set natural:COLUMN to one of: image, label, style"
+        assert said == (
+            f"{place} 'owner' in its split 'train': set COLUMN in partition=natural:COLUMN to one of: "
+            "image, label, style"
+        )
 
     def test_a_column_of_a_table_that_the_test_split_lacks(self, tmp_path, refusal):
         rows = {"age": [3, 1, 2], "ward\tor floor": [1, 2, 3], "sick": [0, 1, 0]}

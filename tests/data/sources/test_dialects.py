@@ -108,6 +108,16 @@ def test_what_separates_cells(tmp_path, text, separator):
     assert dialect_of(path).separator == separator
 
 
+def test_a_blank_row_before_the_header_hides_nothing_of_it(tmp_path, refusal):
+    path = tmp_path / "t.csv"
+    path.write_text("\nage;sick\n1;ja\n")
+    assert dialect_of(path).separator == ";"
+    path.write_text("\nage,sick,sick\n1,ja,ja\n")
+    assert "has column 'sick' more than once" in refusal(DataError, arrays, path)
+    path.write_text("\nage,sick\n1,ja,2\n")
+    assert refusal(DataError, arrays, path).startswith(f"row 3 of '{path}' has 3 fields, its header 2")
+
+
 def test_what_could_be_separated_in_two_ways_is_refused(tmp_path, refusal):
     path = tmp_path / "t.csv"
     path.write_text("size, m;age;sick\n1,5;2;ja\n2,5;3;nein\n")
@@ -128,6 +138,28 @@ def test_columns_without_name_and_cells_are_ignored_aloud(tmp_path, usual, comma
         note for note in said(found) if note.endswith(f" of '{tmp_path}/t.csv', without name and cells: left out")
     ]
     assert note.count("'Unnamed: ") == len(commas)
+
+
+@pytest.mark.parametrize("ends", [",", ",,"])
+@pytest.mark.parametrize("names", [("train", "test"), ("a", "b")])
+def test_one_file_of_several_may_have_columns_without_name_and_cells(tmp_path, usual, names, ends):
+    lines = FRAME.to_csv(index=False).splitlines()
+    for place, folder in enumerate(("first", "second")):
+        (tmp_path / folder).mkdir()
+        for number, name in enumerate(names):
+            text = "\n".join(line + ends * (number == place) for line in lines)
+            (tmp_path / folder / f"{name}.csv").write_text(text)
+        found = arrays(tmp_path / folder)
+        assert found.inputs.shape == (2 * ROWS, *usual.inputs.shape[1:])
+        assert found.input_names == usual.input_names
+        [note] = [note for note in said(found) if note.endswith("without name and cells: left out")]
+        assert note.count("'Unnamed: ") == len(ends)
+
+
+def test_columns_without_a_name_are_not_proposed(tmp_path, refusal):
+    path = tmp_path / "t.csv"
+    path.write_text("age,kind,\n1,a,\n2,b,\n")
+    assert refusal(DataError, arrays, path) == f"'{path}' has no column 'sick': set label-column to one of: age, kind"
 
 
 def test_bytes_in_no_encoding_are_refused(tmp_path, refusal):
@@ -192,7 +224,8 @@ class TestLabels:
         assert [load_name(wards, client) for client in (0, 1)] == others
         assert found.class_names == ("ja", "nein")
         assert said(found)[-1] == (
-            f"file '{name}' of '{wards}' is left out: none of its 40 rows has a sick; fill it in, or take the file away"
+            f"file '{name}' of '{wards}' is left out: none of its 40 rows has any sick; "
+            "fill it in, or take the file away"
         )
         row = f"row 2 of file '{name}' and 39 more"
         assert said(found)[0] == f"40 of 120 rows of split 'train' of '{wards}' have no sick ({row}): left out"
@@ -203,9 +236,27 @@ class TestLabels:
         FRAME.assign(ward=owners, sick=[*[""] * 10, *FRAME.sick[10:]]).to_csv(path, index=False)
         found = arrays(path, 2, partition="natural:ward")
         assert said(found)[-1] == (
-            f"owner 'a' of '{path}' is left out: none of its 10 rows has a sick; fill it in, or the owner is no client"
+            f"owner 'a' of '{path}' is left out: none of its 10 rows has any sick; "
+            "fill it in, or the owner is no client"
         )
         assert not any("'b'" in note for note in said(found))
+
+    @pytest.mark.parametrize("blank", ["", "  "])
+    def test_blank_rows_count_as_they_do_in_a_spreadsheet(self, tmp_path, refusal, blank):
+        """One before the header, one after it, and two after the first row of cells."""
+        header, *rows = FRAME.assign(sick=["", *FRAME.sick[1:]]).to_csv(index=False).splitlines()
+        path = tmp_path / "t.csv"
+        path.write_text("\n".join([blank, header, blank, rows[0], blank, blank, *rows[1:], ""]))
+        assert said(arrays(path)) == [f"1 of 40 rows of split 'train' of '{path}' have no sick (row 4): left out"]
+        line = refusal(DataError, arrays, path, classes="nein,nie")
+        assert line.startswith(f"row 7 of split 'train' of '{path}' and 19 more have sick ja: ")
+
+    def test_blank_rows_hide_no_other_file(self, tmp_path, refusal):
+        rows = FRAME.to_csv(index=False).splitlines()
+        (tmp_path / "a.csv").write_text("\n".join([*rows, "", "  ", ""]))
+        (tmp_path / "b.csv").write_text("\n".join(rows).replace("nein", "nie", 1))
+        line = refusal(DataError, arrays, tmp_path, classes="ja,nein")
+        assert line.startswith(f"row 2 of file 'b.csv' of '{tmp_path}' has sick nie: ")
 
     def test_rows_are_called_by_their_file_and_their_number_in_it(self, wards, refusal):
         """The header is row 1: a cell in the spreadsheet's row 7."""

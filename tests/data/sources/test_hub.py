@@ -131,11 +131,10 @@ def test_columns_are_guessed_by_type_or_named(hub):
     assert load(root).spec.classes == 3
     assert load(root, image_column="photo", label_column="animal").spec.classes == 3
     assert refused(root, label_column="breed") == (
-        f"'{root}/zoo/pets' has no column 'breed' in its split 'train': set label-column to one of: photo, animal"
+        f"'{root}/zoo/pets' has no column 'breed': set label-column to one of: photo, animal"
     )
     assert refused(root, label_column="animals") == (
-        f"'{root}/zoo/pets' has no column 'animals' in its split 'train': did you mean 'animal'? "
-        "Set label-column to one of: photo, animal"
+        f"'{root}/zoo/pets' has no column 'animals': did you mean 'animal'? Set label-column to one of: photo, animal"
     )
     assert refused(root, image_column="animal") == (
         f"column 'animal' of '{root}/zoo/pets' holds no images: set image-column to one that does"
@@ -164,16 +163,16 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
         (
             [0.0, 1.5],
             Value("float64"),
-            "column 'label' of {place} holds decimal numbers, 2 different numbers in 2 rows (this looks like "
-            "regression; only single-label classification is learnt here) in split 'train': set label-column to {ok}",
+            "column 'label' of {place} holds decimal numbers, 2 different ones in 2 rows (this looks like "
+            "regression; only single-label classification is learnt here): set label-column to {ok}",
         ),
         (
             [[0, 1], [1, 0]],
             List(INTEGERS),
             "column 'label' of {place} holds lists, several labels a row (only single-label classification "
-            "is learnt here) in split 'train': set label-column to {ok}",
+            "is learnt here): set label-column to {ok}",
         ),
-        ([None, None], INTEGERS, "no row of split 'train' of {place} has a label: fill it in, or take the split away"),
+        ([None, None], INTEGERS, "no row of {place} has any label: fill it in, or name another label-column"),
         (
             [7, 7],
             INTEGERS,
@@ -184,7 +183,7 @@ def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
 )
 def test_labels_that_are_no_classes_are_refused(hub, labels, feature, problem):
     root = hub(train=table(labels=labels, feature=feature))
-    said = problem.format(place=f"'{root}/zoo/pets'", ok="one that holds integers, truth values or strings")
+    said = problem.format(place=f"'{root}/zoo/pets'", ok="one that holds whole numbers, truth values or texts")
     assert refused(root, label_column="label") == said
 
 
@@ -279,7 +278,7 @@ def test_an_image_that_cannot_be_decoded_is_named(hub):
     ("name", "content", "reason"),
     [
         ("train-0.parquet", b"PAR1 and no more", "Parquet magic bytes not found"),
-        ("train.csv", b'a,b\n"1,2\n', "Error tokenizing data"),
+        ("train.csv", b'a,b\n"1,2\n', "the quote that row 2 opens is never closed"),
     ],
 )
 def test_a_corrupt_file_is_told_by_its_folder_and_reason(hub, name, content, reason):

@@ -140,7 +140,7 @@ class TestNumbers:
     def test_columns_of_which_the_same_is_said_share_a_line(self):
         same = {f"c{number}": [0] * ROWS for number in range(7)}
         assert said(read(**same, kind=["a"] * ROWS)) == [
-            "columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more of 'here': fewer than two different numbers in the "
+            "columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more of 'here': one number throughout in the "
             "training rows: it is ignored (0 throughout)",
             "column 'kind' of 'here': one value only in the training rows: it is ignored; categorical-columns keeps it",
         ]
@@ -322,7 +322,7 @@ def test_all_that_is_wrong_is_one_message(refusal):
     }
     line = refusal(DataError, decoded, source_of(columns))
     assert line.startswith(
-        "'here' has 6 problems: (1) column 'label' holds decimal numbers, 80 different numbers in 80 rows"
+        "'here' has 6 problems: (1) column 'label' holds decimal numbers, 80 different ones in 80 rows"
     )
     for what in (
         "'note' has 80 different",
@@ -364,7 +364,11 @@ class TestLabels:
     def test_none_at_all_is_refused(self, tmp_path, refusal):
         folder = write_csv(tmp_path / "own", train="size,label\n1,\n2,\n")
         keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0}
-        assert "no row of split 'train'" in refusal(DataError, load_client, dataset=folder, **keys)
+        line = f"no row of '{folder}' has any label: fill it in, or name another label-column"
+        assert refusal(DataError, load_client, dataset=folder, **keys) == line
+        folder = write_csv(tmp_path / "two", train="size,label\n1,\n2,\n", test="size,label\n1,0\n2,1\n")
+        line = f"no row of split 'train' of '{folder}' has any label: fill it in, or take the split away"
+        assert refusal(DataError, load_client, dataset=folder, **keys) == line
 
 
 def test_a_word_far_down_a_long_csv_file_is_read(tmp_path):

@@ -27,11 +27,11 @@ from hetfl_flwr.data.arrays.samples import Arrays as Stored
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.models import SplitModel, build_bounded, build_model, parse_models, trainable_count
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.runs.loading import load_client
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
+from simulations.inference.loading import load_client
 from simulations.testing import AlgorithmContract
 from strategies.base import Upload
 from strategies.parts.heterofl import HeteroFL
@@ -324,13 +324,15 @@ def test_multi_krum_does_not_compare_what_a_narrow_client_has_not():
     np.testing.assert_allclose(found["body.1.weight"][1:], 10)
 
 
-def test_what_only_one_that_is_left_out_has_stays():
+def test_what_only_one_that_is_left_out_has_stays(caplog):
+    caplog.set_level("INFO", logger="flwr")
     members = [its(0), *(its(k, f"{NET}@0.5") for k in (1, 2, 3))]
     strategy, state = server(*members, robust="multikrum:1")
     uploads = [filled(strategy, one, value) for one, value in zip(members, (-9, 1, 2, 1), strict=True)]
     found = strategy.aggregate(state, uploads, 1)
     np.testing.assert_array_equal(found["body.1.weight"][2:], state["body.1.weight"][2:])
     np.testing.assert_allclose(found["body.1.weight"][:2], 4 / 3)
+    assert caplog.messages == ["heterofl, round 1: multikrum leaves out client 0"]
 
 
 # --- whole runs ----------------------------------------------------------------------------------

@@ -177,14 +177,14 @@ THREE = [
     ],
 )
 def test_averages_by_hand(robust, counted, uploads, means):
-    averaged, known = Strategy(robust, counted).averaged(uploads)
+    averaged, known = Strategy(robust, counted).averaged(range(len(uploads)), uploads)
     assert averaged.tolist() == means
     assert known.tolist() == [True, True]
 
 
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_a_class_that_nobody_has_is_not_known(robust):
-    averaged, known = Strategy(robust).averaged([(np.float32([[7], [7]]), np.array([1, 0]))])
+    averaged, known = Strategy(robust).averaged([0], [(np.float32([[7], [7]]), np.array([1, 0]))])
     assert (averaged.tolist(), known.tolist()) == ([[7], [0]], [True, False])
 
 

@@ -283,8 +283,9 @@ def test_a_robust_mean_is_of_updates_and_not_of_factors():
     assert (strategy.aggregate(state, uploads, 1)["mentee.body.weight"] == 2).all()
 
 
-def test_multi_krum_leaves_out_a_whole_update():
+def test_multi_krum_leaves_out_a_whole_update(caplog):
     """Of five updates the last is far in its body alone; its head is the others' mean."""
+    caplog.set_level("INFO", logger="flwr")
     strategy, state = server(robust="multikrum:1", energy_start=1.0, energy_end=1.0)
     uploads = []
     for client_id, (body, head) in enumerate([(1, 1), (2, 2), (3, 3), (2, 2), (90, 2)]):
@@ -295,6 +296,7 @@ def test_multi_krum_leaves_out_a_whole_update():
     found = strategy.aggregate(state, uploads, 1)
     np.testing.assert_allclose(found["mentee.body.weight"], 2, rtol=1e-5)
     np.testing.assert_allclose(found["mentee.head.bias"], 20, rtol=1e-5)
+    assert caplog.messages == ["fedkd, round 1: multikrum leaves out client 4"]
 
 
 @pytest.mark.parametrize("robust", ["none", "median"])

@@ -196,8 +196,9 @@ def test_the_server_takes_the_plain_mean_and_the_largest_counter():
     assert uploads[0].arrays["head.weight"].tolist() == [1, 5]
 
 
-def test_multi_krum_leaves_out_a_whole_meme_for_one_array_of_it():
+def test_multi_krum_leaves_out_a_whole_meme_for_one_array_of_it(caplog):
     """The third's bias is the others' mean, its weight is not; the second counts no steps that the liar has taken."""
+    caplog.set_level("INFO", logger="flwr")
     sent = [([1, 5], [2], 5), ([2, 7], [4], 9), ([90, 5], [3], 99), ([3, 6], [6], 2)]
     uploads = [
         Upload(k, {"weight": np.float32(weight), "bias": np.float32(bias), "steps": np.asarray(steps)}, 1)
@@ -205,6 +206,7 @@ def test_multi_krum_leaves_out_a_whole_meme_for_one_array_of_it():
     ]
     merged = FML(robust="multikrum:1").aggregate(uploads[0].arrays, uploads, 1)
     assert {name: array.tolist() for name, array in merged.items()} == {"weight": [2, 6], "bias": [4], "steps": 9}
+    assert caplog.messages == ["fml, round 1: multikrum leaves out client 2"]
 
 
 memes = some_arrays(np.float32, 4, elements=st.floats(-1e3, 1e3, width=32))

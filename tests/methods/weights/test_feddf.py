@@ -22,11 +22,11 @@ from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.learning.ensembles import Schedule, distil, logits_of, logits_of_each
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.runs.loading import load_client
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
+from simulations.inference.loading import load_client
 from strategies.base import Upload
 from strategies.weights.feddf import FedDF
 
@@ -259,13 +259,16 @@ def test_multi_krum_judges_models_of_all_groups_by_their_logits(steps):
         np.testing.assert_array_equal(array, learnt[1][name])
 
 
-def test_a_group_whose_models_are_all_left_out_goes_on_from_where_it_was():
+def test_a_group_whose_models_are_all_left_out_goes_on_from_where_it_was(caplog):
     members = [its(0), its(1), its(2), its(3, DEEP)]
     strategy, state = server(*members, server_steps=0, robust="multikrum:1")
     uploads = [filled(strategy, *one) for one in zip(members, (1, 1, 1, 50), strict=True)]
     uploads[3].arrays["head.weight"][0] = -50
     state = {name: array + 1 for name, array in state.items()}  # some rounds later
+    caplog.clear()
+    caplog.set_level("INFO", logger="flwr")
     found = strategy.aggregate(state, uploads, 2)
+    assert caplog.messages == ["feddf, round 2: multikrum leaves out client 3"]
     assert all((found[name] == array).all() for name, array in state.items() if name.startswith(DEEP))
     assert (found[f"{SMALL}/head.weight"] == 1).all()
 

@@ -117,3 +117,30 @@ def test_before_its_first_round(run):
 def test_what_is_no_run_folder_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="no run"):
         standing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "",
+        "[" * 100_000,
+        '{"host": "HOST", "pid": 1e400, "since": "now", "run": 7}',
+        '{"host": "HOST", "pid": -1, "since": "now", "run": 7}',
+        '{"host": "HOST", "pid": 1' + 30 * "0" + ', "since": "now", "run": 7}',
+        '{"host": "HOST", "since": "now"}',
+        " " * 5000 + '{"host": "elsewhere", "pid": 1, "since": "now", "run": 7}',
+    ],
+)
+def test_a_damaged_lock_file_names_nobody(run, damaged):
+    (run / LOCK_FILE).write_text(damaged.replace("HOST", socket.gethostname()))
+    assert standing(run).writer == ""
+
+
+def test_nothing_waits_for_a_lock_file_that_is_a_pipe(run):
+    os.mkfifo(run / LOCK_FILE)
+    assert standing(run).writer == ""
+
+
+def test_who_writes_is_said_in_one_line_that_can_be_printed(run):
+    hold(run, 9, "a\x1b[31m\nhost")
+    assert standing(run).writer == r"process 9 on a\x1b[31m\nhost since 2026-01-02 03:04:05"

@@ -1,5 +1,7 @@
 """Data sets that exist in Python alone: frames, those of the datasets library and of torch; one, or one a client."""
 
+from pathlib import Path
+
 import datasets
 import numpy as np
 import pandas as pd
@@ -13,6 +15,9 @@ from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import Reading, Split, load_client_data
 from simulations.api import config_keys, load, run
 from simulations.engine.objects import is_object, stored
+from simulations.reports.html.report import write_report
+from simulations.reports.runs import group_runs, load_run
+from simulations.reports.tables import shared_terms
 
 ROWS = 60
 
@@ -150,6 +155,21 @@ def test_a_run_with_a_frame_for_each_client_has_their_names(frame, tmp_path):
     assert len(load(tmp_path / "run").node(0).data.train) + len(load(tmp_path / "run").node(0).data.test) < 20
 
 
+def test_no_screen_shows_the_folder_that_data_from_python_lie_in(frame, tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run("local", dataset=frame, label_column="sick", models="mlp", clients=2, rounds=1, progress=False)
+    digits = Path(done.config["dataset"]).name[:8]
+    assert done.folder.name.startswith(f"local-Python-data-{digits}-seed0-")
+    assert f": local on Python data {digits}, 2 clients" in repr(done)
+    runs = [load_run(done.folder)]
+    write_report([done.folder], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert f"<title>local on Python data {digits}</title>" in page
+    assert f"Training rows of each class: Python data {digits}, iid" in page
+    assert page.count(cache.name) == 1  # among all settings
+    assert shared_terms(group_runs(runs)).startswith(f"dataset Python data {digits}, clients 2")
+
+
 def test_a_list_is_one_a_client_without_names():
     images = torch.zeros(20, 8, 8, dtype=torch.uint8)
     keys = config_keys({}, {"dataset": [Pairs(images, [0, 1] * 10), Pairs(images, [2, 1] * 10)]})
@@ -204,7 +224,7 @@ class TestMessages:
         )
         assert "ignore-columns" not in line
         line = self.refused(refusal, frame, label_column="ill")
-        assert line.startswith("dataset has no column 'ill' in its split 'train'")
+        assert line.startswith("dataset has no column 'ill': set label-column to one of")
         assert "hetfl-objects" not in self.refused(refusal, frame.assign(sick="ill"))
 
     def test_what_is_left_out_is_said_of_the_frame(self, frame):

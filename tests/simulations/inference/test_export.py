@@ -15,9 +15,9 @@ from hetfl_flwr import export
 from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.loading import load_client
 from simulations.cli.command import app
 from simulations.inference.export import EXTRA, export_node
+from simulations.inference.loading import load_client
 
 TABLE_WITH_GAPS = "age,colour,label\n" + "".join(
     f"{'' if row % 2 == 0 else row},{('red', 'blue', 'green')[row % 3]},{'no' if row < 20 else 'yes'}\n"

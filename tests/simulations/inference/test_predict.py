@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from hetfl_flwr import export
 from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.runs.loading import load_client
 from simulations.cli.command import app
 from simulations.inference.export import EXTRA
+from simulations.inference.loading import load_client
 from simulations.inference.predict import predict
 
 DOCS = Path(__file__).parents[3] / "docs" / "runs.md"
@@ -150,6 +150,15 @@ class TestTables:
         ):
             assert what in said
         assert "'city': 1 of 2 values were not there in training (row 2): taken as unknown" in said
+
+    def test_rows_have_their_numbers_in_the_file_whatever_is_blank_before_them(self, table, home, capsys):
+        lines = ['P1,3,"2,5",1/2/2024,Rome,True,1,W,1,', 'P2,old,"2,5",1/2/2024,Rome,True,1,W,1,']
+        (home / "new.csv").write_text("\n".join(["", HEADER, "", "," * 9, lines[0], "  ", lines[1], ""]))
+        found = predict(table, home / "new.csv", client=0)
+        assert found.names == ["5", "7"]
+        said = capsys.readouterr().err
+        assert "1 of 3 rows have no cell that is filled" in said
+        assert "'age': 1 of 2 values are no numbers (row 7)" in said
 
     def test_ids_are_texts_or_whole_numbers_and_empty_rows_hide_none(self, table, home, capsys):
         """The columns are in reverse: a price that happens to tell all rows apart is no id."""
@@ -377,12 +386,16 @@ class TestRefused:
 
     def test_a_file_of_another_kind_or_without_rows(self, table, home, refusal):
         (home / "empty.csv").touch()
+        (home / "blank.csv").write_text(" \n\n")
+        (home / "quote.csv").write_text(f'{HEADER}\n\nP1,"3\nP2,4\n')
         (home / "header.csv").write_text(f"{HEADER}\n")
         (home / "rows.json").write_text("[1, 2]")
         (home / "sheet.xlsx").write_bytes(b"PK")
         Image.new("L", (8, 8)).save(home / "photo.png")
         for name, said in (
             ("empty.csv", "is empty: put rows into it"),
+            ("blank.csv", "is empty: put rows into it"),
+            ("quote.csv", "quote.csv': the quote that row 3 opens is never closed"),
             ("header.csv", "holds no row"),
             ("rows.json", "is no list of rows"),
             ("missing.csv", "is not there"),

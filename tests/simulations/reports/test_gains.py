@@ -164,6 +164,20 @@ def test_pooled_is_no_upper_mark_where_it_is_not_above_local(tmp_path, pooled, s
     assert ("-10.0 points" in note) == (pooled < 0.8)
 
 
+def test_the_mean_of_the_mark_is_that_of_the_sentence_where_a_client_has_no_figure_under_one_seed(tmp_path):
+    pooled = {0: [0.9, 0.9, 0.6], 1: [0.9, 0.8, 0.1]}
+    folders = [ended(tmp_path / f"a{seed}", [0.5] * 3, algorithm="local", seed=seed) for seed in pooled]
+    folders += [
+        ended(tmp_path / f"p{seed}", after, algorithm="local", pooled=True, seed=seed) for seed, after in pooled.items()
+    ]
+    with_quality(folders, "macro_f1", [[0.5] * 3] * 2 + [[0.4, 0.4, 0.6], [None, None, 0.2]])
+    found = answer([load_run(folder) for folder in folders], MEASURES["macro-f1"])
+    (note,) = [note for note in found.notes if "upper mark" in note]
+    assert found.means["pooled"].mean == pytest.approx((-0.1 / 3 - 0.3) / 2)
+    assert "(-16.7 points)" in note
+    assert "-16.7 points (" in found.sentences["pooled"]
+
+
 def with_quality(folders, key, values):
     """Let each run's clients have some final values of another measure."""
     for folder, own in zip(folders, values, strict=True):
@@ -479,4 +493,7 @@ def test_the_recall_of_one_class_is_a_measure(tmp_path, hetfl):
     done = hetfl("compare", *folders, "--measure", "recall:ill", "--out", tmp_path / "c.png")
     assert (done.status, "helps client 0 by 21.0 points" in done.out) == (0, True)
     refused = hetfl("compare", *folders, "--measure", "recall:dead", "--out", tmp_path / "c.png")
-    assert refused.err == "hetfl: no client of these runs has a final recall of dead: compare another measure\n"
+    assert refused.err == "hetfl: unknown class 'dead': Known: ill, well\n"
+    alone = hetfl("compare", folders[0], "--measure", "recall:il", "--out", tmp_path / "c.png")
+    assert (alone.status, alone.out) == (2, "")
+    assert alone.err == "hetfl: unknown class 'il': did you mean 'ill'? Known: ill, well\n"

@@ -5,10 +5,13 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from hetfl_flwr.common.errors import DataError, private
 from hetfl_flwr.common.text import printable
@@ -60,20 +63,39 @@ def dialect_of(path: Path) -> Dialect:
     return _dialect(path, known.st_mtime_ns, known.st_size)
 
 
-def first_rows(path: Path, dialect: Dialect) -> Iterator[list[str]]:
-    """Go through the first rows of a csv file, the header first; ends early where they cannot be read."""
+def first_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """Go through the first rows of a csv file that are not blank, the header first, each with its number in the file.
+
+    Ends early where they cannot be read.
+    """
     with _text(path, dialect.encoding) as file:
-        try:
-            yield from islice(csv.reader(file, delimiter=dialect.separator), LOOKED_AT)
-        except csv.Error:
-            return  # what reads the file says what is wrong with it
+        yield from islice(_filled(file, dialect), LOOKED_AT)
 
 
-def rows_of(path: Path) -> int:
-    """Return how many rows a csv file has, without its header."""
+def row_numbers(path: Path) -> npt.NDArray[np.int64]:
+    """Return the numbers of the rows of a csv file that are not blank, (N,), without that of the header.
+
+    They are those of a spreadsheet: the first row is 1. Ends early where they cannot be read.
+    """
+    known = path.stat()
+    return _row_numbers(path, known.st_mtime_ns, known.st_size)
+
+
+@lru_cache(maxsize=64)
+def _row_numbers(path: Path, _changed: int, _size: int) -> npt.NDArray[np.int64]:
     dialect = dialect_of(path)
     with _text(path, dialect.encoding) as file:
-        return sum(bool(row) for row in csv.reader(file, delimiter=dialect.separator)) - 1
+        return np.fromiter((number for number, _ in _filled(file, dialect)), np.int64)[1:]
+
+
+def _filled(file: TextIOWrapper, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """Go through the rows that pandas reads: it leaves out those that hold nothing but blanks."""
+    try:
+        for number, row in enumerate(csv.reader(file, delimiter=dialect.separator), start=1):
+            if len(row) > 1 or (row and (row[0].strip() or not row[0])):
+                yield number, row
+    except csv.Error:
+        return  # what reads the file says what is wrong with it
 
 
 def notes_on(files: Sequence[Path]) -> tuple[str, ...]:
@@ -111,7 +133,7 @@ def _called(paths: Sequence[Path]) -> str:
 
 
 def _notes(path: Path, dialect: Dialect) -> Iterator[str]:
-    rows = [*first_rows(path, dialect)]
+    rows = [row for _, row in first_rows(path, dialect)]
     header = rows.pop(0) if rows else []
     if dialect.separator != _usual(path):
         columns = f"{len(header)} columns, from {private(repr(header[0]))} to {private(repr(header[-1]))}"
@@ -171,9 +193,9 @@ def _dialect(path: Path, _changed: int, _size: int) -> Dialect:
 
 def _separator(path: Path, encoding: str) -> str:
     usual = _usual(path)
-    found = {letter: [*first_rows(path, Dialect(letter, encoding))] for letter in SEPARATORS}
+    found = {letter: [row for _, row in first_rows(path, Dialect(letter, encoding))] for letter in SEPARATORS}
     several = {letter: rows for letter, rows in found.items() if rows and len(rows[0]) > 1}
-    exact = [letter for letter, rows in several.items() if all(len(row) in (0, len(rows[0])) for row in rows)]
+    exact = [letter for letter, rows in several.items() if all(len(row) == len(rows[0]) for row in rows)]
     if usual in exact and (usual == "\t" or exact == [usual] or len(several[usual]) == 1):
         return usual
     if len(exact) == 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.data.sources.columns import header_hint
 from hetfl_flwr.data.sources.csv.dialects import dialect_of, first_rows
 from hetfl_flwr.data.sources.folders import TABLES, ending, opened
 
@@ -51,7 +52,7 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, 
             if name and count > 1:  # spreadsheets leave columns without a name and without cells
                 raise DataError(
                     f"'{private(path)}' has column {private(repr(name))} more than once: give each column a name of "
-                    "its own"
+                    f"its own{header_hint(header)}"
                 )
         first = first or (path, names)
         for one, other, lacking in ((path, first[0], first[1] - names), (first[0], path, names - first[1])):
@@ -80,18 +81,19 @@ _HEADED = ("csv", "parquet", "json")
 
 
 def _check_has_header(path: Path, header: Sequence[str]) -> None:
-    """Refuse a csv file whose first row holds values; column names 0, 1, ... are what pandas gives a frame."""
-    if TABLES[ending(path)] != "csv" or [*header] == [*map(str, range(len(header)))]:
+    """Refuse a csv file without a row, or whose first one holds values; pandas calls a frame's columns 0, 1, ..."""
+    if TABLES[ending(path)] != "csv" or (header and [*header] == [*map(str, range(len(header)))]):
         return
+    if not header:
+        raise DataError(f"'{private(path)}' is empty: put rows into it, or take it away")
     try:
         [float(name) for name in header]
     except ValueError:
         return
-    if header:
-        raise DataError(
-            f"'{private(path)}' has no header: its first row holds {len(header)} numbers: put the names of the columns "
-            "there"
-        )
+    raise DataError(
+        f"'{private(path)}' has no header: its first row holds {len(header)} numbers: put the names of the columns "
+        "there"
+    )
 
 
 def _check_separated(path: Path, header: Sequence[str]) -> None:
@@ -103,7 +105,7 @@ def _check_separated(path: Path, header: Sequence[str]) -> None:
         return
     if header[0].lower().startswith("sep="):
         raise DataError(f"the first line of '{private(path)}' is for a spreadsheet: take '{private(header[0])}' away")
-    rows = enumerate(first_rows(path, dialect_of(path)), start=1)
+    rows = first_rows(path, dialect_of(path))
     if long := next(((number, row) for number, row in rows if len(row) > len(header)), None):
         number, row = long
         raise DataError(
@@ -121,7 +123,7 @@ def _header(path: Path) -> Sequence[str]:
 
         names: Sequence[str] = read_schema(path).names
         return names
-    return next(iter(first_rows(path, dialect_of(path))), [])
+    return next((row for _, row in first_rows(path, dialect_of(path))), [])
 
 
 def _keys(path: Path) -> Sequence[str]:

@@ -1,0 +1,110 @@
+"""Whose uploads a robust average leaves out: said by name, since an honest client's may be among them."""
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
+from logging import INFO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.common.flower import log
+from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr.wire.naming import called
+
+
+class LeftOut:
+    """Takes note of whom a robust average leaves out, and tells it once a round.
+
+    Parameters
+    ----------
+    algorithm : str
+        Its name.
+    robust : Average
+        How it averages. "median" leaves out nobody, nor does "trimmed" of coordinates.
+
+    Examples
+    --------
+    >>> from hetfl_flwr.learning.aggregation import parse_robust
+    >>> left_out = LeftOut("fedavg", parse_robust("multikrum:1"))
+    >>> left_out.kept([0, 4, 7], [np.array([[1.0], [90.0], [2.0]])]).tolist()
+    [True, False, True]
+    >>> str(left_out)
+    'client 4'
+    """
+
+    def __init__(self, algorithm: str, robust: Average) -> None:
+        self._algorithm, self._robust = algorithm, robust
+        self._whole: set[int] = set()
+        self._classes: dict[int, set[int]] = {}
+        self._told = ""
+        self._since: set[int] = set()
+
+    def __str__(self) -> str:
+        """Return who has been left out since the last round was told; empty: nobody."""
+        whole = {client_id: called(client_id) for client_id in self._whole}
+        parts = {
+            client_id: f"{called(client_id)} (class{'es' * (len(labels) > 1)} {_ranges(labels)})"
+            for client_id, labels in self._classes.items()
+        }
+        return ", ".join(text for _, text in sorted((parts | whole).items()))
+
+    def kept(
+        self, client_ids: Iterable[int], arrays: Sequence[NDArray[Any]], has: Sequence[NDArray[np.bool_]] | None = None
+    ) -> NDArray[np.bool_]:
+        """Say whose uploads are averaged, as `Average.kept`, and take note of the others.
+
+        Parameters
+        ----------
+        client_ids : iterable of int
+            Who has uploaded, K clients.
+        arrays, has : sequence of array
+            As there.
+        """
+        return self.note(client_ids, self._robust.kept(arrays, has))
+
+    def note(self, client_ids: Iterable[int], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Take note of those whose uploads are not averaged, and return ``kept`` (K,)."""
+        self._whole |= {client_id for client_id, its in zip(client_ids, kept, strict=True) if not its}
+        return kept
+
+    def rows_of_class(self, client_ids: Iterable[int], label: int, rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return those of the rows of a class, one of each client, that are averaged, and take note of the others."""
+        if self._robust.form != "multikrum" or len(rows) == 0:
+            return list(rows)
+        kept = self._robust.kept([np.stack(rows)])
+        for client_id, its in zip(client_ids, kept, strict=True):
+            if not its:
+                self._classes.setdefault(client_id, set()).add(label)
+        return [row for row, its in zip(rows, kept, strict=True) if its]
+
+    def tell(self, round: int, *, again: bool = True) -> None:
+        """Log who has been left out since the last call; nothing where nobody has.
+
+        Parameters
+        ----------
+        round : int
+            The round, from 1.
+        again : bool
+            Whether to log what is just what the last line says.
+        """
+        text = str(self)
+        self._since |= self._whole | self._classes.keys()
+        self._whole, self._classes = set(), {}
+        if text and (again or text != self._told):
+            log(INFO, "%s, round %d: %s leaves out %s", self._algorithm, round, self._robust.form, text)
+        self._told = text
+
+    def taken(self) -> list[int]:
+        """Return the clients of whose uploads something has been left out since the last call."""
+        taken = sorted(self._since | self._whole | self._classes.keys())
+        self._since = set()
+        return taken
+
+
+def _ranges(labels: Collection[int]) -> str:
+    """Return numbers as text, those that follow each other as one range."""
+    ordered = sorted(labels)
+    breaks = [place + 1 for place, (one, next_one) in enumerate(pairwise(ordered)) if next_one != one + 1]
+    runs = [ordered[start:end] for start, end in pairwise([0, *breaks, len(ordered)])]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,0 +1,144 @@
+"""Whom the server asks to measure its model: those that are drawn for it, and of these whose model has changed."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.tiers import exhaustive
+from flwr.app import Message
+from safetensors.numpy import load_file
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.server import evaluation
+from hetfl_flwr.server.admission.draw import draw_to_evaluate
+from hetfl_flwr.wire.messages import CONFIG, ROUND
+from simulations.engine.clients import FIRST_NODE
+from simulations.engine.grid import LocalGrid
+
+FEW = {"models": "mlp", "clients": 4, "rounds": 4, "fraction": 0.25, "validation_fraction": 0.2}
+"""One of four clients trains in a round."""
+
+
+class Asked(LocalGrid):
+    """Writes down who is told to train and to evaluate, by round."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config.to_flat(), config.clients, run=7)
+        self.log: dict[tuple[str, int], list[int]] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        pushed = list(messages)
+        for message in pushed:
+            if CONFIG in message.content.config_records:
+                number = message.content.config_records[CONFIG].get(ROUND)
+                kind = message.metadata.message_type
+                self.log.setdefault((kind, number), []).append(message.metadata.dst_node_id - FIRST_NODE)
+        return super().push_messages(pushed)
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def told(folder: Path) -> list[Any]:
+    """All that a run says, but for its time and for what evaluation has cost."""
+    rounds = [{**entry, "seconds": 0, "evaluation_wire": 0} for entry in rounds_of(folder)]
+    summary = {**json.loads((folder / "summary.json").read_text()), "seconds": 0, "evaluation_wire": 0}
+    return [rounds, summary, (folder / "clients.json").read_text(), (folder / "knowledge.safetensors").read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"algorithm": "fedhe"},
+        {"algorithm": "fedhe", "keep_best": True},
+        exhaustive({"algorithm": "local"}),
+        exhaustive({"algorithm": "fedh2l"}),
+        exhaustive({"algorithm": "fedhenn", "fedhenn.rad-size": 32}),
+        exhaustive({"algorithm": "fedhe", "dataset": "rotated-digits", "test_set": "client"}),
+    ],
+    ids=str,
+)
+def test_a_model_that_has_not_changed_is_not_measured_again_and_nobody_sees_a_difference(
+    make_config, run_federation, tmp_path, monkeypatch, keys
+):
+    found = []
+    for known in (True, False):
+        if not known:
+            monkeypatch.setattr(evaluation, "engine_of", lambda grid: "deployment")
+        config = make_config(**FEW, **keys, output_dir=str(tmp_path / str(known)))
+        with Asked(config) as grid:
+            folder = run_federation(config, grid)
+        for number in (1, 2, 3, 4):
+            trained = grid.log["train", number]
+            assert grid.log["evaluate", number] == (trained if known else [0, 1, 2, 3])
+            assert len(rounds_of(folder)[number]["clients"]) == 4
+        found.append(told(folder))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedgh"])
+def test_who_is_measured_with_what_the_server_knows_is_always_asked(make_config, run_federation, algorithm):
+    measured = {"fedgh.measured": "global"} if algorithm == "fedgh" else {}
+    config = make_config(**FEW, algorithm=algorithm, width=8, **measured)
+    with Asked(config) as grid:
+        run_federation(config, grid)
+    assert [grid.log["evaluate", number] for number in (1, 2, 3, 4)] == [[0, 1, 2, 3]] * 4
+
+
+# --- evaluate-fraction -----------------------------------------------------------------------------
+
+
+def test_so_many_are_drawn_others_each_time_and_all_after_the_last_round(make_federation, make_config):
+    config = make_config(clients=10, rounds=30, evaluate_fraction=0.25)
+    federation = make_federation(config)
+    drawn = [[one.client_id for one in draw_to_evaluate(federation.roster, config, number)] for number in range(31)]
+    assert {len(those) for those in drawn[:30]} == {3}
+    assert drawn[30] == list(range(10))
+    assert all(those == sorted(set(those)) for those in drawn)
+    counts = Counter(client for those in drawn[:30] for client in those)
+    assert len({tuple(those) for those in drawn}) > 15
+    assert min(counts[client] for client in range(10)) >= 3  # nine are expected, give or take 2.4
+    again = [[one.client_id for one in draw_to_evaluate(federation.roster, config, number)] for number in range(31)]
+    assert again == drawn
+
+
+def both_ways(make_config, run_federation, tmp_path, mode: str) -> list[Path]:
+    """Run with half of the clients evaluated, and with all."""
+    keys = {"algorithm": "fedhe", "fedhe.mode": mode, "models": "mlp", "clients": 4, "rounds": 3}
+    return [
+        run_federation(make_config(**keys, evaluate_fraction=one, output_dir=str(tmp_path / str(one))))
+        for one in (0.5, 1.0)
+    ]
+
+
+def accuracies(folder: Path) -> list[dict[str, float]]:
+    return [
+        {client: one["accuracy"] for client, one in entry["clients"].items() if "accuracy" in one}
+        for entry in rounds_of(folder)
+    ]
+
+
+def test_means_are_over_those_that_were_drawn_and_the_last_over_all(make_config, run_federation, tmp_path):
+    """Training goes on alike: what the server knows at the end is the same as with everybody evaluated."""
+    half, whole = both_ways(make_config, run_federation, tmp_path, "sync")
+    for number, (own, all_of_them) in enumerate(zip(accuracies(half), accuracies(whole), strict=True)):
+        assert len(own) == (4 if number == 3 else 2)
+        assert own.items() <= all_of_them.items()
+        assert rounds_of(half)[number]["accuracy"] == pytest.approx(sum(own.values()) / len(own))
+    assert rounds_of(half)[-1]["accuracy"] == rounds_of(whole)[-1]["accuracy"]
+    arrays = [load_file(folder / "knowledge.safetensors") for folder in (half, whole)]
+    assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[1])
+    clients = json.loads((half / "clients.json").read_text())
+    assert sum(client["accuracy_before"] is None for client in clients) == 2
+    assert all(client["accuracy"] is not None for client in clients)
+
+
+def test_an_asynchronous_run_asks_as_many(make_config, run_federation, tmp_path):
+    half, whole = (accuracies(folder) for folder in both_ways(make_config, run_federation, tmp_path, "async"))
+    assert (len(half[0]), len(half[-1]), len(whole[0])) == (2, 4, 4)
+    assert 2 * sum(map(len, half[1:-1])) <= sum(map(len, whole[1:-1])) + 2  # some are asked after the next upload
