@@ -1,6 +1,5 @@
 """The ServerApp: run config in, strategy built, rounds run, results on disk. The same in every engine."""
 
-from collections.abc import Sequence
 from logging import ERROR, INFO, WARNING, LogRecord
 from pathlib import Path
 from time import perf_counter
@@ -55,32 +54,25 @@ def main(grid: Grid, context: Context) -> None:
                 rounds.resume(results.ledger.arrays, choice.checkpoint.under_way)
                 go_on(choice, results)
             strategy.summary()
-            kept = [KeptUploads(federation, strategy.upload_spec)] if config.keep_uploads else []
-            _federate(results, federation, rounds, kept, [Notes(federation.roster), Watch(), trackers, own])
+            lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds)]
+            if config.keep_uploads:
+                lasting.insert(0, KeptUploads(federation, strategy.upload_spec))
+            _federate(results, federation, rounds, [*lasting, Notes(federation.roster), Watch(), trackers, own])
     except HetflError as error:
         log(ERROR, "%s", error)
         FLOWER_LOGGER.addFilter(_without_traceback)
         raise
 
 
-def _federate(
-    results: Results,
-    federation: Federation,
-    rounds: Rounds,
-    kept: Sequence[RoundCallback],
-    callbacks: Sequence[RoundCallback],
-) -> None:
-    """Run the rounds that are left. Results are written first, then uploads that are kept, then a checkpoint.
-
-    Nothing else can lose a round.
-    """
+def _federate(results: Results, federation: Federation, rounds: Rounds, callbacks: list[RoundCallback]) -> None:
+    """Run the rounds that are left. Results are written first; nothing after the checkpoint can lose a round."""
     config, ledger = results.config, results.ledger
     if ledger.noise:
         terms = guarantee(config.noise_multiplier, config.rounds), caveats(ledger.noise)
         log(INFO, "\t├── privacy: %s, one a round; %s", *terms)
     after = ledger.done if config.resume else None
     run = RunInfo(config, results.folder, results.engine, ledger.dataset, after, tuple(ledger.rounds))
-    all_callbacks = [results, *kept, Checkpoints(results, federation, rounds), *callbacks]
+    all_callbacks = [results, *callbacks]
     lost = 0
     with notifying(all_callbacks, run, ledger.summary) as notify:
         for number in range(0 if after is None else after + 1, config.rounds + 1):

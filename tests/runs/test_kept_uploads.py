@@ -8,7 +8,8 @@ import pytest
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.observers import kept_uploads as module
-from hetfl_flwr.runs.observers.kept_uploads import kept_files, kept_uploads
+from hetfl_flwr.runs.observers.kept_uploads import kept_files
+from simulations.studies.audit.uploads import kept_uploads
 
 KEPT = {"keep_uploads": True, "models": "mlp", "rounds": 4, "checkpoint_every": 2}
 
@@ -95,11 +96,9 @@ def test_an_algorithm_that_uploads_nothing_is_refused_before_anything_is_written
     assert not (tmp_path / "run" / "rounds.jsonl").exists()
 
 
-@pytest.mark.parametrize(("most", "free", "said"), [(100, 10**9, "a round, and at most"), (10**9, 100, "are free in")])
-def test_what_memory_or_disk_cannot_take_is_refused_before_training(lab, monkeypatch, tmp_path, most, free, said):
-    monkeypatch.setattr(module, "MOST_A_ROUND", most)
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(free, 0, free))
-    with pytest.raises(ConfigError, match=said):
+def test_what_the_disk_cannot_take_is_refused_before_training(lab, monkeypatch, tmp_path):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(100, 0, 100))
+    with pytest.raises(ConfigError, match="100 bytes are free in"):
         lab.run(lab.config(**KEPT))
     assert (tmp_path / "run" / "rounds.jsonl").read_text().count("\n") == 1
 

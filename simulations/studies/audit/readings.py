@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.observers.kept_uploads import KeptUpload
 from hetfl_flwr.wire.factors import multiplied
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import loaded, weights
@@ -32,6 +31,7 @@ from simulations.studies.audit.training import (
     predicting,
     trained,
 )
+from simulations.studies.audit.uploads import KeptUpload
 
 FAR = -1e4
 """The logit of a class that a payload says nothing of."""

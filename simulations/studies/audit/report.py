@@ -10,6 +10,7 @@ from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import as_json, replace_file
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.runs.figures.tables import table_of
+from simulations.reports.runs import load_run
 from simulations.studies.audit import picturing
 from simulations.studies.audit.findings import Finding, Pictures
 from simulations.studies.audit.meter import (
@@ -92,6 +93,7 @@ def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int
     find_device(device)
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
+    load_run(folder)  # else an error says how to name one
     cases = cases_of(subjects_of(folder, device, clients), shadows)
     findings, pictures, skipped = list[Finding](), list[Pictures](), dict[str, str]()
     for attack in ATTACKS:
@@ -107,7 +109,7 @@ def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int
 
 def audit_table(audit: Audit, title: str) -> "Table":
     """Return the figures as a table; below it what each attacker is assumed to know."""
-    knows = dict.fromkeys(f"{one.attack}: knows also {one.knows}." for one in audit.findings)
+    knows = dict.fromkeys(f"{one.attack}: assumed to be known: {one.knows}." for one in audit.findings)
     return table_of(
         title,
         {

@@ -19,10 +19,10 @@ from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.client import FederatedClient
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.runs.observers.kept_uploads import KeptUpload, kept_uploads
 from hetfl_flwr.runs.schema import read_summary
 from hetfl_flwr.runs.settings import resolved_config_of
 from simulations.inference.loading import load_client
+from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
 MOST_ROWS = 10_000
 """Rows of other people's that the attacker has, at most."""

@@ -179,4 +179,6 @@ def test_bad_input_is_one_line_and_exit_status_2(lab, monkeypatch, capsys, tmp_p
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no such folder; name a run folder" in said

@@ -1,0 +1,72 @@
+"""Uploads that a run has kept (``keep-uploads``), read back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from hetfl_flwr.common.errors import DamagedError, RunFolderError
+from hetfl_flwr.runs.checkpoints.checkpoint import unpack
+from hetfl_flwr.runs.observers.kept_uploads import kept_files
+from hetfl_flwr.wire.spec import Arrays
+
+
+@dataclass(frozen=True)
+class KeptUpload:
+    """What one client was sent in a round, and what it has answered.
+
+    Parameters
+    ----------
+    round : int
+        The round that it counts in.
+    client_id : int
+        Which client.
+    samples : int
+        The ``num-examples`` that it has said.
+    download, upload : mapping of str to array
+        What it was sent, as it travelled, and what it has uploaded, decoded and checked.
+    """
+
+    round: int
+    client_id: int
+    samples: int
+    download: Arrays
+    upload: Arrays
+
+
+def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
+    """Go through the uploads of a run, round by round; within one by client, and of one client as they came.
+
+    Raises
+    ------
+    RunFolderError
+        A file is damaged, or cannot be read.
+    """
+    for number, path in kept_files(run_folder):
+        try:
+            arrays, metadata = unpack(path)
+            yield from _unpacked(number, arrays, metadata)
+        except DamagedError as error:
+            raise RunFolderError(f"{path}: damaged ({error})") from None
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
+            said = getattr(error, "strerror", None) or type(error).__name__
+            raise RunFolderError(f"{path}: cannot be read: {said}") from None
+
+
+def _unpacked(number: int, arrays: Arrays, metadata: dict[str, Any]) -> Iterator[KeptUpload]:
+    if metadata["round"] != number:
+        raise DamagedError(f"it is of round {metadata['round']}")
+    for position, row in enumerate(metadata["uploads"]):
+        yield KeptUpload(
+            number,
+            int(row["client"]),
+            int(row["samples"]),
+            _below(arrays, f"download.{row['download']}."),
+            _below(arrays, f"upload.{position}."),
+        )
+
+
+def _below(arrays: Arrays, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
