@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset, Features, Value, load_dataset
 from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
 from fixtures.data.loading import load_client
 from fixtures.tiers import exhaustive
@@ -458,23 +458,22 @@ def test_rows_with_missing_numbers_and_categories_cross_the_wire(tmp_path, make_
 WIDE = {"partition_id": 0, "num_partitions": 2, "seed": 0, "normalize": "none"}
 
 
-def write_wide(folder, rows):
-    """Write a csv file of 1,000 columns of numbers and a label, and return the numbers, a row for each column."""
-    folder.mkdir()
-    numbers = np.random.default_rng(0).standard_normal((1000, rows), dtype=np.float32)
-    table = pa.table({f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(rows) % 2})
-    write_table(table, folder / "train.csv")
-    return numbers
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1000, exhaustive(10_000)])
-def test_a_wide_table_opens_in_seconds(rows, tmp_path):
-    """Of 1,000 columns. Whoever copies the description of all columns for each of them takes minutes."""
-    numbers = write_wide(tmp_path / "wide", rows)
-    begin = time.process_time()
-    data = load_client(dataset=str(tmp_path / "wide"), label_column="label", **WIDE)
-    assert time.process_time() - begin < 10
+def test_a_wide_table_is_opened_in_a_few_times_the_time_of_reading_it(rows, tmp_path):
+    """Of 1,000 columns. Whoever copies the description of all columns for each of them takes 30 times as long."""
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    numbers = np.random.default_rng(0).standard_normal((1000, rows), dtype=np.float32)
+    columns = {f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(rows) % 2}
+    write_table(pa.table(columns), folder / "train.csv")
+    times = [time.process_time()]
+    load_dataset("csv", data_files=str(folder / "train.csv"), cache_dir=str(tmp_path / "cache"))
+    times.append(time.process_time())
+    data = load_client(dataset=str(folder), label_column="label", **WIDE)
+    times.append(time.process_time())
+    reading, opening = np.diff(times)
+    assert opening < 6 * reading
     assert np.allclose(data.train.arrays.inputs.numpy(), numbers.T, atol=1e-6)
 
 
