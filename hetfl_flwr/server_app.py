@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.common.errors import HetflError, TooFewClients
-from hetfl_flwr.common.flower import FLOWER_LOGGER, log
+from hetfl_flwr.common.flower import FLOWER_LOGGER, ask_again, log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
 from hetfl_flwr.runs.figures.quality import notes
@@ -37,6 +37,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run a federation from the run config to the run folder."""
     try:
         engine = engine_of(grid)
+        ask_again(after=0.1)
         config = resolved(RunConfig.from_flat(context.run_config), engine)
         strategy, own = build_strategy(config), own_callbacks(config)
         check_trackers(config)

@@ -4,6 +4,8 @@ The public API is `flwr.app`, `flwr.clientapp` and `flwr.serverapp` with `flwr.s
 imports by itself.
 """
 
+from functools import partial
+
 from flwr.app import Message
 from flwr.common import Scalar, log
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode, SType
@@ -13,9 +15,11 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import http_grid
 
 __all__ = [
     "FLOWER_LOGGER",  # to show or hide the log, and to keep tracebacks of one-line errors out of it
@@ -31,6 +35,7 @@ __all__ = [
     "act_as_server",
     "acts_as_server",
     "aggregate_metricrecords",  # the weighted mean of metrics
+    "ask_again",
     "get_all_nested_objects",  # what a message consists of on the wire, to count its bytes
     "log",  # Flower's log, in which ours stands
     "message_from_proto",
@@ -50,6 +55,11 @@ def act_as_server(run: int) -> None:
 def acts_as_server() -> bool:
     """Say whether messages that this process writes are a server's."""
     return TaskIdentity._node_id == SUPERLINK_NODE_ID
+
+
+def ask_again(after: float) -> None:
+    """Let a server ask again for a reply that its link has not received whole after so many seconds, not after one."""
+    http_grid.pull_objects = partial(pull_objects, initial_backoff=after)  # type: ignore[attr-defined]
 
 
 def name_message(message: Message, name: str) -> None:

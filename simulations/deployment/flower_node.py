@@ -5,13 +5,18 @@ Where one of these is missing, `simulations.deployment.supernode` runs the node 
 
 import time
 from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
+from flwr.cli.config_utils import get_fab_metadata
 from flwr.cli.install import install_from_fab
 from flwr.common import log
-from flwr.common.config import parse_config_args
+from flwr.common.config import get_project_dir, parse_config_args
 from flwr.supercore.constant import TaskType
 from flwr.supercore.exit.exit_handler import registered_exit_handlers, trigger_exit_handlers
 from flwr.supercore.superexec import run_superexec as superexec
@@ -22,6 +27,10 @@ from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode, flowe
 from flwr.supernode.runtime import run_clientapp as clientapp
 
 _push_message, _push_task_output = clientapp.push_message, clientapp.push_task_output
+_pull = clientapp.pull_and_inflate_object_from_tree  # type: ignore[attr-defined]
+
+FIRST_WAIT = 0.05
+"""Seconds until a message that its node has not received whole is asked for again; each time twice as long."""
 
 __all__ = [
     "ExecutionSpec",  # a message to be answered: where, with which token, for which app
@@ -104,8 +113,8 @@ def _parts_of_clientapp(unpacked: Callable[[Path], object]) -> dict[str, Callabl
     """Return what ``flwr-clientapp`` is to call in place of its own functions, for one message."""
     replied = False
 
-    def unpack(*arguments: Any, **options: Any) -> Path:
-        folder = install_from_fab(*arguments, **options)
+    def unpack(bundle: bytes, **options: Any) -> Path:
+        folder = _installed(bundle) or install_from_fab(bundle, **options)
         unpacked(folder)
         return folder
 
@@ -118,7 +127,21 @@ def _parts_of_clientapp(unpacked: Callable[[Path], object]) -> dict[str, Callabl
         if replied:
             _push_task_output(**output)
 
-    return {"install_from_fab": unpack, "push_message": push_message, "push_task_output": push_task_output}
+    return {
+        "install_from_fab": unpack,
+        "pull_and_inflate_object_from_tree": partial(_pull, initial_backoff=FIRST_WAIT),
+        "push_message": push_message,
+        "push_task_output": push_task_output,
+    }
+
+
+def _installed(bundle: bytes) -> Path | None:
+    """Return the folder of an app that is installed whole: Flower's own unpacks it, and then uses that folder."""
+    folder: Path = get_project_dir(*get_fab_metadata(bundle), sha256(bundle).hexdigest())
+    with ZipFile(BytesIO(bundle)) as opened:
+        sizes = {folder / one.filename: one.file_size for one in opened.infolist() if not one.is_dir()}
+    own = {path: size for path, size in sizes.items() if path.relative_to(folder).parts[0] != ".info"}
+    return folder if all(path.is_file() and path.stat().st_size == size for path, size in own.items()) else None
 
 
 def forget_exit_handlers() -> None:

@@ -3,9 +3,12 @@
 import ast
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+from flwr.superlink.grid import http_grid
 
 import hetfl_flwr
 from hetfl_flwr.common import flower
@@ -32,14 +35,17 @@ TAKEN = {
         "flwr.proto.recorddict_pb2": {"RecordDict"},
         "flwr.serverapp.strategy.strategy_utils": {"aggregate_metricrecords"},
         "flwr.supercore.inflatable.inflatable_object": {"get_all_nested_objects", "no_object_id_recompute"},
+        "flwr.supercore.inflatable.inflatable_utils": {"pull_objects"},
         "flwr.supercore.logger": {"FLOWER_LOGGER"},
         "flwr.supercore.run": {"Run"},
         "flwr.supercore.task_identity": {"TaskIdentity"},
+        "flwr.superlink.grid": {"http_grid"},
     },
     flower_node: {
+        "flwr.cli.config_utils": {"get_fab_metadata"},
         "flwr.cli.install": {"install_from_fab"},
         "flwr.common": {"log"},
-        "flwr.common.config": {"parse_config_args"},
+        "flwr.common.config": {"get_project_dir", "parse_config_args"},
         "flwr.supercore.constant": {"TaskType"},
         "flwr.supercore.exit.exit_handler": {"registered_exit_handlers", "trigger_exit_handlers"},
         "flwr.supercore.superexec": {"run_superexec"},
@@ -110,3 +116,22 @@ def test_help_and_reports_need_nothing_of_flower():
     program = f"import sys, {modules}; print('flwr' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.strip() == "False"
+
+
+def test_a_server_asks_again_as_soon_as_it_is_told_to(monkeypatch):
+    """Flower's own waits a second for a reply of which a part is still on its way."""
+    monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)
+    waits, wait = [], threading.Event.wait
+    monkeypatch.setattr(threading.Event, "wait", lambda event, seconds=None: waits.append(seconds) or wait(event, 0))
+    flower.ask_again(after=0.1)
+    asked = []
+
+    def pull(name):
+        asked.append(name)
+        if len(asked) < 3:
+            raise ObjectUnavailableError(name)
+        return b"content"
+
+    assert http_grid.pull_objects(["part"], pull) == {"part": b"content"}
+    first, second = [seconds for seconds in waits if seconds is not None]
+    assert (first, second) == (pytest.approx(0.1, rel=0.2), pytest.approx(0.2, rel=0.2))

@@ -55,6 +55,9 @@ _SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # files so cal
 _SHARD = re.compile(r"-\d+-of-\d+\.")  # and so are these
 
 
+_OF_SPLITS = re.compile("train|val|dev|test|eval|-of-")  # without one of these in a path all images are of one split
+
+
 _NO_DATA = re.compile(r'Instruction "(\w+)" corresponds to no data!')  # what the library says of a split of no rows
 
 
@@ -196,7 +199,9 @@ def _images_in(folder: Path, pattern: str) -> Any:
 
     if pattern:
         return load_dataset("imagefolder", data_files={"train": pattern})
-    return load_dataset("imagefolder", data_dir=str(folder))
+    split = any(_OF_SPLITS.search(str(path.relative_to(folder))) for path in folder.rglob("*"))
+    # else it is what the library finds after 64 walks through the folder, which take longer than to read the images
+    return load_dataset("imagefolder", data_dir=str(folder), data_files=None if split else {"train": "**"})
 
 
 def _put_together(folder: Path, found: Found) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 FLOWER_ENGINES = {"InMemoryGrid": "simulation", "HttpGrid": "deployment"}
 """What runs the clients behind Flower's own Grids, by the names of their classes."""
 
-DEPLOYMENT_POLL = 0.5
+DEPLOYMENT_POLL = 0.25
 """Seconds between two looks for replies, for a Grid that does not say its own interval."""
 
 

@@ -1,5 +1,6 @@
 """The warm SuperNode: its command, and the executor that answers messages with a fork or in a process that stays."""
 
+import hashlib
 import importlib
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -353,11 +355,47 @@ def test_a_task_is_reported_only_with_a_reply(monkeypatch, replied):
 
     monkeypatch.setattr(flower_node, "_push_message", lambda *_: pushed.append("message"))
     monkeypatch.setattr(flower_node, "_push_task_output", lambda **_: pushed.append("output"))
-    for name in ("install_from_fab", "push_message", "push_task_output"):
+    for name in ("install_from_fab", "pull_and_inflate_object_from_tree", "push_message", "push_task_output"):
         monkeypatch.setattr(clientapp, name, None)
     monkeypatch.setattr(clientapp, "run_clientapp", run)
     flower_node.answer(spec(1), unpacked=lambda app: None)
     assert pushed == (["message", "output"] if replied else [])
+
+
+def test_an_app_that_is_installed_whole_is_not_unpacked_again(monkeypatch, tmp_path):
+    """As a message of another node may find it while it is being installed, or after a full disk."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    program = """
+        [project]
+        name = "app"
+        version = "1.0"
+        [tool.flwr.app]
+        publisher = "me"
+        [tool.flwr.app.components]
+        serverapp = "app:server"
+        clientapp = "app:client"
+        """
+    files = {"pyproject.toml": program, "app/__init__.py": "", "app/client.py": "VERSION = 1\n"}
+    with zipfile.ZipFile(tmp_path / "app.fab", "w") as opened:
+        for name, content in {**files, ".info/CONTENT": "no hash is right"}.items():
+            opened.writestr(name, content)
+    bundle, unpacked, installed = (tmp_path / "app.fab").read_bytes(), list[Path](), list[bytes]()
+    folder = flower_node.get_project_dir("me/app", "1.0", hashlib.sha256(bundle).hexdigest())
+
+    def install(bundle, **_):
+        installed.append(bundle)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+        return folder
+
+    monkeypatch.setattr(flower_node, "install_from_fab", install)
+    for number in (1, 1, 2):
+        if len(unpacked) == 2:
+            (folder / "app" / "client.py").write_text("VERSION")
+        assert flower_node._parts_of_clientapp(unpacked.append)["install_from_fab"](bundle) == folder
+        assert installed == [bundle] * number
+    assert unpacked == [folder] * 3
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text("")])
