@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if is_of_another_algorithm(item):
             always = isinstance(item, pytest.Function) and item.originalname in ALWAYS
             item.add_marker("slow" if always else "exhaustive")
-        if item.get_closest_marker("exhaustive"):
+        if item.get_closest_marker("exhaustive") or item.get_closest_marker("complete"):
             item.add_marker("slow")
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()):
