@@ -122,6 +122,16 @@ def spawned_workers(workers_share_their_imports: Callable[..., BaseContext], mon
 
 
 @pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Take back what a command has set for its process: in another environment, workers are spawned from then on."""
+    before = environment()
+    yield
+    for name in environment().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
     """Give Flower's log its level back: `hetfl run` in this process turns it off."""
     level = FLOWER_LOGGER.level
