@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if is_of_another_algorithm(item):
             always = isinstance(item, pytest.Function) and item.originalname in ALWAYS
             item.add_marker("slow" if always else "exhaustive")
-        if item.get_closest_marker("exhaustive"):
+        if item.get_closest_marker("exhaustive") or item.get_closest_marker("complete"):
             item.add_marker("slow")
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()):
@@ -119,6 +119,16 @@ def disk_takes_its_time() -> Iterator[None]:
 def spawned_workers(workers_share_their_imports: Callable[..., BaseContext], monkeypatch: pytest.MonkeyPatch) -> None:
     """Spawn worker processes, as outside of tests."""
     monkeypatch.setattr(multiprocessing, "get_context", workers_share_their_imports)
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Take back what a command has set for its process: in another environment, workers are spawned from then on."""
+    before = environment()
+    yield
+    for name in environment().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)

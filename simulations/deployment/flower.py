@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 NAME = "loopback"
 """What ``flwr`` calls the SuperLink."""
 
-START, RUN, END = 60, 900, 20
+START, RUN, END = 180, 900, 20
 """Seconds that a server may take to start, a run to finish, and a process to end when asked to."""
 
 

@@ -254,7 +254,7 @@ def test_what_is_no_file_is_refused_at_once(refusal, tmp_path, read, make, what)
     make(path)
     begin = time.monotonic()
     assert refusal(ConfigError, read, path) == f"{path}: {what}, expected a TOML file"
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
 
 
 def test_a_toml_file_may_begin_with_the_mark_of_its_encoding(tmp_path):

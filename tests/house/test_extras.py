@@ -1,9 +1,13 @@
 """What a node needs is little: packages of an extra are imported where they are used, and named where they lack."""
 
 import ast
+import json
 import subprocess
 import sys
-from importlib.metadata import packages_distributions, requires
+from collections.abc import Sequence
+from functools import cache
+from importlib import metadata
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -19,12 +23,24 @@ EVERYWHERE = {"IPython": "shows a run in a notebook, which has it", "pynvml": "a
 """What may be imported though nothing requires it, and why."""
 
 WITHOUT = """
-import sys
+import contextlib, io, json, sys
 sys.modules |= dict.fromkeys(("ray", "matplotlib", "seaborn", "sklearn", "flwr_datasets", "optuna", "greenlet"))
 from hetfl_flwr.__main__ import main
-main()
+told = []
+for sys.argv in json.loads(sys.argv[1]):
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code or 0
+    told.append((status, err.getvalue()))
+print(json.dumps(told))
 """
-"""The command as on a node: importing one of these fails as if it were not installed."""
+"""The command as on a node, called several times: importing one of these fails as if it were not installed."""
+
+
+packages_distributions = cache(metadata.packages_distributions)
 
 
 def required(extra: str = "") -> set[str]:
@@ -48,15 +64,18 @@ def imported(path: Path) -> set[str]:
     return names - set(sys.stdlib_module_names) - OURS
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT, *arguments],
+def commands(folder: Path, *each: Sequence[str]) -> list[tuple[int, str]]:
+    """Call the command with each of these arguments; what status it ends with, and what it prints of errors."""
+    arguments = json.dumps([["hetfl", *one] for one in each])
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, arguments],
         cwd=folder,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
+        timeout=300,
+        check=True,
     )
+    return [(status, err) for status, err in json.loads(done.stdout)]
 
 
 def test_what_a_node_imports_is_required_or_named_with_its_extra():
@@ -90,15 +109,17 @@ def test_a_node_of_own_data_needs_no_extra_and_the_rest_is_one_line(tmp_path):
     rows = "".join(f"{number % 7},{number % 5},{'ab'[number % 2]}\n" for number in range(60))
     (tmp_path / "own.csv").write_text("x,y,kind\n" + rows)
     own = ("--dataset", "./own.csv", "--set", "label-column=kind", "--clients", "2", "--rounds", "1")
-    ran = command(tmp_path, "run", "fedproto", *own, "--set", "partition=all", "--out", "run")
-    picture = "no accuracy.png: matplotlib is not installed: pip install 'hetfl[reports]'\n"
-    assert (ran.returncode, ran.stderr) == (0, picture)
-    for arguments, package, extra in (
+    refused = (
         (("run", "fedhe", "--rounds", "1"), "sklearn", "simulation"),
         (("run", "fedhe", *own, "--set", "partition=dirichlet:0.5"), "flwr_datasets", "simulation"),
         (("report", "run"), "matplotlib", "reports"),
-    ):
-        refused = command(tmp_path, *arguments)
-        line = f"{package} is not installed: pip install 'hetfl[{extra}]'\n"
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-        assert refused.stderr.endswith(line)
+    )
+    ran, *others = commands(
+        tmp_path,
+        ("run", "fedproto", *own, "--set", "partition=all", "--out", "run"),
+        *(arguments for arguments, _, _ in refused),
+    )
+    assert ran == (0, "no accuracy.png: matplotlib is not installed: pip install 'hetfl[reports]'\n")
+    for (status, err), (_, package, extra) in zip(others, refused, strict=True):
+        assert (status, err.count("\n")) == (2, 1), err
+        assert err.endswith(f"{package} is not installed: pip install 'hetfl[{extra}]'\n")

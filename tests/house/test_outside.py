@@ -29,7 +29,7 @@ def project(tmp_path: Path) -> Path:
 
 def say(here: Path, *command: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": str(OUTSIDE.parents[2])}
-    return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=900, check=False)
 
 
 def hetfl(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -170,7 +170,7 @@ def hetfl_installed(here: Path, path: str, *, module: bool = False) -> subproces
     script.write_text("from {} import {}\n{}()\n".format(*entry.split(":"), entry.rpartition(":")[2]))
     command = [sys.executable, *(["-m", "hetfl_flwr"] if module else [str(script)]), "run", "nothing"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(OUTSIDE.parents[2])]))}
-    return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def home(tmp_path: Path) -> Path:
 
 def hetfl(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from simulations.cli.command import main; main()", *arguments]
-    return subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ SCRIPT = "import sys, time; start = time.process_time(); import hetfl_flwr; took
 def python(here: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def documented(module: str) -> set[str]:
@@ -106,7 +106,7 @@ def test_the_fixture_lab_is_there_for_tests_of_other_packages(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     done = subprocess.run(
-        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout
 

@@ -435,7 +435,7 @@ def _hold(folder: Path, begin: float) -> int:
     except RunFolderError:
         refused.touch()
         return 3
-    while not refused.exists() and time.monotonic() < begin + 30:
+    while not refused.exists() and time.monotonic() < begin + 120:
         time.sleep(0.01)
     lock.release()
     return 0
@@ -1040,17 +1040,17 @@ def test_a_file_with_a_large_hole_is_refused_without_being_read(refusal, folder,
     path.unlink()
     path.write_bytes(content)
     a_large_hole(path)
-    began = time.monotonic()
+    began = time.process_time()
     assert "damaged" in refusal(RunFolderError, go_on, folder)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_large_hole_in_the_rounds_is_a_damaged_line(folder, capsys):
     path = folder / "rounds.jsonl"
     content = path.read_bytes()
     os.truncate(path, 2**30)
-    began = time.monotonic()
+    began = time.process_time()
     go_on(folder)
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
     assert "line 6 is damaged and left out" in capsys.readouterr().err
     assert path.read_bytes().startswith(content)

@@ -71,7 +71,11 @@ def encode(name: str, values: pa.ChunkedArray, wanted: Wanted, findings: Finding
     findings : Findings
         Takes down what is found.
     """
-    values = cleaned(values)
+    try:
+        values = cleaned(values)
+    except pa.ArrowInvalid:
+        findings.problem(name, "holds texts that are not UTF-8", "write the file anew, or name it in ignore-columns")
+        return None
     if not any(holds(values.type) for holds in (is_text, _is_number, _is_date, pa.types.is_boolean)):
         findings.problem(
             name,

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value, load_dataset
@@ -475,6 +476,17 @@ def test_a_wide_table_is_opened_in_a_few_times_the_time_of_reading_it(rows, tmp_
     reading, opening = np.diff(times)
     assert opening < 6 * reading
     assert np.allclose(data.train.arrays.inputs.numpy(), numbers.T, atol=1e-6)
+
+
+def test_texts_of_parquet_that_are_not_utf_8_are_said_in_one_line(tmp_path, refusal):
+    """Nothing checks them before: such a file may be damaged, or written by a program that knows another encoding."""
+    octets = pa.array([b"a", b"\xff"] * 10)
+    texts = pa.StringArray.from_buffers(20, *octets.buffers()[1:])
+    (tmp_path / "rows").mkdir()
+    pq.write_table(pa.table({"kind": texts, "label": [0, 0, 1, 1] * 5}), tmp_path / "rows" / "train.parquet")
+    said = refusal(DataError, load_client, dataset=str(tmp_path / "rows"), label_column="label", **WIDE)
+    assert said.startswith("column 'kind' of ")
+    assert "holds texts that are not UTF-8: write the file anew" in said
 
 
 @pytest.mark.parametrize(

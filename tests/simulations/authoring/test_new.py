@@ -17,7 +17,7 @@ def say(here: Path, command: str) -> subprocess.CompletedProcess[str]:
     """Type a command, as it stands, in a folder of one's own."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     words, variables = shlex.split(command), {**os.environ, "PATH": path}
-    return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.exhaustive

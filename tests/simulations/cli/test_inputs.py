@@ -38,8 +38,8 @@ from simulations.studies import sweeps
 from simulations.studies.reproduce import command
 
 MORE = int(os.environ.get("HETFL_FUZZ", "1"))
-SECONDS = 10
-"""That a refusal may take, of this process alone."""
+SECONDS = 30
+"""That a refusal may take, of this process alone, the imports of a first call included, on a slow machine."""
 
 SMALL = ("--clients", "2", "--set", "models=mlp")
 DEEP = 5000

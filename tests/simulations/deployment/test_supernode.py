@@ -101,7 +101,7 @@ def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -184,11 +184,11 @@ def test_whatever_happens_in_a_process_it_does_not_go_on_as_an_executor(
 def test_a_process_that_an_app_leaves_behind_holds_nobody_up(warm, written):
     """Nor does it keep the executor from learning what the app has imported."""
     sys.modules.pop("colorsys", None)
-    warm.launch(spec(1, address="orphan 8"))
+    warm.launch(spec(1, address="orphan 40"))
     until(lambda: len(written()) == 1)
     begun = time.monotonic()
     until(lambda: not warm.reconcile() and not warm._running)
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 30
     assert "colorsys" in sys.modules
 
 

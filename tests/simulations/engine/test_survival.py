@@ -19,7 +19,7 @@ from simulations.deployment.flower import NAME, ROOT, Flower, flower
 
 pytestmark = pytest.mark.exhaustive
 
-PATIENCE = 300
+PATIENCE = 600
 """Seconds after which a test that waits for something gives up."""
 
 FEDHE: dict[str, Value] = {"algorithm": "fedhe", "models": "mlp", "local-batches": 1, "checkpoint-every": 1}

@@ -108,7 +108,7 @@ def recipe(number):
         "import sys\nfor name in ('hetfl_flwr', 'simulations', 'strategies', 'clients'): sys.modules[name] = None\n"
     )
     code = hidden + first + kinds[number] + last
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return [line.split(" ") for line in done.stdout.splitlines()]
 
@@ -307,7 +307,7 @@ class TestImages:
         copytree(home / "data", home / "new")
         (home / "new" / "dark" / "4.png").write_text("no image")
         command = [sys.executable, "-m", "hetfl_flwr", "predict", str(images), "new", "--client", "0"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 2
         assert len(done.stdout.splitlines()) == 24
         assert done.stderr.count("\n") == 1
@@ -417,7 +417,7 @@ class TestRefused:
             [sys.executable, "-m", "hetfl_flwr", "predict", str(table), "nowhere.csv", "--client", "0"],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
