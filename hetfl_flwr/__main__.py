@@ -4,19 +4,22 @@ import sys
 from importlib import import_module
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.packages import own_package, working_directory_last
+from hetfl_flwr.common.packages import lacking, own_package, working_directory_last
 
 
 def main() -> None:
-    """Run the command, or end with one line and exit status 2 where another package hides one of this project's."""
+    """Run the command, or end with one line and exit status 2 where a package is hidden or lacks."""
     working_directory_last()
     try:
         for name in ("simulations", "strategies", "clients"):
             own_package(name)
-    except ConfigError as error:
-        sys.stderr.write(f"hetfl: {error}\n")
+        command = import_module("simulations.cli.command")
+    except (ConfigError, ModuleNotFoundError) as error:
+        if (line := lacking(error) or error) is error and not isinstance(error, ConfigError):
+            raise
+        sys.stderr.write(f"hetfl: {line}\n")
         sys.exit(2)
-    import_module("simulations.cli.command").main()
+    command.main()
 
 
 if __name__ == "__main__":

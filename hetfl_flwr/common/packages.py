@@ -1,7 +1,9 @@
 """Which packages Python finds: this project's own under their names, and those that come with an extra."""
 
+import re
 import sys
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -19,13 +21,23 @@ EXTRAS = {
 }
 """Which extra installs a package that not every node needs, by the name that it is imported by."""
 
+_IMPORTED = {"pillow": "PIL"}
+
 
 def lacking(error: BaseException) -> ConfigError | None:
-    """Return what to tell a user instead of an error, where it says that a package of an extra is not installed."""
+    """Return what to tell a user instead of an error, where it says that a package of this project is not installed."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if package not in EXTRAS:
-        return None
-    return ConfigError(f"{package} is not installed: pip install 'hetfl[{EXTRAS[package]}]'")
+    wanted = f"hetfl[{EXTRAS[package]}]" if package in EXTRAS else _required().get(package)
+    return ConfigError(f"{package} is not installed: pip install '{wanted}'") if wanted else None
+
+
+def _required() -> dict[str, str]:
+    """Return what this project requires of others, by the names that are imported."""
+    try:
+        lines = [line for line in requires("hetfl") or [] if ";" not in line]
+    except PackageNotFoundError:  # an app bundle on a node that has none
+        return {}
+    return {_IMPORTED.get(name := re.split(r"[^\w-]", line)[0], name.replace("-", "_")): line for line in lines}
 
 
 def own_package(name: str) -> ModuleType:

@@ -4,21 +4,27 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.packages import lacking
 from simulations.cli.options import RunsArgument, path, target
 from simulations.cli.printing import make_console, print_tables
+
+if TYPE_CHECKING:
+    from simulations.reports.impact import Standing
+    from simulations.reports.runs import Run
 
 
 def compare(
     folders: RunsArgument,
-    out: Annotated[Path, typer.Option(parser=target, metavar="FILE.png", help="Picture to write.")] = Path(
-        "compare.png"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=target, metavar="FILE.png", help="Picture to write (default: compare.png)."),
+    ] = None,
     target: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Accuracy at which bytes are counted (default: 95 % of the lowest best)."),
@@ -46,7 +52,7 @@ def compare(
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
-    compare_runs(folders, out, target, measure, csv, json)
+    compare_runs(folders, out or Path("compare.png"), target, measure, csv, json, must_draw=out is not None)
 
 
 def report(
@@ -110,6 +116,8 @@ def compare_runs(
     measure: str = "accuracy",
     csv: Path | None = None,
     json: Path | None = None,
+    *,
+    must_draw: bool = False,
 ) -> None:
     """Print and draw how runs compare, and write whom their methods help.
 
@@ -125,8 +133,6 @@ def compare_runs(
     from simulations.reports.gains import NO_ANSWER, answer
     from simulations.reports.gains_tables import gains_table, in_words, write_csv, write_json
     from simulations.reports.impact import impact_table, standings
-    from simulations.reports.plots.comparison import plot_compare
-    from simulations.reports.plots.impact import plot_impact
     from simulations.reports.runs import load_run, run_folders
     from simulations.reports.tables import compare_table
 
@@ -146,16 +152,30 @@ def compare_runs(
         typer.echo("\n" + "\n".join(in_words(found)) + "\n")
     if doubtful := doubts_of(runs):
         typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
-    try:
-        plot_compare(runs, out)
-        if standing:
-            plot_impact(standing, gains_picture := out.with_stem(f"{out.stem}-gains"))
-    except OSError as error:
-        raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
     for line in damage:
         warn(line)
-    typer.echo(f"picture: {out}" + (f", {gains_picture}" if standing else ""))
     for file, write in ((csv, write_csv), (json, write_json)):
         if found is not None and file is not None:
             write(found, file)
             typer.echo(f"gains: {file}")
+    try:
+        typer.echo(f"picture: {', '.join(map(str, _draw(runs, standing, out)))}")
+    except ModuleNotFoundError as error:
+        if must_draw or (why := lacking(error)) is None:
+            raise
+        typer.echo(f"no {out}: {why}", err=True)
+
+
+def _draw(runs: "list[Run]", standing: "list[Standing]", out: Path) -> list[Path]:
+    """Draw how runs compare, and whom their methods help; return the pictures."""
+    from simulations.reports.plots.comparison import plot_compare
+    from simulations.reports.plots.impact import plot_impact
+
+    gains = out.with_stem(f"{out.stem}-gains")
+    try:
+        plot_compare(runs, out)
+        if standing:
+            plot_impact(standing, gains)
+    except OSError as error:
+        raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
+    return [out, gains] if standing else [out]

@@ -134,8 +134,8 @@ def make_bundle(
     Raises
     ------
     ConfigError
-        Keys that are missing, settings that are wrong, an unknown extra, no checkout, an archive that is there, or a
-        wheel that is not to be had for the node's machine.
+        Keys that are missing, settings that are wrong, an unknown extra, no checkout, an archive that is there or has
+        no folder, or a wheel that is not to be had for the node's machine.
     """
     if not (project / "pyproject.toml").is_file():
         raise ConfigError(f"no project in {project}: a bundle is made in a checkout of the repository")
@@ -144,6 +144,8 @@ def make_bundle(
         raise ConfigError(unknown("extra", wrong[0], offered))
     if out.exists():
         raise ConfigError(f"{out} is there already: name a new file")
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out} cannot be written: {out.parent} is no folder")
     if constraints is not None and not constraints.is_file():
         raise ConfigError(f"{constraints}: is no file, expected pip's constraints")
     needed = (keys.ca, keys.node(number), keys.list)

@@ -104,6 +104,25 @@ def test_an_error_of_another_package_is_left_as_it_is():
     assert line == "sklearn is not installed: pip install 'hetfl[simulation]'"
 
 
+@pytest.mark.parametrize(
+    ("package", "requirement"), [("tomli_w", "tomli-w>=1.0"), ("PIL", "pillow>=10"), ("torch", "torch>=2.5")]
+)
+def test_a_required_package_that_is_not_there_is_named_with_what_installs_it(package, requirement):
+    line = str(lacking(ModuleNotFoundError("no", name=f"{package}.part")))
+    assert line == f"{package} is not installed: pip install '{requirement}'"
+
+
+@pytest.mark.parametrize("package", ["tomli_w", "typer", "cryptography"])
+def test_a_command_that_lacks_a_required_package_ends_with_one_line(package, tmp_path):
+    without = f"import sys; sys.modules[{package!r}] = None; from hetfl_flwr.__main__ import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", without, "doctor"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"hetfl: {package} is not installed: pip install '{package.replace('_', '-')}>=")
+    assert ended.stderr.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_a_node_of_own_data_needs_no_extra_and_the_rest_is_one_line(tmp_path):
     rows = "".join(f"{number % 7},{number % 5},{'ab'[number % 2]}\n" for number in range(60))
@@ -113,6 +132,7 @@ def test_a_node_of_own_data_needs_no_extra_and_the_rest_is_one_line(tmp_path):
         (("run", "fedhe", "--rounds", "1"), "sklearn", "simulation"),
         (("run", "fedhe", *own, "--set", "partition=dirichlet:0.5"), "flwr_datasets", "simulation"),
         (("report", "run"), "matplotlib", "reports"),
+        (("compare", "run", "--out", "mine.png"), "matplotlib", "reports"),
     )
     ran, *others = commands(
         tmp_path,
@@ -123,3 +143,15 @@ def test_a_node_of_own_data_needs_no_extra_and_the_rest_is_one_line(tmp_path):
     for (status, err), (_, package, extra) in zip(others, refused, strict=True):
         assert (status, err.count("\n")) == (2, 1), err
         assert err.endswith(f"{package} is not installed: pip install 'hetfl[{extra}]'\n")
+
+
+@pytest.mark.slow
+def test_runs_are_compared_without_the_extra_that_draws_them(tmp_path):
+    rows = "".join(f"{number % 7},{number % 5},{'ab'[number % 2]}\n" for number in range(60))
+    (tmp_path / "own.csv").write_text("x,y,kind\n" + rows)
+    own = ("--dataset", "./own.csv", "--set", "label-column=kind", "--clients", "2", "--rounds", "1")
+    runs = (("run", method, *own, "--set", "partition=all", "--out", method) for method in ("fedproto", "local"))
+    *ran, compared = commands(tmp_path, *runs, ("compare", "fedproto", "local", "--csv", "gains.csv"))
+    assert [status for status, _ in ran] == [0, 0]
+    assert compared == (0, "no compare.png: matplotlib is not installed: pip install 'hetfl[reports]'\n")
+    assert (tmp_path / "gains.csv").is_file()

@@ -60,5 +60,9 @@ def finding_table(findings: Sequence[Finding]) -> Table:
         findings,
         words={"found", "fix"},
         whole={"check", "state"},
-        notes=[", ".join(f"{number} {state.value}" for state, number in counts.items() if number)],
+        notes=[", ".join(_counted(state, number) for state, number in counts.items() if number)],
     )
+
+
+def _counted(state: State, number: int) -> str:
+    return f"{number} {state.value}{'s' * (number > 1 and state in (State.WARNING, State.FAILURE))}"

@@ -1,7 +1,10 @@
 """The machine itself: Python, packages, memory, disk, and the node's private key."""
 
+import errno
 import platform
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +33,9 @@ MEMORY, ROOMY = 1.05e9, 1.5e9
 
 MODEL_STATE, RUNS_KEPT = 134e6, 20
 """Bytes of a client with ResNet-18 and Adam (docs/benchmarks), and the runs that ``state-keep`` leaves in a folder."""
+
+_TRIAL = "import torch; one = torch.ones(256, 256); one @ one"
+"""Run in a process of its own: a torch that was built for newer processors ends it by a signal."""
 
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux says how much memory a container or a unit may take."""
@@ -89,6 +95,12 @@ def _unmet(required: Requirement) -> str:
 
 
 def _examine_devices() -> Iterator[Finding]:
+    if "torch" not in sys.modules and (ended := _fatal_signal()):
+        text = f"torch ends Python: {ended}"
+        yield Finding(
+            "torch", State.FAILURE, text, "install another version of torch: this one is not for this processor"
+        )
+        return
     try:
         import_module("torch")
     except (ImportError, OSError) as error:  # not here; or for another processor, or without its libraries
@@ -99,6 +111,12 @@ def _examine_devices() -> Iterator[Finding]:
     from simulations.deployment.doctor.devices import check_devices
 
     yield from check_devices()
+
+
+def _fatal_signal() -> str:
+    """Return the signal that ends a process which uses torch, in words; empty where none does."""
+    status = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, check=False).returncode
+    return signal.strsignal(-status) or f"signal {-status}" if status < 0 else ""
 
 
 def check_memory(free: int | None) -> Finding:
@@ -137,14 +155,22 @@ def check_disk(folder: Path) -> Finding:
             file.write(b"\0")
         free = shutil.disk_usage(there).free
     except OSError as error:
-        fix = f"name a folder with --state-dir that the node's user can write to, or give {there} to that user by chown"
-        return Finding(name, State.FAILURE, f"{folder} cannot be written: {error.strerror}", fix)
+        return Finding(
+            name, State.FAILURE, f"{folder} cannot be written: {error.strerror}", _writable(there, error.errno)
+        )
     text = f"{folder} can be written, {byte_size(free)} free"
     if free >= RUNS_KEPT * MODEL_STATE:
         return Finding(name, State.OK, text)
     state = State.FAILURE if free < MODEL_STATE else State.WARNING
     text += f"; ResNet-18 with Adam takes {byte_size(MODEL_STATE)} a run, and state-keep = {RUNS_KEPT} runs stay"
     return Finding(name, state, text, "free some of the disk, name another --state-dir, or set a smaller state-keep")
+
+
+def _writable(folder: Path, reason: int | None) -> str:
+    if reason in (errno.ENOSPC, errno.EDQUOT):
+        return "free some of the disk, or name another --state-dir"
+    fix = "name a folder with --state-dir that the node's user can write to"
+    return f"{fix}, or give {folder} to that user by chown" if reason in (errno.EACCES, errno.EPERM) else fix
 
 
 def check_key(path: Path, *, insecure: bool = False) -> Finding:

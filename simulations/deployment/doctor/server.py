@@ -37,7 +37,8 @@ FLEET = "/v1/fleet/activate-node"
 """A path of a SuperLink that nodes post to, also through a gate; it refuses to be read."""
 
 _NO_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL: dates are a check of their own
-_RENEW = "move server.crt and server.key away, run `hetfl keys` again where ca.key is, and restart the SuperLink"
+_RENEWAL = "move server.crt and server.key away, run `hetfl keys{}` again where ca.key is, and restart the SuperLink"
+_RENEW = _RENEWAL.format("")
 _TLS = "make keys by `hetfl keys`, start the SuperLink with them, and name --root-certificates here"
 _SYNC = "set this machine's clock: timedatectl set-ntp true"
 
@@ -189,7 +190,10 @@ def check_certificates(server: Server, certificate: x509.Certificate, now: datet
         context = _authorities(server)
         held = x509.load_pem_x509_certificates(server.roots.read_bytes()) if server.roots else []
     except (OSError, ValueError) as error:
-        text = f"{server.roots} holds no certificates: {_reason(error)}"
+        unread = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+        text = (
+            f"{server.roots} {f'cannot be read: {_reason(error)}' if unread else 'holds no certificates in PEM format'}"
+        )
         yield Finding("authority", State.FAILURE, text, "name the ca.crt of `hetfl keys` as --root-certificates")
         return
     yield _check_chain(server, certificate, context)
@@ -220,7 +224,7 @@ def _check_host(server: Server, certificate: x509.Certificate) -> Finding:
             return Finding("certificate name", State.OK, f"for {server.host}")
     except OSError as error:
         text = f"not for {server.host}: {_names(certificate) or _reason(error)}"
-        return Finding("certificate name", State.FAILURE, text, f"{_RENEW}, with --host {server.host}")
+        return Finding("certificate name", State.FAILURE, text, _RENEWAL.format(f" --host {server.host}"))
 
 
 def _check_chain(server: Server, certificate: x509.Certificate, context: ssl.SSLContext) -> Finding:
@@ -264,7 +268,8 @@ def check_clock(date: str | None, clock: datetime) -> Finding:
         ahead = (clock - served).total_seconds()
     except (ValueError, TypeError):  # none, no date, or one without a zone
         return Finding("clock", State.NOT_CHECKED, "the server does not tell its time")
-    text = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's; " if abs(ahead) > 1 else ""
+    off = f"{abs(ahead):.0f} s" if abs(ahead) < 600 else _span(timedelta(seconds=round(abs(ahead))))
+    text = f"{off} {'ahead of' if ahead > 0 else 'behind'} the server's; " if abs(ahead) > 1 else ""
     text = f"{text or 'agrees with the server to 1 s; '}at most {AHEAD:g} s ahead and {BEHIND:g} s behind will do"
     used = max(ahead / AHEAD, -ahead / BEHIND)
     state = State.FAILURE if used >= 1 else State.WARNING if used > 0.5 else State.OK

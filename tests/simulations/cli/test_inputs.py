@@ -134,12 +134,12 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         yield lambda *arguments: called(patch, *arguments)
 
 
-def compare_runs(compare, folders, *others):
+def compare_runs(compare, folders, *others, **more):
     """Compare run folders; those of a sweep are not there, for nothing is run."""
     if all((folder / "rounds.jsonl").exists() for folder in folders) or not any(
         "=" in folder.name for folder in folders
     ):
-        compare(folders, *others)
+        compare(folders, *others, **more)
 
 
 def no_hub(name: str, called: str) -> None:

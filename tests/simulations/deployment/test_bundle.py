@@ -189,6 +189,8 @@ def test_what_is_missing_or_wrong_is_one_line(project: Path, keys: Keys, links: 
         bundled(project, keys, links, extras=["mor"])
     with pytest.raises(ConfigError, match="none: is no file"):
         bundled(project, keys, links, constraints=tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"none/node-3\.tar\.gz cannot be written: .*none is no folder"):
+        make_bundle(3, tmp_path / "none" / "node-3.tar.gz", keys, "localhost:1", project=project)
     for settings, words in (
         ("model=mlp", "texts in double quotes"),
         ("partition-id=2", "partition-id = 2, but --node is 3"),

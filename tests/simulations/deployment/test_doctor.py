@@ -1,9 +1,11 @@
 """`hetfl doctor`: what each check says of a good node and server, and of each fault, with TLS servers on loopback."""
 
+import errno
 import json
 import os
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -164,7 +166,7 @@ def test_a_name_that_the_certificate_is_not_for_is_the_only_fault(keys: Keys) ->
         findings = found(port, keys, "127.0.0.2")
     assert failures(findings) == {"certificate name"}
     assert "not for 127.0.0.2: it is for localhost, 127.0.0.1, ::1" in findings["certificate name"].found
-    assert "--host 127.0.0.2" in findings["certificate name"].fix
+    assert "run `hetfl keys --host 127.0.0.2` again" in findings["certificate name"].fix
 
 
 def test_an_authority_that_is_not_trusted_is_the_only_fault(keys: Keys, tmp_path: Path) -> None:
@@ -179,6 +181,8 @@ def test_an_authority_that_is_not_trusted_is_the_only_fault(keys: Keys, tmp_path
     assert failures(by_default) == {"certificate chain"}
     assert "--root-certificates" in by_default["certificate chain"].fix
     assert failures(no_certificate) == failures(missing) == {"authority"}
+    assert no_certificate["authority"].found == f"{keys.node(0)} holds no certificates in PEM format"
+    assert missing["authority"].found == f"{tmp_path / 'none'} cannot be read: No such file or directory"
 
 
 def test_a_port_where_nobody_listens_is_refused(keys: Keys) -> None:
@@ -218,7 +222,7 @@ def test_a_clock_that_is_off_is_told_by_the_servers_date(keys: Keys) -> None:
     with serving(keys, late=3600) as port:
         findings = found(port, keys)
     assert failures(findings) == {"clock"}
-    assert "s behind the server's" in findings["clock"].found
+    assert "1 hour behind the server's" in findings["clock"].found
 
 
 @pytest.mark.parametrize(
@@ -286,7 +290,24 @@ def test_a_state_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) -> N
         tmp_path.chmod(0o500)
         assert check_disk(tmp_path).state is State.FAILURE
         tmp_path.chmod(0o700)
+    assert "chown" not in below.fix
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "other"), [(errno.ENOSPC, "free some", "chown"), (errno.EACCES, "chown", "free some")]
+)
+def test_what_to_do_about_a_state_folder_depends_on_why_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str, other: str
+) -> None:
+    def fails(**_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", fails)
+    finding = check_disk(tmp_path)
+    assert finding.state is State.FAILURE
+    assert os.strerror(number) in finding.found
+    assert (words in finding.fix, other in finding.fix) == (True, False)
 
 
 @pytest.mark.parametrize(("free", "state"), [(1e8, "failure"), (1e9, "warning"), (1e10, "ok")])
@@ -367,6 +388,20 @@ def test_a_torch_that_cannot_be_imported_ends_no_other_check(monkeypatch: pytest
     assert {"packages", "memory", "state folder"} <= findings.keys()
 
 
+def test_a_torch_that_this_processor_cannot_run_ends_no_other_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As wheels that are built for newer processors: the first instruction that is unknown kills the process."""
+    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delitem(sys.modules, "torch")
+    findings = {finding.name: finding for finding in machine.examine_machine(None)}
+    assert findings["torch"].state is State.FAILURE
+    assert findings["torch"].found == "torch ends Python: Illegal instruction"
+    assert "version" in findings["torch"].fix
+    assert {"packages", "memory", "state folder"} <= findings.keys()
+
+
 @pytest.mark.parametrize(
     "address", ["server", "server:", ":8000", "server:0", "server:65536", "https://server:8000", "::1:8000:x", "a b:1"]
 )
@@ -399,3 +434,9 @@ def test_names_of_others_are_no_terminal_codes() -> None:
     table = finding_table([Finding("name", State.OK, "\x1b[31mred")])
     assert "\x1b" not in str(next(iter(table.columns[2].cells)))
     assert not failed([Finding("name", state, "") for state in State if state is not State.FAILURE])
+
+
+def test_the_table_counts_in_words() -> None:
+    few = [Finding("name", state, "") for state in State]
+    assert str(finding_table(few).caption) == "1 ok, 1 warning, 1 failure, 1 not checked"
+    assert str(finding_table(few * 2).caption) == "2 ok, 2 warnings, 2 failures, 2 not checked"
