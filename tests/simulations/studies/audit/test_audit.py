@@ -192,6 +192,12 @@ def test_a_gpu_that_is_not_there_is_said(lab):
         audited(lab.run(lab.config(**KEPT)), device="cuda")
 
 
+@pytest.mark.parametrize("device", ["", "x", "cuda:", "meta", "cpu:1"])
+def test_what_is_no_device_is_refused_as_in_a_run(lab, device):
+    with pytest.raises(ConfigError, match=r"^device = "):
+        audited(lab.run(lab.config(**KEPT)), device=device)
+
+
 def test_bad_input_is_one_line_and_exit_status_2(lab, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["hetfl", "audit", str(tmp_path / "nothing")])
     with pytest.raises(SystemExit) as ended:
