@@ -8,7 +8,7 @@ Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent
 out whole uploads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal, cast
@@ -184,13 +184,15 @@ class Average:
             return sum(values, start)
         return start + len(values) * self.mean(values)
 
-    def mixture(self, values: Sequence[NDArray[Any]]) -> Numbers:
+    def mixture(self, values: Sequence[NDArray[Any]], told: Callable[[Numbers], object] | None = None) -> Numbers:
         """Average arrays of one shape as points of one space, so that the average of distributions is a distribution.
 
         Parameters
         ----------
         values : sequence of array
             One of each client, at least one.
+        told : callable, optional
+            Is told what each client's counts, (K,): 0 where it is left out. Not called with "none".
 
         Returns
         -------
@@ -208,7 +210,10 @@ class Average:
             return self.mean(values)
         stack = np.stack(values).astype(np.float64)
         points = stack.reshape(len(stack), -1)
-        mixed: Numbers = np.tensordot(self.weights(points @ points.T), stack, 1)
+        weights = self.weights(points @ points.T)
+        if told:
+            told(weights)
+        mixed: Numbers = np.tensordot(weights, stack, 1)
         return mixed
 
     def weights(self, products: Numbers) -> Numbers:
@@ -258,7 +263,8 @@ def parse_robust(text: str) -> Average:
           1 / SHARE uploads it cuts none and is the mean;
         - ``multikrum:COUNT``: the mean without the COUNT uploads that are farthest from the others, in each round, also
           where nobody lies; COUNT is 1 or more. Each upload is judged whole, so one of a few clients that share an
-          array cannot move it, as it moves a median of few. Of 2 COUNT uploads or fewer, less than half are left out.
+          array cannot move it, as it moves a median of few. Of 2 COUNT uploads or fewer, less than half are left out;
+          the log says it.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Models that the server builds: the clients' own where they have one, or a small one that all have beside theirs."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from logging import WARNING
 
 from hetfl_flwr.common.errors import FederationError, ModelError, plain
@@ -72,7 +72,8 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
 
     Each is a `global_model` of those clients that name it. One that cannot be built, as it is neither of the zoo nor of
     the run config's list or is another one here, is left out with a warning, so that a client that lies keeps nobody
-    from the run; unless that would leave out half of the clients or more.
+    from the run; unless that would leave out half of the clients or more. Of one whose weights are other than the built
+    model's a warning tells, too.
 
     Parameters
     ----------
@@ -86,10 +87,13 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
     """
     models, refused = dict[str, SplitModel](), dict[str, FederationError | ModelError]()
     for name in dict.fromkeys(member.model for member in roster):
+        its = [member for member in roster if member.model == name]
         try:
-            models[name] = global_model(Roster(one for one in roster if one.model == name), config)
+            models[name] = global_model(Roster(its), config)
         except (FederationError, ModelError) as error:
             refused[name] = error
+        else:
+            _warn_of_others(its, models[name])
     if 2 * sum(member.model in refused for member in roster) >= len(roster):
         raise next(iter(refused.values()))
     for refusal in refused.values():
@@ -127,13 +131,21 @@ def _candidates(members: Sequence[Member], *, bodies: bool) -> list[Member]:
     """
 
     def kind(member: Member) -> tuple[object, ...]:
-        alike = (member.model, member.shape, member.vocabulary)
+        alike = (member.model, member.shape, member.vocabulary, member.body if bodies else member.weights)
         return alike if bodies else (*alike, member.classes, member.parameters)
 
     support = Counter(map(kind, members))
     exact = Counter((kind(member), member.classes) for member in members)
     first = {(kind(member), member.classes): member for member in reversed(members)}
     return sorted(first.values(), key=lambda one: (-support[kind(one)], -exact[kind(one), one.classes], one.client_id))
+
+
+def _warn_of_others(members: Iterable[Member], model: SplitModel) -> None:
+    for member in members:
+        try:
+            _check_registered(member, model, bodies=False)
+        except FederationError as error:
+            log(WARNING, "%s", plain(error.marked))
 
 
 def _check_registered(member: Member, model: SplitModel, *, bodies: bool) -> None:

@@ -38,6 +38,7 @@ class LeftOut:
         self._whole: set[int] = set()
         self._classes: dict[int, set[int]] = {}
         self._told = ""
+        self._uploads = 0
         self._since: set[int] = set()
 
     def __str__(self) -> str:
@@ -65,6 +66,7 @@ class LeftOut:
 
     def note(self, client_ids: Iterable[int], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Take note of those whose uploads are not averaged, and return ``kept`` (K,)."""
+        self._uploads = max(self._uploads, len(kept))
         self._whole |= {client_id for client_id, its in zip(client_ids, kept, strict=True) if not its}
         return kept
 
@@ -73,6 +75,7 @@ class LeftOut:
         if self._robust.form != "multikrum" or len(rows) == 0:
             return list(rows)
         kept = self._robust.kept([np.stack(rows)])
+        self._uploads = max(self._uploads, len(rows))
         for client_id, its in zip(client_ids, kept, strict=True):
             if not its:
                 self._classes.setdefault(client_id, set()).add(label)
@@ -81,18 +84,23 @@ class LeftOut:
     def tell(self, round: int, *, again: bool = True) -> None:
         """Log who has been left out since the last call; nothing where nobody has.
 
+        Where "multikrum" could leave out fewer than it is told to, the line says of how many uploads these are, also
+        that nobody is.
+
         Parameters
         ----------
         round : int
             The round, from 1.
         again : bool
-            Whether to log what is just what the last line says.
+            Whether to log what is just what the last line says, and that nobody is left out.
         """
-        text = str(self)
+        text, form, uploads = str(self), self._robust.form, self._uploads
+        if form == "multikrum" and 0 < uploads <= 2 * self._robust.wrong and (text or again):
+            text = f"{text or 'nobody'}: of {uploads} uploads {(uploads - 1) // 2} at most, not {self._robust.wrong}"
         self._since |= self._whole | self._classes.keys()
-        self._whole, self._classes = set(), {}
+        self._whole, self._classes, self._uploads = set(), {}, 0
         if text and (again or text != self._told):
-            log(INFO, "%s, round %d: %s leaves out %s", self._algorithm, round, self._robust.form, text)
+            log(INFO, "%s, round %d: %s leaves out %s", self._algorithm, round, form, text)
         self._told = text
 
     def taken(self) -> list[int]:

@@ -95,7 +95,8 @@ class HeteroFL(KnowledgeStrategy):
         _ = roster.shape, roster.classes
         roster.check_same_network("heterofl")
         for late in [one for one in roster if self._parts and one.model not in self._parts]:
-            self._take_in(models_by_name(Roster([late]), self.config))
+            if late.node not in self._barred:
+                self._take_in(models_by_name(Roster([late]), self.config))
 
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights: of the widest client's model."""
@@ -103,6 +104,7 @@ class HeteroFL(KnowledgeStrategy):
         self._widest = max(models, key=lambda name: parse_width(name)[1])
         self._parts = {}
         self._take_in(models)
+        self._barred = {member.node for member in roster if member.model not in models}
         arrays, rate = model_arrays(models[self._widest]), float(parse_width(self._widest)[1])
         return {"rate": np.array(rate), **{name: arrays[name] for name in self._parts[self._widest].names}}
 

@@ -76,14 +76,16 @@ class AnswersStrategy(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average the answers, each client with the same weight."""
         sent = np.stack([upload.arrays[self._answers] for upload in uploads])
-        kept, average = self._left_out.kept([upload.client_id for upload in uploads], [sent]), self.robust.among_kept
-        self._left_out.tell(round)
+        client_ids = [upload.client_id for upload in uploads]
+        kept, average = self._left_out.kept(client_ids, [sent]), self.robust.among_kept
         answers = list(sent[kept])
         if self._answers == "softmax":
-            mean = np.maximum(average.mixture(answers), np.finfo(np.float32).tiny)  # scores may all be 0
+            mixed = average.mixture(answers, told=lambda weights: self._left_out.note(client_ids, weights > 0))
+            mean = np.maximum(mixed, np.finfo(np.float32).tiny)  # scores may all be 0
             mean /= mean.sum(axis=1, keepdims=True)
         else:
             mean = average.mean(answers)
+        self._left_out.tell(round)
         return {
             "consensus": self.consensus_of(mean).astype(np.float32),
             "rows": self._index.places(self._asked(server_state)),

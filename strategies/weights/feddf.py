@@ -89,16 +89,21 @@ class FedDF(KnowledgeStrategy):
         self._models: dict[str, SplitModel] = {}
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients without public samples, of other inputs or classes, and unlike models of one name."""
+        """Refuse clients without public samples, and of other inputs or classes."""
         roster.check_sharing("feddf", labelled=False)
         _ = roster.classes
-        roster.check_same_weights_by_name("feddf")
-        if new := [member for member in roster if self._models and member.model not in self._models]:
+        if not self._models:
+            return
+        wanted = {*self._first, *(member.model for member in [*self.roster, *roster])}
+        self._models = {name: model for name, model in self._models.items() if name in wanted}
+        if new := [one for one in roster if one.model not in self._models and one.node not in self._barred]:
             self._models |= models_by_name(Roster(new), self.config)
 
     def initial(self, roster: Roster) -> Arrays:
         """Draw the initial weights of each group's model."""
         self._models, self._public = models_by_name(roster, self.config), PublicSamples(roster, self.config.normalize)
+        self._first = set(self._models)
+        self._barred = {member.node for member in roster if member.model not in self._models}
         for member in roster:
             if sum(one.model == member.model for one in roster) == 1:
                 log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)

@@ -17,6 +17,7 @@ from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.exchange import arrays_of
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
@@ -327,6 +328,46 @@ def test_whom_multi_krum_leaves_out_is_told(algorithm, keys, make_config, run_fe
     assert recorded == {client for client in range(5) if f"client {client}" in told}
     assert lines[0]["not_averaged"] == []
     assert lines[2]["not_averaged"]
+
+
+@pytest.mark.parametrize(("algorithm", "keys"), [("dsfl", {}), ("fedmd", {"fedmd.consensus": "softmax"})])
+def test_whom_the_trimmed_mean_of_scores_leaves_out_is_told(
+    algorithm, keys, make_config, run_federation, tmp_path, caplog
+):
+    """It leaves out whole clients, one of five, unlike a trimmed mean of single numbers."""
+    own = {"models": "mlp", f"{algorithm}.robust": "trimmed:0.2", "output_dir": str(tmp_path / "run"), **keys}
+    config = make_config(algorithm=algorithm, clients=5, rounds=2, public_fraction=0.1, **own)
+    caplog.set_level("INFO", logger="flwr")
+    lines = [json.loads(line) for line in (run_federation(config) / "rounds.jsonl").read_text().splitlines()]
+    assert [len(line["not_averaged"]) for line in lines] == [0, 1, 1]
+    assert [text for text in caplog.messages if "leaves out" in text] == [
+        f"{algorithm}, round {line['round']}: trimmed leaves out client {line['not_averaged'][0]}" for line in lines[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("uploads", "wrong", "said"),
+    [
+        (5, 2, "client 0, client 1"),
+        (5, 3, "client 0, client 1: of 5 uploads 2 at most, not 3"),
+        (2, 1, "nobody: of 2 uploads 0 at most, not 1"),
+        (4, 9, "client 0: of 4 uploads 1 at most, not 9"),
+    ],
+)
+@pytest.mark.parametrize("by_class", [False, True])
+def test_where_multi_krum_leaves_out_fewer_than_it_is_told_to_the_line_says_so(uploads, wrong, said, by_class, caplog):
+    caplog.set_level("INFO", logger="flwr")
+    left_out = LeftOut("fedavg", Average("multikrum", wrong=wrong))
+    values = np.array([[80.0], [-50.0], [1.0], [1.1], [1.2]])[:uploads]
+    if by_class:
+        left_out.rows_of_class(range(uploads), 3, list(values))
+        left_out.rows_of_class(range(2), 4, [np.zeros(1)] * 2)
+        said = said.replace("client 0", "client 0 (class 3)").replace("client 1", "client 1 (class 3)")
+    else:
+        left_out.kept(range(uploads), [values])
+    for round in (1, 2):
+        left_out.tell(round)
+    assert caplog.messages == [f"fedavg, round 1: multikrum leaves out {said}"]
 
 
 def test_flower_cuts_as_many_as_every_other_algorithm_does():

@@ -849,7 +849,7 @@ def test_a_run_whose_config_file_is_gone_is_told_from_a_folder_without_a_run(own
     folder = own()
     (folder / "config.toml").unlink()
     line = refusal(RunFolderError, go_on, folder, rounds=5)
-    assert line == f"{folder} holds no run to resume: it has checkpoints, but no config.toml"
+    assert line.startswith(f"{folder} holds no run to resume: it has checkpoints, but no config.toml; {folder}/check")
 
 
 @pytest.fixture(scope="module")
@@ -897,6 +897,36 @@ def test_uploads_are_counted_on_where_the_log_is_whole_or_of_an_older_version_or
 
 
 # --- config.toml ---------------------------------------------------------------------------------
+
+
+def not_toml(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\xa0\n", 3))
+
+
+def half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:301])
+
+
+@pytest.mark.parametrize("damage", [missing, half, not_toml, Path.mkdir], ids=lambda damage: damage.__name__)
+def test_a_lost_config_is_taken_from_a_checkpoint_where_that_is_accepted(origin, folder, refusal, capsys, damage):
+    """What clients have learnt is not lost with it."""
+    path = folder / "config.toml"
+    if damage is Path.mkdir:
+        path.unlink()
+    damage(path)
+    line = refusal((ConfigError, RunFolderError), go_on, folder)
+    way = f"; {folder}/checkpoint/round-4 has the config: --accept-loss (accept-loss = true) takes it from there"
+    assert line.endswith(way)
+    if damage is Path.mkdir:
+        assert refusal(ConfigError, go_on, folder, **{"accept-loss": True}) == line.removesuffix(way)
+        return
+    go_on(folder, **{"accept-loss": True})
+    said = f"{path} was missing or damaged: it is taken from {folder}/checkpoint/round-4"
+    assert said in capsys.readouterr().err
+    whole = go_on(Path(shutil.copytree(origin, folder.parent / "whole")))
+    assert server_state(folder) == server_state(whole)
+    assert [line["round"] for line in lines(folder)] == [0, 1, 2, 3, 4, 5]
+    assert path.read_bytes() == (whole / "config.toml").read_bytes()
 
 
 def rewritten(folder: Path, old: str, new: str) -> Path:

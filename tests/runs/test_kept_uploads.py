@@ -9,6 +9,7 @@ import pytest
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.observers import kept_uploads as module
 from hetfl_flwr.runs.observers.kept_uploads import kept_files
+from hetfl_flwr.runs.settings import begun_as, config_of, settings_file
 from simulations.studies.audit.uploads import kept_uploads
 
 KEPT = {"keep_uploads": True, "models": "mlp", "rounds": 4, "checkpoint_every": 2}
@@ -113,4 +114,14 @@ def test_a_damaged_file_is_named(whole):
 def test_a_file_of_another_round_is_named(whole):
     shutil.copy(whole / "uploads" / "round-1.safetensors", whole / "uploads" / "round-2.safetensors")
     with pytest.raises(RunFolderError, match=r"damaged \(it is of round 1\)"):
+        list(kept_uploads(whole))
+
+
+def test_a_file_of_another_run_is_named(whole):
+    """Of equal or other models: what an audit would read from it is not of this run."""
+    path = whole / "config.toml"
+    begun = begun_as(whole)
+    assert begun is not None
+    path.write_bytes(settings_file(config_of(whole), begun + 1))
+    with pytest.raises(RunFolderError, match=rf"round-1.safetensors is of run {begun}, and {path} of run {begun + 1}"):
         list(kept_uploads(whole))

@@ -461,6 +461,7 @@ WAY_OUT = ": name all classes, those too that not all data have, with classes"
         (["ab", "cdefghij"], f"; client 0 (mlp) has no class 'c', 'd', 'e', 'f', 'g' and 3 more{WAY_OUT}"),
         (["", "acb"], ""),
         (["01", "012"], ""),
+        (["ab", "aab"], ""),
     ],
 )
 def test_who_lacks_a_class_is_told_which_and_what_to_do(refusal, names, lacking):
@@ -532,6 +533,32 @@ def test_the_majority_is_of_those_who_get_on_as_a_whole():
         3,
     ]
     assert Roster(member(k, train=train) for k, train in enumerate((4, 6, 4, 4))).majority(check) == []
+
+
+def one_weights_a_model(roster):
+    if any(one.weights != other.weights for one in roster for other in roster if one.model == other.model):
+        raise FederationError("unlike")
+
+
+@pytest.mark.parametrize("liar", [0, 2, 4])
+def test_the_majority_is_the_largest_group_where_who_lies_gets_on_with_some(liar):
+    """It lies of the weights of one model of two, and gets on with those that have the other."""
+    members = [member(k, model="mlp" if k == liar or k % 2 else "lenet5") for k in range(5)]
+    members[liar] = member(liar, model="mlp", weights="other")
+    assert client_ids(Roster(members).majority(one_weights_a_model)) == [k for k in range(5) if k != liar]
+
+
+def test_many_that_do_not_get_on_are_tried_beside_the_most_frequent_first():
+    members = [member(k, model=f"mlp@0.{k + 1}" if k < 400 else "mlp") for k in range(801)]
+    tries = []
+
+    def same_model(roster):
+        tries.append(1)
+        if len({one.model for one in roster}) > 1:
+            raise FederationError("unlike")
+
+    assert client_ids(Roster(members).majority(same_model)) == list(range(400, 801))
+    assert len(tries) < 100 * len(members)
 
 
 # --- keys ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.checkpoints.checkpoint import pack
 from hetfl_flwr.runs.schema import KEPT_UPLOADS, Round
+from hetfl_flwr.runs.settings import begun_as
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Reply, Sent
 from hetfl_flwr.server.messaging.member import Member
@@ -83,7 +84,10 @@ class KeptUploads(RoundCallback):
             self._check_room(0)
         if came:
             try:
-                replace_file(self._folder / f"round-{entry.round}.safetensors", _packed(entry.round, came))
+                replace_file(
+                    self._folder / f"round-{entry.round}.safetensors",
+                    _packed(begun_as(self._folder.parent), entry.round, came),
+                )
             except OSError as error:
                 raise RunFolderError(f"{self._folder} cannot be written: {error.strerror}") from None
 
@@ -107,8 +111,8 @@ def kept_files(run_folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def _packed(number: int, came: list[_Came]) -> bytes:
-    """Write a round as one blob, in which what many clients were sent alike stands once."""
+def _packed(run: int | None, number: int, came: list[_Came]) -> bytes:
+    """Write a round of a run as one blob, in which what many clients were sent alike stands once."""
     arrays: dict[str, Any] = {}
     rows: list[dict[str, int]] = []
     downloads: dict[str, int] = {}
@@ -119,7 +123,7 @@ def _packed(number: int, came: list[_Came]) -> bytes:
             arrays |= {f"download.{downloads[alike]}.{name}": array for name, array in one.download.items()}
         arrays |= {f"upload.{position}.{name}": array for name, array in one.upload.items()}
         rows.append({"client": one.client_id, "samples": one.samples, "download": downloads[alike]})
-    return pack(arrays, {"round": number, "uploads": rows})
+    return pack(arrays, {"run": run, "round": number, "uploads": rows})
 
 
 def _digest(arrays: Arrays) -> str:

@@ -9,8 +9,8 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.observers.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round
-from hetfl_flwr.server.messaging.differences import unlike_columns
-from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.differences import listed, unlike_columns
+from hetfl_flwr.server.messaging.member import MOST_NOTES, Member
 
 MOST_SAID = 50
 """Lines that are said at a time; all of them are written."""
@@ -18,6 +18,9 @@ MOST_SAID = 50
 
 class Notes(RoundCallback):
     """Says each line once, however many clients have it, and writes all of them to ``notes.txt``.
+
+    In a deployment each line begins with who has said it first, and a client that registers again and again is heard
+    until it has said as many lines as one registration may have.
 
     Parameters
     ----------
@@ -28,11 +31,13 @@ class Notes(RoundCallback):
     def __init__(self, members: Iterable[Member]) -> None:
         self._members = members
         self._said: list[str] = []
+        self._heard: dict[int, set[str]] = {}
         self._written, self._told = 0, False
 
     def begin(self, run: RunInfo) -> None:
         """Say what the clients have said."""
         self._path, self._sliced = run.folder / NOTES_FILE, run.config.features != "all"
+        self._strangers = run.engine == "deployment"
         self._say()
 
     def round(self, entry: Round) -> None:
@@ -43,7 +48,11 @@ class Notes(RoundCallback):
             self._written = len(self._said)
 
     def _say(self) -> None:
-        lines = dict.fromkeys(line for member in self._members for line in member.notes)
+        lines = (
+            self._lines_by_client()
+            if self._strangers
+            else dict.fromkeys(line for member in self._members for line in member.notes)
+        )
         unlike = "" if self._sliced or self._told else unlike_columns(list(self._members))
         self._told |= bool(unlike)
         new = [line for line in [*lines, *filter(None, [unlike])] if line not in self._said]
@@ -54,3 +63,14 @@ class Notes(RoundCallback):
                 log(WARNING, "note: %s", line)
             elif visible.get():  # else many runs at a time, which are told of together
                 warn(line)
+
+    def _lines_by_client(self) -> list[str]:
+        """Return what has not been said yet, with who says it."""
+        said: dict[str, list[int]] = {}
+        for member in self._members:
+            heard = self._heard.setdefault(member.client_id, set())
+            for line in member.notes:
+                if line not in heard and len(heard) < MOST_NOTES:
+                    heard.add(line)
+                    said.setdefault(line, []).append(member.client_id)
+        return [f"client {listed(client_ids)}: {line}" for line, client_ids in said.items()]

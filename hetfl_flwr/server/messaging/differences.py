@@ -47,8 +47,11 @@ def way_to_equal_classes(members: Sequence[Member]) -> str:
     names = dict.fromkeys(name for member in members for name in member.class_names)
     if all(name.isdecimal() for name in names):  # numbers, in place of names
         return ""
-    lack = {member: [name for name in names if name not in member.class_names] for member in members}
-    who, missing = next((member, missing) for member, missing in lack.items() if missing)
+    held = {member: {*member.class_names} for member in members}
+    lack = {member: [name for name in names if name not in known] for member, known in held.items()}
+    who, missing = next(((member, missing) for member, missing in lack.items() if missing), (members[0], []))
+    if not missing:  # a node that says a name twice
+        return ""
     less = ", ".join(repr(name) for name in missing[:MOST_LACKING])
     more = f" and {len(missing) - MOST_LACKING} more" if len(missing) > MOST_LACKING else ""
     return f"; {who} has no class {less}{more}: name all classes, those too that not all data have, with classes"

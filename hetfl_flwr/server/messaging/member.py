@@ -5,7 +5,7 @@ from math import prod
 from typing import Annotated
 
 from flwr.app import ConfigRecord, Message
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
 
 from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.common.text import LONGEST_NAME
@@ -40,7 +40,7 @@ Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
 Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
 """What a stranger calls itself; empty: nothing."""
 
-Names = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES)]
+Names = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES), FailFast()]
 """Names of a stranger's classes or columns, or their digests."""
 
 MOST_NOTES, LONGEST_NOTE = 200, 600
@@ -110,6 +110,7 @@ class Member:
     shape: Annotated[
         tuple[Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBERS)], ...],
         Field(min_length=1, max_length=8),
+        FailFast(),
         AfterValidator(_bounded),
     ]
     vocabulary: Annotated[int, Field(strict=True, ge=0, le=2**31)]
@@ -122,7 +123,9 @@ class Member:
     test: Rows
     round: Annotated[int, Field(strict=True, ge=-1, le=2**53)]
     holds: Annotated[
-        tuple[Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)], ...], Field(max_length=MOST_CLIENTS)
+        tuple[Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)], ...],
+        Field(max_length=MOST_CLIENTS),
+        FailFast(),
     ]
     dataset: Text
     name: Name
@@ -131,7 +134,7 @@ class Member:
     input_digests: Names
     input_names: Names
     owners: Rows
-    notes: Annotated[tuple[Note, ...], Field(max_length=MOST_NOTES)]
+    notes: Annotated[tuple[Note, ...], Field(max_length=MOST_NOTES), FailFast()]
     hetfl: Text
     flwr: Text
     torch: Text

@@ -1,9 +1,12 @@
 """The clients of a federation as the server knows them, and whether an algorithm can work with them."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.models import network_of
 from hetfl_flwr.server.messaging.differences import (
     Kind,
@@ -18,6 +21,9 @@ from hetfl_flwr.wire.samples import MOST_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
 T = TypeVar("T")
+
+MOST_TRIED = 100
+"""Members beside whom the others are tried in a search for a majority, at most."""
 
 
 class Roster:
@@ -80,6 +86,9 @@ class Roster:
     def majority(self, check: Callable[["Roster"], object]) -> list[Member]:
         """Return those, more than half of the members, who get on with one another; nobody where there are none such.
 
+        Of several such groups it is the largest: where a check holds members of one model against each other, one that
+        lies of its model gets on with all that have others.
+
         Parameters
         ----------
         check : callable
@@ -93,14 +102,19 @@ class Roster:
                 return False
             return True
 
-        left = list(self)
-        while 2 * len(left) > len(self):  # else none of those left can be in a majority
+        counts, best = Counter(map(_kind, self)), list[Member]()
+        left = sorted(self, key=lambda member: -counts[_kind(member)])  # one of the most frequent kind first
+        for _ in range(MOST_TRIED):
+            if not left:
+                break
             group = [member for member in self if member is left[0] or get_on(left[0], member)]
-            if 2 * len(group) > len(self) and get_on(*group):
-                return group
-            tried = {member.node for member in group}
+            larger = len(group) > max(len(best), len(self) // 2) and get_on(*group)
+            if larger:
+                best = group
+            kind = _kind(left[0])
+            tried = {left[0].node, *(member.node for member in group if larger or _kind(member) == kind)}
             left = [member for member in left if member.node not in tried]
-        return []
+        return best
 
     @property
     def classes(self) -> int:
@@ -263,28 +277,6 @@ class Roster:
                 f"models = '{network},{network}@0.5'"
             )
 
-    def check_same_weights_by_name(self, algorithm: str) -> None:
-        """Refuse different weights under one model's name, for an algorithm that averages those of equal models.
-
-        Parameters
-        ----------
-        algorithm : str
-            Its name.
-
-        Raises
-        ------
-        FederationError
-            Names two clients that differ.
-        """
-        first: dict[str, Member] = {}
-        for member in self:
-            known = first.setdefault(member.model, member)
-            if member.weights != known.weights:
-                raise FederationError(
-                    f"{algorithm} averages the weights of equal models, but those of {known} and {member} differ in "
-                    "names, shapes or types; does one run other code?"
-                )
-
     def _explain(self, what: str, algorithm: str, *, bodies: bool) -> None:
         """Refuse what makes equal architectures different models: inputs of another shape, or other classes."""
         if len(self._first_with(lambda member: member.model)) > 1:
@@ -293,3 +285,12 @@ class Roster:
             _ = self.shape, (None if bodies else self.classes)
         except FederationError as error:
             raise FederationError(f"{algorithm} averages {what}: {error}") from None
+
+
+def _kind(member: Member) -> Member:
+    """Return a member without what is its own: numbers of samples, names, notes, versions."""
+    numbers: dict[str, Any] = dict.fromkeys(
+        ("node", "client_id", "clients", "train", "public", "validation", "test", "round"), 0
+    )
+    words: dict[str, Any] = dict.fromkeys(("dataset", "name", *PACKAGES), "")
+    return replace(member, **numbers, **words, owners=0, holds=(), notes=())

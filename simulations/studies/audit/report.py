@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import as_json, replace_file
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.runs.figures.tables import table_of
 from simulations.reports.runs import load_run
@@ -90,7 +91,7 @@ def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int
     RunFolderError
         There is no run, it has no uploads, or its data are not here; or the folder cannot be written.
     """
-    find_device(device)
+    find_device(RunConfig.from_flat({"device": device}).device)
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
     load_run(folder)  # else an error says how to name one

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
@@ -21,6 +22,7 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.schema import read_summary
 from hetfl_flwr.runs.settings import resolved_config_of
+from hetfl_flwr.server.messaging.differences import listed
 from simulations.inference.loading import load_client
 from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
@@ -146,6 +148,10 @@ def subjects_of(folder: Path, device: str = "cpu", most: int = 0) -> list[Subjec
     if not kept:
         how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
         raise RunFolderError(f"{folder} has no uploads to audit ({how}): run it with --set keep-uploads=true")
+    if strange := [one for one in kept if not 0 <= one.client_id < config.clients]:
+        raise RunFolderError(f"{folder} has {config.clients} clients, and an upload of client {strange[0].client_id}")
+    if lacking := sorted(set(range(1, kept[-1].round)) - {one.round for one in kept}):
+        warn(f"{folder} has no upload of round {listed(lacking)}: nobody has sent one, or the file was removed")
     summary = read_summary(folder)
     if summary is not None and summary["engine"] == "deployment":
         raise RunFolderError(

@@ -10,6 +10,8 @@ from safetensors import SafetensorError
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.runs.checkpoints.checkpoint import unpack
 from hetfl_flwr.runs.observers.kept_uploads import kept_files
+from hetfl_flwr.runs.schema import CONFIG_FILE
+from hetfl_flwr.runs.settings import begun_as
 from hetfl_flwr.wire.spec import Arrays
 
 
@@ -42,11 +44,14 @@ def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
     Raises
     ------
     RunFolderError
-        A file is damaged, or cannot be read.
+        A file is damaged, or cannot be read, or is another run's.
     """
+    begun = begun_as(run_folder)
     for number, path in kept_files(run_folder):
         try:
             arrays, metadata = unpack(path)
+            if None not in (begun, of := metadata.get("run")) and of != begun:  # earlier versions do not say it
+                raise RunFolderError(f"{path} is of run {of}, and {run_folder / CONFIG_FILE} of run {begun}")
             yield from _unpacked(number, arrays, metadata)
         except DamagedError as error:
             raise RunFolderError(f"{path}: damaged ({error})") from None

@@ -417,6 +417,22 @@ def test_one_client_that_says_it_has_what_cannot_be_built_keeps_nobody_from_the_
     assert f"client 0 ({NET}@0.3): the server builds models of the zoo and those that the run config lists" in said
 
 
+@pytest.mark.parametrize("liar", [0, 1])
+def test_one_client_whose_weights_are_no_model_s_of_its_name_is_named_and_keeps_nobody_from_the_run(liar, caplog):
+    members = [its(k, **({"weights": "other"} if k == liar else {})) for k in range(2)]
+    strategy, state = server(*members, its(2, f"{NET}@0.5"))
+    assert set(strategy.upload_spec(members[1 - liar]).names) >= set(state) - {"rate"}
+    [line] = {line for line in caplog.messages if "run other code" in line}
+    assert line.startswith(f"client {liar} ({NET}): its weights differ")
+
+
+def test_who_was_left_out_at_the_start_keeps_no_newcomer_from_the_run():
+    liar = its(2, model=f"{NET}@0.3")
+    strategy, _ = server(its(0), its(1), liar)
+    strategy.check(Roster([its(0), its(1), liar, its(3, f"{NET}@0.5")]))
+    assert strategy.upload_spec(its(3, f"{NET}@0.5")).names
+
+
 def test_parts_are_exact():
     assert Fraction("0.1") * 30 == 3
     assert trainable_count(build_model("test_heterofl:tenths@0.1", DIGITS, seed=0)) == 64 * 3 + 3 + 3 * 10 + 10

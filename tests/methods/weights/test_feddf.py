@@ -426,9 +426,31 @@ def test_clients_without_public_samples_are_refused(make_config, run_federation,
     )
 
 
-def test_unlike_models_of_one_name_are_refused(refusal):
-    said = refusal(FederationError, FedDF().check, Roster([its(0), its(1, weights="other")]))
-    assert said.startswith(f"feddf averages the weights of equal models, but those of client 0 ({SMALL}) and client 1")
+@pytest.mark.parametrize("liar", [0, 1])
+def test_one_client_whose_weights_are_no_model_s_of_its_name_is_named_and_keeps_nobody_from_the_run(liar, caplog):
+    members = [its(k, **({"weights": "other"} if k == liar else {})) for k in range(2)]
+    strategy, state = server(*members)
+    assert strategy.upload_spec(members[1 - liar]).names == strategy.upload_spec(members[liar]).names
+    assert f"{SMALL}/head.weight" in state
+    [line] = {line for line in caplog.messages if "run other code" in line}
+    assert line.startswith(f"client {liar} ({SMALL}): its weights differ")
+
+
+def test_who_was_left_out_at_the_start_keeps_no_newcomer_from_the_run():
+    liar = its(2, model="sys:exit")
+    strategy, _ = server(its(0), its(1), liar)
+    strategy.check(Roster([its(0), its(1), liar, its(3)]))
+    strategy.check(Roster([its(0), its(1), liar, its(4, DEEP)]))
+    assert strategy.upload_spec(its(4, DEEP)).names
+
+
+def test_models_that_only_those_had_who_are_gone_are_not_kept():
+    """A node that comes back again and again, each time with another model."""
+    strategy, state = server(its(0), its(1))
+    for model in ("mlp", "mlp@0.5", "mlp@0.25"):
+        strategy.check(Roster([its(0), its(1), its(2, model)]))
+        assert len(strategy._models) == 2
+    assert set(strategy.download_for(its(0), state, 1)) == set(strategy.upload_spec(its(0)).names)
 
 
 def test_one_client_that_says_it_has_what_cannot_be_built_keeps_nobody_from_the_run(refusal):

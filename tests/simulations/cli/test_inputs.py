@@ -501,6 +501,16 @@ arguments = {
     "new": (lambda text: ["new", "--", text], "reads"),
     "keys": (lambda text: ["keys", f"--host={text}", "--out=keys"], "reads"),
     "keys into": (lambda text: ["keys", "--host=x", f"--out={text}"], "writes"),
+    "audit": (lambda text: ["audit", "--", text], "reads"),
+    "audit on": (lambda text: ["audit", "run", f"--device={text}"], "reads"),
+    "audit with": (lambda text: ["audit", "run", f"--shadows={text}"], "reads"),
+    "watch": (lambda text: ["watch", "--once", "--", text], "reads"),
+    "predict": (lambda text: ["predict", "--", "run", text], "reads"),
+    "predict with": (lambda text: ["predict", "--", text, "file"], "reads"),
+    "predict as": (lambda text: ["predict", "run", "file", f"--client={text}"], "reads"),
+    "compare by": (lambda text: ["compare", f"--measure={text}", "run"], "reads"),
+    "against": (lambda text: ["run", "fedhe", *SMALL, "--out=study", f"--against={text}"], "reads"),
+    "tune": (lambda text: ["tune", "fedhe", *SMALL, "--out=tuned", f"--trials={text}"], "reads"),
     "unknown": (lambda text: [text], "reads"),
 }
 

@@ -16,6 +16,7 @@ from simulations.studies.audit.meter import by_counts, by_imitation, by_likeliho
 from simulations.studies.audit.picturing import by_gradient, by_means, fits_gradient, fits_means
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.subject import Rows, subjects_of
+from simulations.studies.audit.uploads import KeptUpload
 
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
 OVERFITTED = KEPT | {"clients": 12, "local_batches": 0, "local_epochs": 60, "learning_rate": 0.003}
@@ -168,10 +169,33 @@ def test_a_payload_that_no_attack_reads_is_named(lab):
         audited(folder)
 
 
+def test_a_round_without_its_file_is_said(lab, capsys):
+    folder = lab.run(lab.config(**KEPT | {"rounds": 3}))
+    (folder / "uploads" / "round-2.safetensors").unlink()
+    subjects_of(folder)
+    assert capsys.readouterr().err == (
+        f"hetfl: {folder} has no upload of round 2: nobody has sent one, or the file was removed\n"
+    )
+
+
+def test_an_upload_of_a_client_that_there_is_not_is_named(lab, monkeypatch):
+    folder = lab.run(lab.config(**KEPT))
+    strange = KeptUpload(1, 99, 5, {}, {})
+    monkeypatch.setattr("simulations.studies.audit.subject.kept_uploads", lambda folder: [strange])
+    with pytest.raises(RunFolderError, match="has 3 clients, and an upload of client 99"):
+        audited(folder)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_a_gpu_that_is_not_there_is_said(lab):
     with pytest.raises(ConfigError, match="no CUDA device is here"):
         audited(lab.run(lab.config(**KEPT)), device="cuda")
+
+
+@pytest.mark.parametrize("device", ["", "x", "cuda:", "meta", "cpu:1"])
+def test_what_is_no_device_is_refused_as_in_a_run(lab, device):
+    with pytest.raises(ConfigError, match=r"^device = "):
+        audited(lab.run(lab.config(**KEPT)), device=device)
 
 
 def test_bad_input_is_one_line_and_exit_status_2(lab, monkeypatch, capsys, tmp_path):
