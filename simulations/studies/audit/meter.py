@@ -21,7 +21,7 @@ from simulations.studies.audit.training import Predictor, logits_of, predicting
 Scores = NDArray[np.float64]
 
 IMITATIONS = 24
-"""Clients that an attacker imitates to learn how class histograms show."""
+"""Clients that an attacker imitates to learn how class histograms show, where nothing else is said."""
 
 
 @dataclass(eq=False)
@@ -36,11 +36,14 @@ class Case:
         What is read of it.
     shadows : int
         Models that an attacker trains for LiRA, 2 or more.
+    mimics : int
+        Clients that an attacker imitates to learn how class histograms show, 1 or more.
     """
 
     subject: Subject
     reading: Reading
     shadows: int
+    mimics: int = IMITATIONS
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -225,7 +228,7 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
     for case, other in zip(cases, others, strict=True):
         subject, imitated, truth = case.subject, [], []
         labels = subject.known.labels.cpu().numpy()
-        for number in range(IMITATIONS):
+        for number in range(case.mimics):
             rng = subject.rng("imitation", number)
             drawn = histogram.drawn_shares(subject.classes, rng)
             rows = subject.known.some(histogram.drawn_rows(labels, drawn, len(subject.trained_on), rng))
@@ -235,7 +238,7 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
         if other is not None:
             without.append(histogram.calibrated(features(case, case.instead(other)), imitated, truth))
     reading = cases[0].reading
-    knows = f"{reading.knows}; {IMITATIONS} imitated clients"
+    knows = f"{reading.knows}; {cases[0].mimics} imitated clients"
     return of_histograms(name, reading.payload, knows, cases, found, without)
 
 
@@ -262,9 +265,9 @@ def check_any(cases: Sequence[Case | None], subjects: Sequence[Subject]) -> list
     raise ConfigError(f"no attack reads what {first.config.algorithm} uploads ({names}): hetfl audit cannot measure it")
 
 
-def cases_of(subjects: Sequence[Subject], shadows: int) -> list[Case]:
+def cases_of(subjects: Sequence[Subject], shadows: int, mimics: int = IMITATIONS) -> list[Case]:
     """Return the clients with what their payloads are to an attacker; raises as `check_any`."""
     found = [(subject, reading_of(subject)) for subject in subjects]
     return check_any(
-        [None if reading is None else Case(subject, reading, shadows) for subject, reading in found], subjects
+        [None if reading is None else Case(subject, reading, shadows, mimics) for subject, reading in found], subjects
     )

@@ -14,6 +14,7 @@ from simulations.reports.runs import load_run
 from simulations.studies.audit import picturing
 from simulations.studies.audit.findings import Finding, Pictures
 from simulations.studies.audit.meter import (
+    IMITATIONS,
     Attack,
     bias_changes,
     by_bias,
@@ -69,7 +70,9 @@ class Audit:
     pictures: list[Path]
 
 
-def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int = 0) -> Audit:
+def audited(
+    folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int = 0, mimics: int = IMITATIONS
+) -> Audit:
     """Run all attacks that fit a run's payload, and write what they find into its folder.
 
     Parameters
@@ -82,6 +85,8 @@ def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int
         Models that are trained for LiRA for each client, 2 or more.
     clients : int
         Only so many clients, the first ones. 0: all.
+    mimics : int
+        Clients that are imitated to learn how class histograms show, 1 or more.
 
     Raises
     ------
@@ -94,7 +99,7 @@ def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
     load_run(folder)  # else an error says how to name one
-    cases = cases_of(subjects_of(folder, device, clients), shadows)
+    cases = cases_of(subjects_of(folder, device, clients), shadows, mimics)
     findings, pictures, skipped = list[Finding](), list[Pictures](), dict[str, str]()
     for attack in ATTACKS:
         fitting = [case for case in cases if not attack.fits(case)]
