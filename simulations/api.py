@@ -369,7 +369,8 @@ def audit(
     -------
     DataFrame
         One row a figure, with the fields of `simulations.studies.audit.findings.Finding`. ``attrs`` has the ``skipped``
-        attacks and why. ``audit/`` in the run folder has the same as ``audit.json``, and the pictures.
+        attacks and why, and the ``guarantees`` of the noise on uploads. ``audit/`` in the run folder has the same as
+        ``audit.json``, and the pictures.
 
     Raises
     ------
@@ -384,7 +385,11 @@ def audit(
     with process_as_it_was(log=False, bars=False):
         found = audited(folder, device=device, shadows=shadows, clients=clients)
     frame = pd.DataFrame([vars(one) for one in found.findings])
-    frame.attrs = {"skipped": dict(found.skipped), "pictures": [str(path) for path in found.pictures]}
+    frame.attrs = {
+        "skipped": dict(found.skipped),
+        "guarantees": [vars(one) for one in found.guarantees],
+        "pictures": [str(path) for path in found.pictures],
+    }
     return frame
 
 

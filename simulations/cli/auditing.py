@@ -24,10 +24,14 @@ def audit(
 
     Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
     """
-    from simulations.studies.audit.report import FOLDER, JSON_FILE, audit_table, audited
+    from simulations.studies.audit.report import FOLDER, JSON_FILE, audit_table, audited, guarantee_table
 
     found = audited(folder, device=device, shadows=shadows, clients=clients)
     print_tables(audit_table(found, f"what is read from {folder.name}"))
+    if found.guarantees:
+        print_tables(guarantee_table(found, f"what the noise on {folder.name} guarantees"))
+    if found.unknown:
+        typer.echo(f"not known: {found.unknown}")
     for attack, why in found.skipped.items():
         typer.echo(f"not run: {attack}: {why}")
     for picture in found.pictures:

@@ -10,7 +10,9 @@ from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import as_json, replace_file
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.runs.figures.tables import table_of
+from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
+from simulations.studies.accounting import Guarantee, guarantees
 from simulations.studies.audit import picturing
 from simulations.studies.audit.findings import Finding, Pictures
 from simulations.studies.audit.meter import (
@@ -63,11 +65,17 @@ class Audit:
         Attacks that do not fit, and why.
     pictures : list of Path
         Files with originals above and what was made of them below.
+    guarantees : list of Guarantee
+        What the noise on uploads guarantees whatever the attack; empty without noise.
+    unknown : str
+        What of that is not known, and why; empty: nothing.
     """
 
     findings: list[Finding]
     skipped: Mapping[str, str]
     pictures: list[Path]
+    guarantees: list[Guarantee]
+    unknown: str
 
 
 def audited(
@@ -98,7 +106,7 @@ def audited(
     find_device(device)
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
-    load_run(folder)  # else an error says how to name one
+    noised, unknown = guarantees(load_run(folder))  # which says how to name a run, where there is none
     cases = cases_of(subjects_of(folder, device, clients), shadows, mimics)
     findings, pictures, skipped = list[Finding](), list[Pictures](), dict[str, str]()
     for attack in ATTACKS:
@@ -109,7 +117,8 @@ def audited(
         found = attack.run(attack.name, fitting)
         findings += found.findings
         pictures += found.pictures
-    return Audit(findings, skipped, _written(folder / FOLDER, findings, skipped, pictures))
+    said = {"findings": _rows(findings), "skipped": skipped, "guarantees": _rows(noised)}
+    return Audit(findings, skipped, _written(folder / FOLDER, said, pictures), noised, unknown)
 
 
 def audit_table(audit: Audit, title: str) -> "Table":
@@ -148,14 +157,30 @@ def shown(number: float | None) -> str:
     return "-" if number is None else f"{number:.3f}" if abs(number) < 10 else f"{number:.1f}"
 
 
-def _written(
-    folder: Path, findings: Sequence[Finding], skipped: Mapping[str, str], pictures: Sequence[Pictures]
-) -> list[Path]:
-    rows = [
+def guarantee_table(audit: Audit, title: str) -> "Table":
+    """Return what noise guarantees, as a table."""
+    return table_of(
+        title,
+        {
+            "against": lambda one: one.holds,
+            "uploads": lambda one: str(one.uploads) if one.rate == 1 else f"in {one.uploads} rounds",
+            "sampled": lambda one: f"{one.rate:.0%}",
+            "epsilon": lambda one: f"{one.epsilon:.3g}",
+        },
+        audit.guarantees,
+        words={"against"},
+        notes=[f"epsilon: at delta = {DELTA:g}, where a client's data are replaced by any others; for any attack."],
+    )
+
+
+def _rows(figures: Sequence[Finding] | Sequence[Guarantee]) -> list[dict[str, object]]:
+    return [
         {name: as_json(value) if isinstance(value, float) else value for name, value in asdict(one).items()}
-        for one in findings
+        for one in figures
     ]
-    said = {"findings": rows, "skipped": dict(skipped)}
+
+
+def _written(folder: Path, said: Mapping[str, object], pictures: Sequence[Pictures]) -> list[Path]:
     try:
         replace_file(folder / JSON_FILE, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
         return [_drawn(folder / f"{_word(one.attack)}.png", one) for one in pictures]

@@ -41,7 +41,7 @@ def predicting(model: nn.Module) -> Predictor:
 def trained(
     model: SplitModel, rows: Rows, subject: Subject, rng: np.random.Generator, *, rounds: int = 0
 ) -> SplitModel:
-    """Train a model as the run config says, for some rounds; 0: those that the client has trained by its last upload."""
+    """Train a model as the run config says, for some rounds; 0: as many as the client has by its last upload."""
     config = subject.config
     steps = min(subject.steps(len(rows)) * (rounds or len(subject.kept)), MOST_STEPS)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
