@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.wire.factors import multiplied
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import loaded, weights
 from simulations.studies.audit.sent import as_sent
-from simulations.studies.audit.subject import Rows, Subject
+from simulations.studies.audit.subject import UNKNOWN, Rows, Subject
 from simulations.studies.audit.training import (
     Predictor,
     distilled,
@@ -313,7 +314,17 @@ _MARKS: tuple[tuple[set[str], Callable[[Subject], Reading]], ...] = (
 
 
 def public_rows(subject: Subject) -> Rows:
-    """Return the public samples that the last upload answers on, in its order."""
+    """Return the public samples that the last upload answers on, in its order.
+
+    Raises
+    ------
+    ConfigError
+        Not all clients' data are here, so what it answers on is not known.
+    """
+    if subject.public_start == UNKNOWN:
+        raise ConfigError(
+            f"what {subject.config.algorithm} uploads is about the public samples of all clients: name all nodes"
+        )
     last = subject.last
     if "indices" in last.upload:
         return subject.public.some(last.upload["indices"].astype(np.int64) + subject.public_start)
