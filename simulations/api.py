@@ -350,7 +350,12 @@ def gains(runs: Iterable[Result | Path | str], measure: str = "accuracy") -> pd.
 
 
 def audit(
-    result: Result | Path | str, *, device: str = "cpu", shadows: int = SHADOWS, clients: int = 0
+    result: Result | Path | str,
+    *,
+    device: str = "cpu",
+    shadows: int = SHADOWS,
+    clients: int = 0,
+    nodes: Mapping[int, Path | str] | None = None,
 ) -> pd.DataFrame:
     """Measure what can be read from what clients have uploaded in a run with ``keep-uploads``, as ``hetfl audit`` does.
 
@@ -364,12 +369,16 @@ def audit(
         Models that the attacker trains for LiRA for each client, 2 or more.
     clients : int
         Only so many clients, the first ones. 0: all.
+    nodes : mapping of int to path, optional
+        Of a deployment, by client: its node's ``state-dir``, or its data; of two at least.
 
     Returns
     -------
     DataFrame
         One row a figure, with the fields of `simulations.studies.audit.findings.Finding`. ``attrs`` has the ``skipped``
-        attacks and why. ``audit/`` in the run folder has the same as ``audit.json``, and the pictures.
+        attacks and why, the ``guarantees`` of the noise on uploads, and of a deployment without `nodes` the
+        ``estimates`` that uploads give by themselves. ``audit/`` in the run folder has the same as
+        ``audit.json``, and the pictures.
 
     Raises
     ------
@@ -382,9 +391,15 @@ def audit(
 
     folder = result.folder if isinstance(result, Result) else Path(result)
     with process_as_it_was(log=False, bars=False):
-        found = audited(folder, device=device, shadows=shadows, clients=clients)
+        places = {client: Path(place) for client, place in (nodes or {}).items()}
+        found = audited(folder, device=device, shadows=shadows, clients=clients, places=places)
     frame = pd.DataFrame([vars(one) for one in found.findings])
-    frame.attrs = {"skipped": dict(found.skipped), "pictures": [str(path) for path in found.pictures]}
+    frame.attrs = {
+        "skipped": dict(found.skipped),
+        "guarantees": [vars(one) for one in found.guarantees],
+        "estimates": [one._asdict() for one in found.estimates],
+        "pictures": [str(path) for path in found.pictures],
+    }
     return frame
 
 

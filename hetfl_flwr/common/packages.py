@@ -16,7 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = {
     **dict.fromkeys(("flwr_datasets", "ray", "sklearn"), "simulation"),
     **dict.fromkeys(("jinja2", "matplotlib"), "reports"),
-    **{"greenlet": "batched", "mlflow": "mlflow", "onnxscript": "onnx", "optuna": "tune"},
+    **{
+        "dp_accounting": "accounting",
+        "greenlet": "batched",
+        "mlflow": "mlflow",
+        "onnxscript": "onnx",
+        "optuna": "tune",
+    },
     **{"prometheus_client": "prometheus", "tensorboard": "tensorboard", "wandb": "wandb"},
 }
 """Which extra installs a package that not every node needs, by the name that it is imported by."""

@@ -67,7 +67,45 @@ def load_client(folder: Path | str, client: int | str, *, data: bool = True) -> 
             raise RunFolderError(f"{private(path)}: {_reason(error)}") from None
         if _load(node, blob, path):
             return node
-    start, arrays = f"{node.model_name}/", dict(checkpoint.arrays)
+    return _from_server(folder, node, checkpoint)
+
+
+def load_deployed(folder: Path, client: int, place: Path) -> Node:
+    """Return a client of a deployment with its trained model and its data, from the run folder and what its node has.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    client : int
+        Its number.
+    place : Path
+        The node's ``state-dir``, which says where its data are; or its data alone, a folder or a file as ``dataset``
+        names them, where the server has the model.
+
+    Raises
+    ------
+    RunFolderError
+        As `load_client`.
+    ConfigError
+        The data cannot be read.
+    """
+    config, checkpoint = config_of(folder), Checkpoint.read(folder)
+    state = place / f"run-{checkpoint.run}"
+    if kept_config(state, client).exists():
+        return _from_state(state, client, data=True)
+    if not place.exists():
+        raise RunFolderError(f"{place}: no such folder or file of client {client}'s node")
+    said = next((one for one in read_clients(folder) or () if one["partition"] == client), None)
+    own: dict[str, Value] = {"dataset": str(place), "partition": "all"}
+    if said is not None and said["model"]:
+        own["models"] = said["model"]
+    return _from_server(folder, _node(config.with_values(own), client, checkpoint.run), checkpoint)
+
+
+def _from_server(folder: Path, node: Node, checkpoint: Checkpoint) -> Node:
+    """Put the server's model into a client's, if there is one for it."""
+    client_id, start, arrays = node.client_id, f"{node.model_name}/", dict(checkpoint.arrays)
     if any(name.startswith(start) for name in arrays):  # the server has a model for each architecture
         arrays = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
     if set(arrays) != set(weights(node.model).names):

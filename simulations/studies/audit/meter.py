@@ -17,11 +17,12 @@ from simulations.studies.audit.measures import auc, total_variation
 from simulations.studies.audit.readings import ClassOutputs, Head, Prototypes, Reading, Weights, reading_of
 from simulations.studies.audit.subject import Rows, Subject, joined
 from simulations.studies.audit.training import Predictor, logits_of, predicting
+from simulations.studies.audit.uploads import KeptUpload
 
 Scores = NDArray[np.float64]
 
 IMITATIONS = 24
-"""Clients that an attacker imitates to learn how class histograms show."""
+"""Clients that an attacker imitates to learn how class histograms show, where nothing else is said."""
 
 
 @dataclass(eq=False)
@@ -36,11 +37,14 @@ class Case:
         What is read of it.
     shadows : int
         Models that an attacker trains for LiRA, 2 or more.
+    mimics : int
+        Clients that an attacker imitates to learn how class histograms show, 1 or more.
     """
 
     subject: Subject
     reading: Reading
     shadows: int
+    mimics: int = IMITATIONS
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -175,14 +179,14 @@ def of_histograms(
     )
 
 
-def said_counts(subject: Subject) -> list[NDArray[np.int64]]:
+def said_counts(kept: Sequence[KeptUpload], classes: int) -> list[NDArray[np.int64]]:
     """Return the counts, or the marks, of each class that a client has said, a round each; none where it says none."""
     said = []
-    for one in subject.kept:
-        counts = np.zeros(subject.classes, np.int64)
+    for one in kept:
+        counts = np.zeros(classes, np.int64)
         marks = one.upload.get("counts", one.upload.get("present"))
         if marks is not None:
-            counts[one.upload.get("classes", np.arange(subject.classes))] = marks
+            counts[one.upload.get("classes", np.arange(classes))] = marks
         elif "classes" in one.upload:
             counts[:] = one.upload["classes"]
         else:
@@ -191,26 +195,72 @@ def said_counts(subject: Subject) -> list[NDArray[np.int64]]:
     return said
 
 
+def said_by(subject: Subject) -> list[NDArray[np.int64]]:
+    """Return what a client under attack has said: see `said_counts`."""
+    return said_counts(subject.kept, subject.classes)
+
+
 def by_counts(name: str, cases: Sequence[Case]) -> Found:
     """Read counts that are sent."""
-    found = [histogram.open_counts(said_counts(case.subject)) for case in cases]
+    found = [histogram.open_counts(said_by(case.subject)) for case in cases]
     without = [found[cases.index(other)] for other in next_of(cases)]
     return of_histograms(name, "counts or marks of classes", "nothing", cases, found, without)
 
 
-def bias_changes(subject: Subject) -> list[NDArray[np.float32]]:
+def bias_changes(kept: Sequence[KeptUpload]) -> list[NDArray[np.float32]]:
     """Return the change of the head's bias in each round; none where head or download have none of it."""
     for key in ("head.bias", "bias"):
-        if all(key in one.upload and key in one.download and "heads" not in one.download for one in subject.kept):
-            return [one.upload[key].astype(np.float32) - one.download[key].astype(np.float32) for one in subject.kept]
+        if all(key in one.upload and key in one.download and "heads" not in one.download for one in kept):
+            return [one.upload[key].astype(np.float32) - one.download[key].astype(np.float32) for one in kept]
     return []
 
 
 def by_bias(name: str, cases: Sequence[Case]) -> Found:
     """Read which classes the bias of the head has grown for."""
-    found = [histogram.shares_of_changes(bias_changes(case.subject)) for case in cases]
+    found = [histogram.shares_of_changes(bias_changes(case.subject.kept)) for case in cases]
     without = [found[cases.index(other)] for other in next_of(cases)]
     return of_histograms(name, "the change of the head's bias", "what the client was sent", cases, found, without)
+
+
+class Estimate(NamedTuple):
+    """What a client's uploads say by themselves of its class histogram, with no truth to measure it against.
+
+    Parameters
+    ----------
+    client : int
+        Which client.
+    attack : str
+        How it is read.
+    shares : array
+        (C,), with a sum of 1.
+    """
+
+    client: int
+    attack: str
+    shares: Scores
+
+
+def estimates(kept: Sequence[KeptUpload]) -> list[Estimate]:
+    """Return what uploads say of their clients' classes to who has no data at all; empty where they do not."""
+    found = []
+    for client in sorted({one.client_id for one in kept}):
+        own = [one for one in kept if one.client_id == client]
+        if changes := bias_changes(own):
+            found.append(Estimate(client, "bias of the head", histogram.shares_of_changes(changes)))
+        if (classes := _classes(own[-1])) and (said := said_counts(own, classes)):
+            found.append(Estimate(client, "as sent", histogram.open_counts(said)))
+    return found
+
+
+def _classes(one: KeptUpload) -> int:
+    """Return how many classes there are by the form of what is exchanged; 0 where it does not tell."""
+    upload = one.upload
+    if "known" in one.download:
+        return len(one.download["known"])
+    if "averages" in upload:
+        return int(upload["averages"].shape[1])
+    name = next((name for name in ("head.bias", "bias", "counts", "present") if name in upload), "")
+    return len(upload[name]) if name else 0
 
 
 def by_imitation(name: str, cases: Sequence[Case]) -> Found:
@@ -225,7 +275,7 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
     for case, other in zip(cases, others, strict=True):
         subject, imitated, truth = case.subject, [], []
         labels = subject.known.labels.cpu().numpy()
-        for number in range(IMITATIONS):
+        for number in range(case.mimics):
             rng = subject.rng("imitation", number)
             drawn = histogram.drawn_shares(subject.classes, rng)
             rows = subject.known.some(histogram.drawn_rows(labels, drawn, len(subject.trained_on), rng))
@@ -235,7 +285,7 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
         if other is not None:
             without.append(histogram.calibrated(features(case, case.instead(other)), imitated, truth))
     reading = cases[0].reading
-    knows = f"{reading.knows}; {IMITATIONS} imitated clients"
+    knows = f"{reading.knows}; {cases[0].mimics} imitated clients"
     return of_histograms(name, reading.payload, knows, cases, found, without)
 
 
@@ -262,9 +312,9 @@ def check_any(cases: Sequence[Case | None], subjects: Sequence[Subject]) -> list
     raise ConfigError(f"no attack reads what {first.config.algorithm} uploads ({names}): hetfl audit cannot measure it")
 
 
-def cases_of(subjects: Sequence[Subject], shadows: int) -> list[Case]:
+def cases_of(subjects: Sequence[Subject], shadows: int, mimics: int = IMITATIONS) -> list[Case]:
     """Return the clients with what their payloads are to an attacker; raises as `check_any`."""
     found = [(subject, reading_of(subject)) for subject in subjects]
     return check_any(
-        [None if reading is None else Case(subject, reading, shadows) for subject, reading in found], subjects
+        [None if reading is None else Case(subject, reading, shadows, mimics) for subject, reading in found], subjects
     )

@@ -5,7 +5,7 @@ reading turns an upload into logits for any input, from which membership and cla
 the attacker must know for that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.wire.factors import multiplied
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import loaded, weights
-from simulations.studies.audit.subject import Rows, Subject
+from simulations.studies.audit.sent import as_sent
+from simulations.studies.audit.subject import UNKNOWN, Rows, Subject
 from simulations.studies.audit.training import (
     Predictor,
     distilled,
@@ -105,8 +107,15 @@ class Weights:
         return loaded(self.model, sent)
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Train the model from where the run began, as long as the client has."""
-        return predicting(trained(self.start(), rows, self.subject, rng))
+        """Train the model from where the run began, as long as the client has.
+
+        Where uploads are clipped, from where the client has begun the last round, and one round: it is the change of
+        that which is clipped, and gets noise.
+        """
+        if not self.subject.config.clipping_norm or self.factors:
+            return predicting(trained(self.start(), rows, self.subject, rng))
+        begin = loaded(self.model, self._whole(self.subject.last.download))
+        return self.predictor(_imitated(trained(begin, rows, self.subject, rng, rounds=1), self.subject, rng))
 
     def _followed(self) -> dict[str, NDArray[Any]]:
         """Return the model that the client has begun the last round with, from what it was sent so far."""
@@ -148,8 +157,10 @@ class Body:
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
         """Train a whole model from the body that the client was first sent, and put an own head on its body."""
-        start = loaded(self._model, self._named(self.subject.kept[0].download))
-        return self._with_head(trained(start, rows, self.subject, rng))
+        first = self.subject.last if self.subject.config.clipping_norm else self.subject.kept[0]
+        start, rounds = loaded(self._model, self._named(first.download)), first is self.subject.last
+        model = trained(start, rows, self.subject, rng, rounds=int(rounds))
+        return self.predictor(_imitated(model if self.prefix else model.body, self.subject, rng))
 
     @property
     def _model(self) -> SplitModel:
@@ -185,7 +196,7 @@ class Head:
         nn.init.zeros_(model.head.weight)
         for parameter in model.body.parameters():
             parameter.requires_grad_(False)
-        return predicting(trained(model, rows, self.subject, rng))
+        return self.predictor(_imitated(trained(model, rows, self.subject, rng).head, self.subject, rng))
 
 
 @dataclass
@@ -203,8 +214,8 @@ class Prototypes:
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
         """Take the mean embeddings of other samples."""
-        means, has = _means(embedded(self.subject.model, rows.inputs), rows.labels, self.subject.classes)
-        return lambda inputs: _nearness(embedded(self.subject.model, inputs), means, has)
+        embeddings = embedded(self.subject.model, rows.inputs)
+        return self.predictor(_imitated_means(embeddings, rows.labels, self.subject, rng))
 
 
 @dataclass
@@ -222,8 +233,7 @@ class ClassOutputs:
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
         """Take the mean outputs on other samples."""
-        means, has = _means(self.outputs(rows.inputs), rows.labels, self.subject.classes)
-        return lambda inputs: _nearness(self.outputs(inputs), means, has)
+        return self.predictor(_imitated_means(self.outputs(rows.inputs), rows.labels, self.subject, rng))
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return what the model gives in the form that is averaged: logits, or softmax scores."""
@@ -252,7 +262,9 @@ class Answers:
         """Train a model on other samples, let it answer, and let another one learn that."""
         teacher = trained(fresh(self.subject, rng), rows, self.subject, rng)
         public = public_rows(self.subject)
-        return self._student(public, logits_of(predicting(teacher), public).softmax(1))
+        name, logits = _answers(self.subject.last.upload), logits_of(predicting(teacher), public)
+        said = _arrays({name: logits if name == "logits" else logits.softmax(1)})
+        return self._student(public, _scores(as_sent(self.subject, said, rng), self.subject))
 
     def _student(self, public: Rows, scores: Tensor) -> Predictor:
         student = fresh(self.subject, self.subject.rng("student"))
@@ -278,7 +290,8 @@ class Representations:
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
         """Train a model on other samples, take its embeddings, and let another body learn them."""
         teacher, public = trained(fresh(self.subject, rng), rows, self.subject, rng), public_rows(self.subject)
-        return self._student(public, embedded(teacher, public.inputs).detach())
+        said = as_sent(self.subject, _arrays({"representations": embedded(teacher, public.inputs)}), rng)
+        return self._student(public, _tensor(said["representations"], self.subject))
 
     def _student(self, public: Rows, targets: Tensor) -> Predictor:
         student, known = fresh(self.subject, self.subject.rng("student")), self.subject.known
@@ -301,7 +314,17 @@ _MARKS: tuple[tuple[set[str], Callable[[Subject], Reading]], ...] = (
 
 
 def public_rows(subject: Subject) -> Rows:
-    """Return the public samples that the last upload answers on, in its order."""
+    """Return the public samples that the last upload answers on, in its order.
+
+    Raises
+    ------
+    ConfigError
+        Not all clients' data are here, so what it answers on is not known.
+    """
+    if subject.public_start == UNKNOWN:
+        raise ConfigError(
+            f"what {subject.config.algorithm} uploads is about the public samples of all clients: name all nodes"
+        )
     last = subject.last
     if "indices" in last.upload:
         return subject.public.some(last.upload["indices"].astype(np.int64) + subject.public_start)
@@ -327,13 +350,44 @@ def _means(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor
     return sums / counts.clamp(min=1)[:, None], counts > 0
 
 
+def _imitated_means(values: Tensor, labels: Tensor, subject: Subject, rng: np.random.Generator) -> Arrays:
+    """Return the upload of an imitated client that sends the means of each class of values (N, width)."""
+    means, has = _means(values, labels, subject.classes)
+    last = subject.last.upload
+    name = next(name for name in ("prototypes", "averages", "logits") if name in last)
+    behind = next((mark for mark in ("counts", "present") if mark in last), None)
+    all_sent = "classes" not in last or bool(subject.config.clipping_norm)
+    rows = np.arange(subject.classes) if all_sent else np.flatnonzero(has.cpu().numpy())
+    own = _arrays({name: means[torch.from_numpy(rows).to(means.device)]})
+    if "classes" in last:
+        own["classes"] = rows.astype(last["classes"].dtype)
+    if behind is not None:
+        counts = torch.bincount(labels, minlength=subject.classes).cpu().numpy()[rows]
+        own[behind] = (counts if behind == "counts" else counts > 0).astype(last[behind].dtype)
+    return as_sent(subject, own, rng)
+
+
+def _imitated(model: nn.Module, subject: Subject, rng: np.random.Generator) -> Arrays:
+    """Return the upload of an imitated client that sends the weights of a model, or of a part of one."""
+    learnt = _arrays({name: tensor for name, tensor in model.state_dict().items() if name in subject.last.upload})
+    return as_sent(subject, learnt, rng)
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
 def _nearness(values: Tensor, means: Tensor, has: Tensor) -> Tensor:
     squares = torch.cdist(values, means).square() / values.shape[1]
     return torch.where(has, -squares, torch.tensor(FAR, device=values.device))
 
 
+def _answers(upload: Arrays) -> str:
+    return next(name for name in ("logits", "softmax", "posteriors") if name in upload)
+
+
 def _scores(upload: Arrays, subject: Subject) -> Tensor:
-    name = next(name for name in ("logits", "softmax", "posteriors") if name in upload)
+    name = _answers(upload)
     values = _tensor(upload[name], subject)
     return values.softmax(1) if name == "logits" else values
 

@@ -2,20 +2,26 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import as_json, replace_file
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.runs.figures.tables import table_of
+from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
+from simulations.studies.accounting import Guarantee, guarantees
 from simulations.studies.audit import picturing
 from simulations.studies.audit.findings import Finding, Pictures
 from simulations.studies.audit.meter import (
+    IMITATIONS,
     Attack,
+    Estimate,
     bias_changes,
     by_bias,
     by_counts,
@@ -23,9 +29,10 @@ from simulations.studies.audit.meter import (
     by_likelihood,
     by_threshold,
     cases_of,
-    said_counts,
+    estimates,
+    said_by,
 )
-from simulations.studies.audit.subject import subjects_of
+from simulations.studies.audit.subject import is_deployment, subjects_of, uploads_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,10 +43,10 @@ FOLDER, JSON_FILE = "audit", "audit.json"
 ATTACKS = (
     Attack("membership: loss threshold (Yeom et al. 2018)", lambda case: "", by_threshold),
     Attack("membership: LiRA, offline (Carlini et al. 2022)", lambda case: "", by_likelihood),
-    Attack("labels: as sent", lambda case: "" if said_counts(case.subject) else "sends no counts", by_counts),
+    Attack("labels: as sent", lambda case: "" if said_by(case.subject) else "sends no counts", by_counts),
     Attack(
         "labels: bias of the head (Wainakh et al. 2022)",
-        lambda case: "" if bias_changes(case.subject) else "no bias of a head goes both ways",
+        lambda case: "" if bias_changes(case.subject.kept) else "no bias of a head goes both ways",
         by_bias,
     ),
     Attack("labels: imitated clients", lambda case: "", by_imitation),
@@ -49,6 +56,16 @@ ATTACKS = (
     Attack("pictures: gradient (Geiping et al. 2020)", picturing.fits_gradient, picturing.by_gradient),
 )
 """All attacks, in the order of the table."""
+
+
+SAID = {"labels: as sent", "labels: bias of the head (Wainakh et al. 2022)"}
+"""Those that read something without the clients' data."""
+
+NO_DATA = "needs the clients' data (--node 0=STATE_DIR --node 1=STATE_DIR)"
+"""Why others are not run on a deployment."""
+
+MOST_CLASSES = 5
+"""Classes of a client that a table names."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +80,31 @@ class Audit:
         Attacks that do not fit, and why.
     pictures : list of Path
         Files with originals above and what was made of them below.
+    guarantees : list of Guarantee
+        What the noise on uploads guarantees whatever the attack; empty without noise.
+    unknown : str
+        What of that is not known, and why; empty: nothing.
+    estimates : list of Estimate
+        What is read without the clients' data, with nothing to measure it against.
     """
 
     findings: list[Finding]
     skipped: Mapping[str, str]
     pictures: list[Path]
+    guarantees: list[Guarantee]
+    unknown: str
+    estimates: list[Estimate] = field(default_factory=list)
 
 
-def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int = 0) -> Audit:
+def audited(
+    folder: Path,
+    *,
+    device: str = "cpu",
+    shadows: int = 8,
+    clients: int = 0,
+    mimics: int = IMITATIONS,
+    places: Mapping[int, Path] | None = None,
+) -> Audit:
     """Run all attacks that fit a run's payload, and write what they find into its folder.
 
     Parameters
@@ -83,19 +117,26 @@ def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int
         Models that are trained for LiRA for each client, 2 or more.
     clients : int
         Only so many clients, the first ones. 0: all.
+    mimics : int
+        Clients that are imitated to learn how class histograms show, 1 or more.
+    places : mapping of int to Path, optional
+        Of a deployment, by client: its node's ``state-dir``, or its data. Without, what uploads say by themselves is
+        read alone.
 
     Raises
     ------
     ConfigError
-        The device is not here, or no attack reads what is uploaded.
+        The device is not here, or no attack reads what is uploaded, or none does without the clients' data.
     RunFolderError
         There is no run, it has no uploads, or its data are not here; or the folder cannot be written.
     """
     find_device(RunConfig.from_flat({"device": device}).device)
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
-    load_run(folder)  # else an error says how to name one
-    cases = cases_of(subjects_of(folder, device, clients), shadows)
+    noised, unknown = guarantees(load_run(folder))  # which says how to name a run, where there is none
+    if is_deployment(folder) and not places:
+        return _without_data(folder, noised, unknown)
+    cases = cases_of(subjects_of(folder, device, clients, places), shadows, mimics)
     findings, pictures, skipped = list[Finding](), list[Pictures](), dict[str, str]()
     for attack in ATTACKS:
         fitting = [case for case in cases if not attack.fits(case)]
@@ -105,7 +146,43 @@ def audited(folder: Path, *, device: str = "cpu", shadows: int = 8, clients: int
         found = attack.run(attack.name, fitting)
         findings += found.findings
         pictures += found.pictures
-    return Audit(findings, skipped, _written(folder / FOLDER, findings, skipped, pictures))
+    said = {"findings": _rows(findings), "skipped": skipped, "guarantees": _rows(noised)}
+    return Audit(findings, skipped, _written(folder / FOLDER, said, pictures), noised, unknown)
+
+
+def _without_data(folder: Path, noised: list[Guarantee], unknown: str) -> Audit:
+    """Read what the uploads of a deployment say by themselves."""
+    found = estimates(uploads_of(folder))
+    if not found:
+        raise ConfigError(
+            f"{folder} is of a deployment, and what it uploads says no classes by itself: other attacks need the "
+            "clients' data, so name their nodes' folders (--node 0=STATE_DIR --node 1=STATE_DIR)"
+        )
+    skipped = {one.name: NO_DATA for one in ATTACKS if one.name not in SAID}
+    rows = [one._asdict() | {"shares": [round(float(share), 4) for share in one.shares]} for one in found]
+    said = {"findings": [], "skipped": skipped, "guarantees": _rows(noised), "estimates": rows}
+    _written(folder / FOLDER, said, [])
+    return Audit([], skipped, [], noised, unknown, found)
+
+
+def estimate_table(audit: Audit, title: str, names: Sequence[str] | None) -> "Table":
+    """Return what is read without data as a table: of each client the classes that it is thought to have most of."""
+
+    def classes(one: Estimate) -> str:
+        order = np.argsort(-one.shares, kind="stable")[:MOST_CLASSES]
+        return ", ".join(f"{names[c] if names else c}: {one.shares[c]:.0%}" for c in order if one.shares[c] > 0)
+
+    return table_of(
+        title,
+        {
+            "client": lambda one: str(one.client),
+            "labels": lambda one: one.attack,
+            "classes, most first": classes,
+        },
+        audit.estimates,
+        words={"labels", "classes, most first"},
+        notes=["Nothing is measured: the clients' data are not here. A mark counts as one sample."],
+    )
 
 
 def audit_table(audit: Audit, title: str) -> "Table":
@@ -144,14 +221,30 @@ def shown(number: float | None) -> str:
     return "-" if number is None else f"{number:.3f}" if abs(number) < 10 else f"{number:.1f}"
 
 
-def _written(
-    folder: Path, findings: Sequence[Finding], skipped: Mapping[str, str], pictures: Sequence[Pictures]
-) -> list[Path]:
-    rows = [
+def guarantee_table(audit: Audit, title: str) -> "Table":
+    """Return what noise guarantees, as a table."""
+    return table_of(
+        title,
+        {
+            "against": lambda one: one.holds,
+            "uploads": lambda one: str(one.uploads) if one.rate == 1 else f"in {one.uploads} rounds",
+            "sampled": lambda one: f"{one.rate:.0%}",
+            "epsilon": lambda one: f"{one.epsilon:.3g}",
+        },
+        audit.guarantees,
+        words={"against"},
+        notes=[f"epsilon: at delta = {DELTA:g}, where a client's data are replaced by any others; for any attack."],
+    )
+
+
+def _rows(figures: Sequence[Finding] | Sequence[Guarantee]) -> list[dict[str, object]]:
+    return [
         {name: as_json(value) if isinstance(value, float) else value for name, value in asdict(one).items()}
-        for one in findings
+        for one in figures
     ]
-    said = {"findings": rows, "skipped": dict(skipped)}
+
+
+def _written(folder: Path, said: Mapping[str, object], pictures: Sequence[Pictures]) -> list[Path]:
     try:
         replace_file(folder / JSON_FILE, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
         return [_drawn(folder / f"{_word(one.attack)}.png", one) for one in pictures]

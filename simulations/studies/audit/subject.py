@@ -1,8 +1,9 @@
 """One client as an attacker meets it: what it has sent, what is known beside that, and the truth to measure against."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +24,15 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.schema import read_summary
 from hetfl_flwr.runs.settings import resolved_config_of
 from hetfl_flwr.server.messaging.differences import listed
-from simulations.inference.loading import load_client
+from simulations.inference.loading import load_client, load_deployed
 from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
 MOST_ROWS = 10_000
 """Rows of other people's that the attacker has, at most."""
+
+
+UNKNOWN = -1
+"""Where public samples begin, if those of clients before are not here."""
 
 
 class Rows(NamedTuple):
@@ -80,7 +85,7 @@ class Subject:
         The public samples of all clients in the order in which they are numbered; those of the client itself begin at
         `public_start`. Empty where there are none.
     public_start : int
-        See `public`.
+        See `public`. `UNKNOWN`: not all clients' data are here, so no number is known.
     centre : Tensor
         What to add to inputs for pixels in [0, 1], (*shape). Empty: the inputs are no pictures.
     """
@@ -126,7 +131,34 @@ class Subject:
         return pixels
 
 
-def subjects_of(folder: Path, device: str = "cpu", most: int = 0) -> list[Subject]:
+def uploads_of(folder: Path) -> list[KeptUpload]:
+    """Return what a run has kept.
+
+    Raises
+    ------
+    RunFolderError
+        Nothing, or there is no run: says which key keeps uploads; or an upload of a client that the run has not.
+    """
+    config, kept = resolved_config_of(folder), list(kept_uploads(folder))
+    if not kept:
+        how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
+        raise RunFolderError(f"{folder} has no uploads to audit ({how}): run it with --set keep-uploads=true")
+    if strange := [one.client_id for one in kept if not 0 <= one.client_id < (config.clients or inf)]:
+        raise RunFolderError(f"{folder} has {config.clients} clients, and an upload of client {strange[0]}")
+    if lacking := sorted(set(range(1, kept[-1].round)) - {one.round for one in kept}):
+        warn(f"{folder} has no upload of round {listed(lacking)}: nobody has sent one, or the file was removed")
+    return kept
+
+
+def is_deployment(folder: Path) -> bool:
+    """Say whether the data of a run are on nodes."""
+    summary = read_summary(folder)
+    return summary is not None and summary["engine"] == "deployment"
+
+
+def subjects_of(
+    folder: Path, device: str = "cpu", most: int = 0, places: Mapping[int, Path] | None = None
+) -> list[Subject]:
     """Return the clients of a run that have uploaded something, by client id.
 
     Parameters
@@ -137,35 +169,35 @@ def subjects_of(folder: Path, device: str = "cpu", most: int = 0) -> list[Subjec
         Where the attacks compute.
     most : int
         Only so many clients, the first ones. 0: all.
+    places : mapping of int to Path, optional
+        Of a deployment: where the clients' state-dirs are, or their data. Of clients that are not named neither uploads
+        nor data are used.
 
     Raises
     ------
     RunFolderError
         There is no run, or its uploads were not kept, or its data are not here, or it has no checkpoint.
+    ConfigError
+        Only one client is there, or one that the run has not.
     """
+    kept = uploads_of(folder)
     config = resolved_config_of(folder).with_values({"device": device, "state-dir": ""})
-    kept = list(kept_uploads(folder))
-    if not kept:
-        how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
-        raise RunFolderError(f"{folder} has no uploads to audit ({how}): run it with --set keep-uploads=true")
-    if strange := [one for one in kept if not 0 <= one.client_id < config.clients]:
-        raise RunFolderError(f"{folder} has {config.clients} clients, and an upload of client {strange[0].client_id}")
-    if lacking := sorted(set(range(1, kept[-1].round)) - {one.round for one in kept}):
-        warn(f"{folder} has no upload of round {listed(lacking)}: nobody has sent one, or the file was removed")
-    summary = read_summary(folder)
-    if summary is not None and summary["engine"] == "deployment":
-        raise RunFolderError(
-            f"{folder} is of a deployment, whose data are on its nodes: an audit measures against them; audit a "
-            "simulation of it (hetfl run)"
-        )
-    if config.clients < 2:
+    deployed = is_deployment(folder)
+    if places and not deployed:
+        raise ConfigError(f"--node: {folder} is no deployment, and its data are where its config says")
+    if beyond := [client for client in places or () if not 0 <= client < (config.clients or inf)]:
+        raise ConfigError(f"--node {beyond[0]}: {folder} has clients 0 .. {config.clients - 1}")
+    there = sorted(places or ()) if deployed else list(range(config.clients))
+    if len(there) < 2:
         raise ConfigError(
-            f"{folder} has one client: the attacker's own samples are the other clients', so two at least"
+            f"{folder}: an attacker's own samples are those of other clients, so the data of two at least are needed, "
+            f"and there are those of {len(there)}"
         )
-    nodes = [_on(load_client(folder, client), device) for client in range(config.clients)]
+    nodes = [load_deployed(folder, one, places[one]) if places else load_client(folder, one) for one in there]
+    nodes = [_on(node, device) for node in nodes]
     by_client = {node.client_id: tuple(one for one in kept if one.client_id == node.client_id) for node in nodes}
     chosen = [node for node in nodes if by_client[node.client_id]][: most or None]
-    return [_subject(node, nodes, by_client[node.client_id]) for node in chosen]
+    return [_subject(node, nodes, by_client[node.client_id], whole=len(nodes) == config.clients) for node in chosen]
 
 
 def rows_of(samples: Batches, most: int = MOST_ROWS) -> Rows:
@@ -184,7 +216,7 @@ def _on(node: Node, device: str) -> Node:
     return node
 
 
-def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...]) -> Subject:
+def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *, whole: bool) -> Subject:
     data, before = node.data, [one for one in nodes if one.client_id < node.client_id]
     device = node.model.head.weight.device
 
@@ -211,6 +243,6 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...]) ->
         counts=data.train.class_counts(spec.classes).cpu().numpy(),
         known=known.some(order),
         public=joined([there(one.data.public) for one in nodes if one.data.spec == spec]),
-        public_start=sum(one.data.public_rows for one in before),
+        public_start=sum(one.data.public_rows for one in before) if whole else UNKNOWN,
         centre=data.train.arrays.centre.to(device) if spec.is_image else torch.zeros(0),
     )

@@ -38,10 +38,12 @@ def predicting(model: nn.Module) -> Predictor:
     return predict
 
 
-def trained(model: SplitModel, rows: Rows, subject: Subject, rng: np.random.Generator) -> SplitModel:
-    """Train a model as the run config says, for as many steps as the client has trained by its last upload."""
+def trained(
+    model: SplitModel, rows: Rows, subject: Subject, rng: np.random.Generator, *, rounds: int = 0
+) -> SplitModel:
+    """Train a model as the run config says, for some rounds; 0: as many as the client has by its last upload."""
     config = subject.config
-    steps = min(subject.steps(len(rows)) * len(subject.kept), MOST_STEPS)
+    steps = min(subject.steps(len(rows)) * (rounds or len(subject.kept)), MOST_STEPS)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = make_optimizer(config, parameters)
     model.train()

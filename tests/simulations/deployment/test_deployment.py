@@ -383,7 +383,8 @@ def here(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(here: Path) -> None:
     """From an empty folder with nothing but --out. The nodes have 899 and 898 images, none of them the other's."""
-    ended = hetfl(here, "rehearse", "--nodes", 2, "--rounds", 1, "--set", "local-batches=1", "--out", "all")
+    settings = [part for key in ("local-batches=1", "keep-uploads=true") for part in ("--set", key)]
+    ended = hetfl(here, "rehearse", "--nodes", 2, "--rounds", 1, *settings, "--out", "all")
     assert ended.status == 0, ended.log
     assert still_running(here) == []
     run = here / "all" / "run"
@@ -398,6 +399,10 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(here: Path) ->
         kept = [f"client-{number}.safetensors", f"inputs-{number}.safetensors"]
         assert sorted(path.name for path in states) == kept
     assert [path.name for path in here.iterdir()] == ["all"]
+    nodes = [part for number in range(2) for part in ("--node", f"{number}=all/node-{number}/state")]
+    audited = hetfl(here, "audit", "all/run", "--shadows", 2, "--clients", 1, *nodes)
+    assert audited.status == 0, audited.log
+    assert "membership: LiRA, offline" in audited.log
 
 
 @pytest.mark.exhaustive

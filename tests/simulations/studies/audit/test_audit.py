@@ -1,6 +1,7 @@
 """A run audited: what each payload gives away, controls on both ends, and bad input."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ import torch
 from hetfl_flwr import audit, load
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from simulations.cli.command import main
+from simulations.deployment.rehearsal import write_digits
 from simulations.studies.audit.meter import by_counts, by_imitation, by_likelihood, by_threshold, cases_of, separation
 from simulations.studies.audit.picturing import by_gradient, by_means, fits_gradient, fits_means
 from simulations.studies.audit.report import audited
+from simulations.studies.audit.sent import as_sent, upload_norm
 from simulations.studies.audit.subject import Rows, subjects_of
 from simulations.studies.audit.uploads import KeptUpload
 
@@ -184,6 +187,107 @@ def test_an_upload_of_a_client_that_there_is_not_is_named(lab, monkeypatch):
     monkeypatch.setattr("simulations.studies.audit.subject.kept_uploads", lambda folder: [strange])
     with pytest.raises(RunFolderError, match="has 3 clients, and an upload of client 99"):
         audited(folder)
+
+
+@pytest.fixture
+def deployed(lab):
+    """The folder of a run as a deployment leaves it: the server's part of a simulated one, by its config keys."""
+
+    def of(**keys):
+        folder = lab.run(lab.config(**KEPT | {"clients": 2, "local_batches": 0, "local_epochs": 3} | keys))
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps(summary | {"engine": "deployment"}))
+        for path in folder.glob("checkpoint/round-*/client-*"):
+            path.unlink()
+        return folder
+
+    return of
+
+
+def test_of_a_deployment_uploads_are_read_as_they_are(deployed, monkeypatch, capsys):
+    folder = deployed(algorithm="fedproto", partition="classes:2")
+    found = audited(folder)
+    assert (found.findings, found.pictures) == ([], [])
+    assert [one.attack for one in found.estimates] == ["as sent", "as sent"]
+    assert [int((one.shares > 0).sum()) for one in found.estimates] == [2, 2]
+    said = json.loads((folder / "audit" / "audit.json").read_text())["estimates"]
+    assert [one["client"] for one in said] == [0, 1]
+    monkeypatch.setattr(sys, "argv", ["hetfl", "audit", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if "needs the clients' data (--node 0=STATE_DIR" in line]) == 1
+
+
+def test_the_bias_of_a_deployments_head_tells_its_classes(deployed):
+    found = audited(deployed(algorithm="fedavg", partition="classes:2")).estimates
+    assert [one.attack for one in found] == ["bias of the head"] * 2
+    assert all(set(np.argsort(-one.shares)[:2]) <= set(np.flatnonzero(one.shares > 0.2)) for one in found)
+
+
+def test_a_deployment_is_measured_against_its_clients_folders(deployed, tmp_path):
+    """The server has the model, so the data are enough; numbers 0 and 1 of the rehearsal's digits."""
+    places = {number: tmp_path / f"node-{number}" for number in range(2)}
+    write_digits([*places.values()])
+    found = audited(deployed(algorithm="fedavg"), shadows=2, clients=1, places=places)
+    assert {one.measure for one in found.findings} >= {"AUC", "histogram error (TV)", "PSNR, dB, class mean"}
+    assert found.estimates == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "message"),
+    [
+        ({"algorithm": "fedmd"}, [], "says no classes by itself: other attacks need the clients' data"),
+        ({"algorithm": "fedavg"}, ["0=."], "the data of two at least are needed, and there are those of 1"),
+        ({"algorithm": "fedavg"}, ["0=.", "2=."], "--node 2: .* has clients 0 .. 1"),
+        ({"algorithm": "fedavg"}, ["0=nowhere", "1=."], "nowhere: no such folder or file of client 0's node"),
+        ({"algorithm": "fedavg"}, ["x=."], "--node x=.: expected the number of a client and a folder"),
+        ({"algorithm": "fedavg"}, ["0=.", "0=."], "--node 0=.: client 0 is named twice"),
+    ],
+)
+def test_a_deployment_that_cannot_be_audited_says_why_in_a_line(deployed, monkeypatch, capsys, keys, nodes, message):
+    more = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1} if keys["algorithm"] == "fedmd" else {}
+    folder = deployed(**keys, **more)
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["hetfl", "audit", str(folder), *(f"--node={node}" for node in nodes)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(message, said)
+
+
+def test_nodes_of_a_simulation_are_refused(lab, tmp_path):
+    with pytest.raises(ConfigError, match=r"--node: .* is no deployment"):
+        audited(lab.run(lab.config(**KEPT)), places={0: tmp_path, 1: tmp_path})
+
+
+@pytest.mark.parametrize("algorithm", ["fedproto", "fedavg", "chfl", "fedhe"])
+def test_an_imitated_client_clips_and_adds_noise_as_the_client_does(lab, algorithm):
+    """The noise of 50 clipping norms is all that is in an upload: its size is that of the client's own."""
+    noisy = {"clipping_norm": 1.0, "noise_multiplier": 50.0}
+    [subject] = subjects_of(lab.run(lab.config(**KEPT | {"clients": 2}, algorithm=algorithm, **noisy)), most=1)
+    own, imitated = subject.last.upload, as_sent(subject, subject.last.download, subject.rng("test"))
+    name = max((name for name in own if own[name].dtype.kind == "f"), key=lambda name: own[name].size)
+    assert np.std(imitated[name]) == pytest.approx(50.0, rel=0.2)
+    assert np.std(own[name]) == pytest.approx(50.0, rel=0.2)
+
+
+def test_the_norm_of_an_upload_is_what_clipping_leaves(lab, tmp_path):
+    """Clipped to half of its norm, an upload of the same first round has that norm; clipped to twice, its own."""
+
+    def norm(place, **keys):
+        folder = lab.run(
+            lab.config(**KEPT | {"clients": 2}, algorithm="fedavg", output_dir=str(tmp_path / place), **keys)
+        )
+        return upload_norm(subjects_of(folder, most=1)[0])
+
+    plain = norm("plain")
+    assert plain > 0
+    assert norm("half", clipping_norm=plain / 2) == pytest.approx(plain / 2, rel=1e-3)
+    assert norm("twice", clipping_norm=plain * 2) == pytest.approx(plain, rel=1e-3)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")

@@ -1,0 +1,171 @@
+"""What noise guarantees by an accountant of others beside our own, and what it guarantees clients that are sampled.
+
+The accountant is that of Google's differential privacy library, ``dp-accounting`` (the extra ``accounting``). It keeps
+privacy loss distributions: Koskela, Jälkö and Honkela, "Computing Tight Differential Privacy Guarantees Using FFT",
+AISTATS 2020, discretised as in Doroshenko et al., "Connect the Dots", PoPETs 2022, which never says too little.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, inf, isinf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.common.packages import lacking
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.config.federation_keys import idle_clients, sampled_clients
+from hetfl_flwr.wire.privacy import DELTA, UNKNOWN, epsilon
+from simulations.reports.runs import Run, figures
+
+SENSITIVITY = 2.0
+"""Of a clipped upload, in clipping norms, where a client's data are replaced."""
+
+FINEST, STEPS = 1e-4, 20_000
+"""The privacy loss is rounded to multiples of the first, or to this part of epsilon where that is coarser."""
+
+FAR = 12.0
+"""Standard deviations from the mean of the privacy loss that are kept; what is beyond counts as lost: 1e-32."""
+
+Deltas = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """An epsilon at delta = 1e-5, for a client whose data are replaced by any others.
+
+    Parameters
+    ----------
+    holds : str
+        Against whom, and by what.
+    uploads : int
+        Uploads that count, or rounds in which there might have been one.
+    rate : float
+        Share of the clients that are sampled in a round, in (0, 1].
+    epsilon : float
+        0 or more, infinite where nothing is guaranteed.
+    """
+
+    holds: str
+    uploads: int
+    rate: float
+    epsilon: float
+
+
+def composed(noise_multiplier: float, uploads: int, delta: float = DELTA) -> float:
+    """Return the epsilon of a client after a number of uploads, by ``dp-accounting``.
+
+    Parameters
+    ----------
+    noise_multiplier, uploads, delta : float, int, float
+        As in `hetfl_flwr.wire.privacy.epsilon`, which is exact.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        ``dp-accounting`` is not installed.
+    """
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    exact = epsilon(noise_multiplier, uploads, delta)
+    if exact == 0 or isinf(exact):
+        return exact
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, _interval(exact))
+    with np.errstate(all="ignore"):  # of losses so unlikely that they are rounded to nothing
+        accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), uploads)
+        return float(accountant.get_epsilon(delta))
+
+
+def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = DELTA) -> float:
+    """Return the epsilon of a client of whom nobody knows in which rounds it was sampled, by ``dp-accounting``.
+
+    In each round a fixed number of the clients is sampled without replacement. What a round gives away at epsilon of 0
+    or more is then `rate` times what it would at log(1 + (exp(epsilon) - 1) / rate): Balle, Barthe and Gaboardi,
+    "Privacy Amplification by Subsampling: Tight Analyses via Couplings and Divergences", NeurIPS 2018, theorem 10.
+    Below 0 the two data sets change places, and the curve of both sides is what is composed: Lebeda, Regehr, Kamath and
+    Steinke, "Avoiding Pitfalls for Privacy Accounting of Subsampled Mechanisms under Composition", SaTML 2025, show
+    what goes wrong with one side alone, or with the formulas of Poisson sampling.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation of the noise in clipping norms, 0 or more.
+    rate : float
+        Share of the clients that are sampled in a round, in (0, 1]. 1: no amplification.
+    rounds : int
+        How many there are, 0 or more.
+    delta : float
+        In (0, 1).
+
+    Raises
+    ------
+    ModuleNotFoundError
+        ``dp-accounting`` is not installed.
+    """
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    if rounds == 0 or noise_multiplier == 0 or isinf(most := epsilon(noise_multiplier, rounds, delta)):
+        return inf if rounds else 0.0
+    mu = SENSITIVITY / noise_multiplier
+    interval = _interval(rate * most)
+    last = ceil((mu * mu / 2 + FAR * mu) / interval)
+    above = _sampled(interval * np.arange(last + 1, dtype=np.float64), mu, rate)
+    below = (1 - np.exp(-np.arange(1, last + 1) * interval) * (1 - above[1:]))[::-1]
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        interval, -last, last, np.minimum.accumulate(np.concatenate([below, above]))
+    )
+    with np.errstate(all="ignore"):  # of losses so unlikely that they are rounded to nothing
+        found = PrivacyLossDistribution(pmf).self_compose(rounds).get_epsilon_for_delta(delta)
+    return min(float(found), most)
+
+
+def guarantees(run: Run) -> tuple[list[Guarantee], str]:
+    """Return what a run's noise guarantees the client that has sent most, and why something of it is not known.
+
+    Nothing without noise. Where ``dp-accounting`` is not installed, the exact epsilon alone, and how to get the rest.
+    """
+    config = RunConfig.from_flat(run.config)
+    if not config.noise_multiplier:
+        return [], ""
+    counted = [client["uploads"] for client in run.clients if client["uploads"] is not None]
+    if not counted:
+        return [], UNKNOWN
+    noise, uploads, rounds = config.noise_multiplier, max(counted), int(figures(run)["rounds"])
+    found = [Guarantee("everyone, the server too: exact", uploads, 1.0, epsilon(noise, uploads))]
+    try:
+        found.append(Guarantee("everyone, the server too: dp-accounting", uploads, 1.0, composed(noise, uploads)))
+        if (rate := sampling_rate(config)) < 1:
+            who = "who cannot tell which clients were sampled: dp-accounting"
+            found.append(Guarantee(who, rounds, float(rate), amplified(noise, float(rate), rounds)))
+    except ModuleNotFoundError as error:
+        if (line := lacking(error)) is None:
+            raise
+        return found, f"no other accountant's epsilon: {line}"
+    return found, ""
+
+
+def sampling_rate(config: RunConfig) -> Fraction:
+    """Return the share of the clients that may train that are sampled in a round.
+
+    Examples
+    --------
+    >>> sampling_rate(RunConfig.from_flat({"clients": 10, "fraction": 0.25}))
+    Fraction(3, 10)
+    """
+    able = config.clients - idle_clients(config.nonparticipating_fraction, config.clients)
+    return Fraction(sampled_clients(config.fraction, able), able)
+
+
+def _sampled(values: Deltas, mu: float, rate: float) -> Deltas:
+    """Return the delta of a round at values of epsilon, 0 or more."""
+    from scipy.special import log_ndtr, ndtr
+
+    own = values + np.log1p(-(1 - rate) * np.exp(-values)) - np.log(rate)
+    deltas: Deltas = rate * (ndtr(mu / 2 - own / mu) - np.exp(own + log_ndtr(-mu / 2 - own / mu)))
+    return np.clip(deltas, 0, 1)
+
+
+def _interval(value: float) -> float:
+    return max(FINEST, value / STEPS)

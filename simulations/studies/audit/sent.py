@@ -1,0 +1,65 @@
+"""What leaves a client: how long an upload is, and how an imitated client's is clipped and noised as its own is."""
+
+from dataclasses import replace
+from math import sqrt
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.wire.privacy import private_upload
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
+from simulations.studies.audit.subject import Subject
+from simulations.studies.audit.uploads import KeptUpload
+
+
+def upload_norm(subject: Subject) -> float:
+    """Return the L2 norm of a client's uploads, the median over rounds: what a clipping norm is to be compared with.
+
+    All arrays that clipping covers, together; of what was sent to the client in the same form, such as weights, the
+    change. The median of unclipped norms is where Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private
+    Learning with Adaptive Clipping", NeurIPS 2021, find clipping to work well.
+    """
+    return median(_norm(subject, one) for one in subject.kept)
+
+
+def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Arrays:
+    """Return what an imitated client would upload in the last round: clipped and with noise, by the run config.
+
+    Parameters
+    ----------
+    subject : Subject
+        The client that is imitated. Arrays that are not given are as it has uploaded them.
+    learnt : mapping of str to array
+        What the imitation has learnt.
+    rng : Generator
+        What the noise is drawn from.
+    """
+    upload = {**subject.last.upload, **learnt}
+    config = subject.config.with_values({"noise-source": "seed"})
+    spec, sent_spec = _specs(subject, upload, subject.last.download)
+    return private_upload(upload, spec, subject.last.download, sent_spec, config, "audit", int(rng.integers(2**62)))
+
+
+def _norm(subject: Subject, kept: KeptUpload) -> float:
+    spec, sent = _specs(subject, kept.upload, kept.download)
+    total = 0.0
+    for one in spec.arrays:
+        if one.sensitive or np.dtype(one.dtype).kind == "f":
+            own = _amounts(kept.upload[one.name], one)
+            change = own - kept.download[one.name].astype(np.float64) if one in sent.arrays else own
+            total += float(np.square(change).sum())
+    return sqrt(total)
+
+
+def _amounts(array: NDArray[Any], spec: ArraySpec) -> NDArray[np.float64]:
+    return ((array > 0) if spec.sensitive else array).astype(np.float64)
+
+
+def _specs(subject: Subject, upload: Arrays, download: Arrays) -> tuple[PayloadSpec, PayloadSpec]:
+    """Return the declarations of an upload and a download, of the sizes that they have."""
+    up, down = subject.client.upload_spec().arrays, subject.client.download_spec().arrays
+    own = tuple(replace(one, shape=np.shape(upload[one.name])) for one in up)
+    same = {one.name for one in up if one in down}
+    return PayloadSpec(own), PayloadSpec(tuple(one for one in own if one.name in same and one.name in download))

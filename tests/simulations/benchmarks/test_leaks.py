@@ -1,0 +1,86 @@
+"""The benchmark of what payloads give away: its settings, its table, and records that are not made again."""
+
+import json
+from math import inf
+
+import pytest
+import typer
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.wire.privacy import epsilon
+from simulations.benchmarks import leaks
+from simulations.studies.audit.findings import Finding
+
+
+@pytest.mark.parametrize("target", [10.0, 100.0, 1000.0])
+def test_noise_has_the_epsilon_that_the_column_says(target):
+    keys = leaks.settings(f"epsilon {target:.0f}", 4.0)
+    assert epsilon(keys["noise-multiplier"], leaks.ROUNDS) == pytest.approx(target)
+    assert keys["clipping-norm"] == 4.0
+
+
+def test_without_noise_nothing_is_guaranteed():
+    assert leaks.settings("clipped", 4.0) == {"clipping-norm": 4.0, "noise-multiplier": 0.0}
+    assert epsilon(0.0, leaks.ROUNDS) == inf
+    assert leaks.settings("half precision", 4.0) == {"payload-precision": "half"}
+
+
+@pytest.mark.parametrize("row", leaks.ALGORITHMS)
+def test_rows_are_configs(row):
+    config = RunConfig.from_flat({"algorithm": row, **leaks.ALGORITHMS[row], **leaks.settings("epsilon 100", 1.0)})
+    assert config.algorithm == row
+
+
+def test_a_record_has_the_strongest_attack():
+    findings = [
+        Finding("labels: as sent", "", "", "histogram error (TV)", 0.1, None, 0.5, 0.0),
+        Finding("labels: as sent", "", "", "class present (AUC)", 0.7, None, 0.5, 1.0),
+        Finding("labels: imitated clients", "", "", "class present (AUC)", 0.9, None, 0.5, 1.0),
+        Finding("membership: LiRA, offline (x)", "", "", "AUC", None, None, 0.5, None),
+    ]
+    assert leaks.figures(findings) == {"labels: sent": 0.1, "class present": 0.9}
+    assert leaks.figures(findings, chance=True) == {"labels: sent": 0.5}
+
+
+def record(row, column, seed, accuracy, figure):
+    return {
+        **{"row": row, "column": column, "seed": seed, "accuracy": accuracy, "epsilon": None, "norm": 2.0},
+        **{"figures": {"imitated": figure}, "chance": {"imitated": 0.5}},
+    }
+
+
+def test_the_table_has_means_and_deviations_by_hand():
+    found = [record("chfl", "plain", 0, 0.5, 0.1), record("chfl", "plain", 1, 0.7, 0.3)]
+    lines = list(leaks.table([*found, record("chfl", "clipped", 0, 0.4, 0.2)]))
+    assert lines[2] == "| `chfl` | plain | 2 | 60.0 ± 14.1 |  |  | 0.20 ± 0.14 |  |  |  |  |  |  |  |"
+    assert lines[3] == "| `chfl` | clipped | 1 | 40.0 |  |  | 0.20 |  |  |  |  |  |  |  |"
+    assert lines[-1] == "Who reads nothing: imitated 0.50 ± 0.00"
+
+
+def test_a_run_that_is_there_is_not_made_again_and_others_take_the_norm_of_seed_0(tmp_path, monkeypatch, capsys):
+    made = []
+
+    def measured(row, column, seed, norm):
+        made.append((row, column, seed, norm))
+        kept = record(row, column, seed, 0.5, 0.1)
+        return {key: kept[key] for key in ("accuracy", "epsilon", "norm", "figures", "chance")}
+
+    monkeypatch.setattr(leaks, "measured", measured)
+    leaks.main(tmp_path, ["chfl"], ["clipped"], 2)
+    assert made == [("chfl", "plain", 0, 0.0), ("chfl", "clipped", 0, 2.0), ("chfl", "clipped", 1, 2.0)]
+    made.clear()
+    leaks.main(tmp_path, ["chfl"], ["clipped"], 3)
+    assert made == [("chfl", "clipped", 2, 2.0)]
+    assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) == 4
+    assert capsys.readouterr().out.endswith((tmp_path / "leaks.md").read_text())
+    with pytest.raises(typer.BadParameter, match="'gone', expected one of: fedhe; fd; "):
+        leaks.main(tmp_path, ["gone"], None, 1)
+
+
+def test_a_run_is_attacked(monkeypatch):
+    monkeypatch.setattr(leaks, "SHADOWS", 2)
+    monkeypatch.setattr(leaks, "MIMICS", 2)
+    found = leaks.measured("chfl", "plain", 0, 0.0, rounds=1, models="mlp", **{"local-epochs": 1})
+    assert found["norm"] > 0
+    assert {"imitated", "class present", "LiRA", "pictures: SSIM"} <= found["figures"].keys()
+    assert json.loads(json.dumps(found)) == found

@@ -1,0 +1,83 @@
+"""Epsilon by another accountant: against our exact one, against closed forms, and in an audit."""
+
+import json
+import sys
+from itertools import pairwise
+from math import expm1, inf, log1p
+
+import pytest
+
+from hetfl_flwr.wire.privacy import epsilon
+from simulations.cli.command import main
+from simulations.reports.runs import load_run
+from simulations.studies.accounting import amplified, composed, guarantees
+
+KEPT = {"keep_uploads": True, "models": "mlp", "rounds": 3, "local_batches": 1, "algorithm": "fedhe"}
+NOISY = KEPT | {"clients": 4, "fraction": 0.75, "clipping_norm": 4.0, "noise_multiplier": 2.0}
+
+
+@pytest.fixture
+def accountant():
+    return pytest.importorskip("dp_accounting")
+
+
+@pytest.mark.parametrize(("noise", "uploads"), [(1.0, 1), (10.0, 50), (30.0, 20), (0.5, 5)])
+def test_the_gaussian_mechanism_is_as_we_have_it(accountant, noise, uploads):
+    """Ours is exact; discretised, a loss is rounded up by at most a 20,000th of it."""
+    exact = epsilon(noise, uploads)
+    assert composed(noise, uploads) == pytest.approx(exact, rel=1e-4)
+    assert composed(noise, uploads) > exact * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.5, 2.0, 10.0])
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5])
+def test_one_round_of_sampled_clients_is_the_closed_form(accountant, noise, rate):
+    """Balle et al. 2018, theorem 10: delta = rate * delta' at exp(epsilon) - 1 = rate * (exp(epsilon') - 1)."""
+    whole = epsilon(noise, 1, 1e-5 / rate)
+    assert amplified(noise, rate, 1) == pytest.approx(log1p(rate * expm1(whole)), rel=2e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(1.0, 20), (10.0, 50)])
+def test_sampling_all_amplifies_nothing_and_fewer_amplifies_more(accountant, noise, rounds):
+    rates = [0.01, 0.1, 0.3, 0.6, 0.9, 1.0]
+    found = [amplified(noise, rate, rounds) for rate in rates]
+    assert found == sorted(found)
+    assert all(one < other for one, other in pairwise(found))
+    assert found[-1] == pytest.approx(epsilon(noise, rounds), rel=1e-4)
+
+
+def test_few_of_many_rounds_cost_about_the_square_root_of_them(accountant):
+    """Where noise is much and the rate small, rounds look like one Gaussian of rate * mu * sqrt(rounds) at most: a
+    client in a tenth of 400 rounds has far less than after the 40 uploads that it makes.
+    """
+    assert amplified(40.0, 0.1, 400) < 0.5 * epsilon(40.0, 40)
+    assert amplified(40.0, 0.1, 400) == pytest.approx(epsilon(40.0, 4), rel=0.1)  # 0.1^2 * 400 = 4
+
+
+def test_no_noise_and_no_rounds(accountant):
+    assert (amplified(0.0, 0.5, 3), amplified(1.0, 0.5, 0), composed(0.0, 3), composed(1.0, 0)) == (inf, 0.0, inf, 0.0)
+
+
+def test_an_audit_says_what_sampled_clients_are_guaranteed(accountant, lab, tmp_path):
+    run = load_run(lab.run(lab.config(**NOISY)))
+    found, unknown = guarantees(run)
+    assert unknown == ""
+    most = max(client["uploads"] for client in run.clients)
+    assert [(one.uploads, one.rate) for one in found] == [(most, 1.0), (most, 1.0), (3, 0.75)]
+    assert found[0].epsilon == run.summary["epsilon"]
+    assert found[2].epsilon == amplified(2.0, 0.75, 3)
+    assert guarantees(load_run(lab.run(lab.config(**KEPT, clients=2, output_dir=str(tmp_path / "plain"))))) == ([], "")
+
+
+def test_without_the_package_the_audit_says_how_to_get_it(lab, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    folder = lab.run(lab.config(**NOISY))
+    monkeypatch.setattr(sys, "argv", ["hetfl", "audit", str(folder), "--shadows", "2", "--clients", "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "dp_accounting is not installed: pip install 'hetfl[accounting]'" in said
+    kept = json.loads((folder / "audit" / "audit.json").read_text())["guarantees"]
+    assert [one["epsilon"] for one in kept] == [load_run(folder).summary["epsilon"]]
+    assert f"{kept[0]['epsilon']:.3g}" in said
