@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
+from inspect import isclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,11 +96,10 @@ def run(
     >>> result.summary["rounds"], result.folder.name
     (1, 'run')
     """
-    from hetfl_flwr.runs.callbacks import split_callbacks
     from hetfl_flwr.runs.results import new_folder
 
     chosen = {**config_keys(settings, keys), "algorithm": algorithm}
-    names, objects = split_callbacks(callbacks)
+    names, objects = _split_callbacks(callbacks)
     if names:
         chosen["callbacks"] = ",".join(names)
     folder = str(new_folder(RunConfig.from_flat(chosen).with_data()) if out is None else out)
@@ -432,6 +432,25 @@ def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
 
     with process_as_it_was(log=False, bars=False):
         return export_node(load_client(folder, client, data=False), Path(path))
+
+
+def _split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[RoundCallback]]:
+    """Return the names, and the objects, of callbacks that a script gives; a class is built.
+
+    Raises
+    ------
+    ConfigError
+        One is neither a name nor a callback.
+    """
+    from hetfl_flwr.runs.callbacks import built_from, check_methods, got
+
+    items = [given] if isinstance(given, str) else list(given)
+    names = [item for item in items if isinstance(item, str) and item.strip()]
+    others = [item for item in items if not isinstance(item, str)]
+    objects: list[Any] = [built_from(item, str(got(item, "__name__"))) if isclass(item) else item for item in others]
+    for one in objects:
+        check_methods(one, "callbacks", type(one).__name__)
+    return names, objects
 
 
 def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> dict[str, Value]:

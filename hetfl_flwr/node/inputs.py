@@ -1,18 +1,15 @@
 """What a client's model takes, written beside its state: its data need not be there to read the state back."""
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 
 from hetfl_flwr.common.errors import DamagedError, private
 from hetfl_flwr.common.files import header, read_header, read_sealed, seal
-from hetfl_flwr.data import ClientData, DataSpec, Samples
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import Column
+from hetfl_flwr.data import ClientData
 
 
 def pack_inputs(data: ClientData) -> bytes:
@@ -37,34 +34,6 @@ def pack_inputs(data: ClientData) -> bytes:
     return seal(save(plain, header("inputs", metadata)))
 
 
-def unpack_inputs(path: Path) -> ClientData:
-    """Return data without samples from what `pack_inputs` has written.
-
-    Raises
-    ------
-    DamagedError
-        It is not as it was written.
-    """
-    blob, metadata = _read(path)
-    tensors = load(blob)
-    spec = DataSpec(tuple(metadata["shape"]), metadata["classes"], metadata["vocabulary"])
-    arrays = Arrays(
-        spec,
-        tensors["inputs"],
-        torch.zeros(0, dtype=torch.int64),
-        train_rows=0,
-        peak=tensors["peak"] if metadata["peak"] is None else metadata["peak"],
-        centre=tensors["centre"],
-        class_names=tuple(metadata["class names"]),
-        input_names=tuple(metadata["input names"]),
-        columns=tuple(Column(**{**one, "values": tuple(one["values"])}) for one in metadata.get("columns", ())),
-        brightest=metadata.get("brightest", 255.0),
-        words=None if metadata.get("words") is None else partial(list, metadata["words"]),
-    )
-    none = Samples(arrays, torch.zeros(0, dtype=torch.int64))
-    return ClientData(spec, none, none, none)
-
-
 def data_digest(path: Path) -> str | None:
     """Return the digest of a client's data as `pack_inputs` has written it; None where there is none.
 
@@ -75,11 +44,12 @@ def data_digest(path: Path) -> str | None:
     """
     if not path.exists():
         return None
-    digest: str | None = _read(path)[1].get("data")
+    digest: str | None = read_inputs(path)[1].get("data")
     return digest
 
 
-def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
+def read_inputs(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """Return the whole file, and its metadata; a `DamagedError` where it is not as it was written."""
     try:
         blob = read_sealed(path)
         return blob, read_header(blob, "inputs")

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -206,23 +206,6 @@ def own_callbacks(config: RunConfig) -> Guarded:
     return Guarded(named | dict(zip(labels, objects, strict=True)))
 
 
-def split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[RoundCallback]]:
-    """Return the names, and the objects, of callbacks that a script gives; a class is built.
-
-    Raises
-    ------
-    ConfigError
-        One is neither a name nor a callback.
-    """
-    items = [given] if isinstance(given, str) else list(given)
-    names = [item for item in items if isinstance(item, str) and item.strip()]
-    others = [item for item in items if not isinstance(item, str)]
-    objects: list[Any] = [_built_from(item, str(_got(item, "__name__"))) if isclass(item) else item for item in others]
-    for one in objects:
-        _check_methods(one, "callbacks", type(one).__name__)
-    return names, objects
-
-
 def one_line(error: BaseException) -> str:
     """Return an error's kind and text in one line; its kind alone where it cannot say its text."""
     try:
@@ -247,15 +230,16 @@ def _built(name: str) -> RoundCallback:
         hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else where
         raise ConfigError(f"callbacks = '{name}': module '{path}' cannot be imported: {said}{hint}") from error
     if attribute not in vars(module):
-        own = [key for key, value in vars(module).items() if isclass(value) and _got(value, "__module__") == path]
+        own = [key for key, value in vars(module).items() if isclass(value) and got(value, "__module__") == path]
         raise ConfigError(f"callbacks = '{name}': {unknown(f'class of module {path!r}', attribute, own)}")
-    return _built_from(vars(module)[attribute], name)
+    return built_from(vars(module)[attribute], name)
 
 
-def _built_from(kind: object, name: str) -> RoundCallback:
+def built_from(kind: object, name: str) -> RoundCallback:
+    """Build a callback of a class."""
     if not isclass(kind):
         raise ConfigError(f"callbacks = '{name}': is no class, but of type {type(kind).__name__}")
-    _check_methods(kind, f"callbacks = '{name}'", name.rpartition(":")[2])
+    check_methods(kind, f"callbacks = '{name}'", name.rpartition(":")[2])
     try:
         with _named_interrupts():
             built: Any = kind()
@@ -266,17 +250,18 @@ def _built_from(kind: object, name: str) -> RoundCallback:
     return built  # type: ignore[no-any-return]  # its methods are there
 
 
-def _check_methods(thing: object, key: str, name: str) -> None:
+def check_methods(thing: object, key: str, name: str) -> None:
+    """Refuse what is no callback."""
     lacking = [method for method in METHODS if not _has(thing, method)]
     if lacking:
         raise ConfigError(f"{key}: {name} has no method {', '.join(lacking)}; a callback has begin, round and end")
 
 
 def _has(thing: object, method: str) -> bool:
-    return callable(_got(thing, method))
+    return callable(got(thing, method))
 
 
-def _got(thing: object, name: str) -> object:
+def got(thing: object, name: str) -> object:
     """Return an attribute; None where there is none, or where a metaclass or a property raises."""
     try:
         return getattr(thing, name, None)

@@ -17,7 +17,7 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.spec import Column
-from hetfl_flwr.data.decoding.encoding import encode_like, written_otherwise
+from hetfl_flwr.data.decoding.encoding import cleaned, encode_like, notation_of
 from hetfl_flwr.data.decoding.images import EIGHT_BIT
 from hetfl_flwr.data.decoding.series import cells_of, layout_by, missing
 from hetfl_flwr.data.decoding.texts import tokens
@@ -26,6 +26,7 @@ from hetfl_flwr.data.sources.csv.dialects import dialect_of, encoding_notes, enc
 from hetfl_flwr.data.sources.csv.headers import check_headers
 from hetfl_flwr.data.sources.files import numbers_in, reason
 from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, check_filled, ending, opened
+from hetfl_flwr.data.sources.notations import rival
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
 
@@ -151,7 +152,7 @@ def _encoded(
     """Return a column as the inputs that it was in training; what it was not is said."""
     if name is None:
         return np.full((table.num_rows, 1), np.nan, np.float32)
-    if other := written_otherwise(column, table[name]):
+    if other := _written_otherwise(column, table[name]):
         raise DataError(
             f"column '{private(name)}' of '{private(path)}' has {column.kind}s written as {other}, and the model "
             f"reads them as {column.notation}: write them alike"
@@ -367,3 +368,12 @@ def listed(names: Sequence[str]) -> str:
     """Return names as a message lists them, the first `SHOWN` of them."""
     shown = ", ".join(private(repr(name)) for name in names[:SHOWN])
     return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _written_otherwise(column: Column, values: pa.ChunkedArray) -> str | None:
+    """Return the notation that more cells have than the one that a column had in training; None if there is none."""
+    values = cleaned(values)
+    if column.kind == "category" or not is_text(values.type):
+        return None
+    better = rival(notation_of(column), values)
+    return better.name if better else None

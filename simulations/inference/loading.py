@@ -11,7 +11,6 @@ from hetfl_flwr.common.files import read_header, read_sealed
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.data.sources.folders import TABLES, ending, stem
-from hetfl_flwr.node.inputs import unpack_inputs
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import decode, read_stamp
 from hetfl_flwr.node.stores import kept_config, kept_inputs, state_file
@@ -20,6 +19,7 @@ from hetfl_flwr.runs.schema import CLIENTS_FILE, CONFIG_FILE, name_of, read_clie
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.weights import load_model_arrays, weights
+from simulations.inference.unpacking import unpack_inputs
 
 SHOWN = 10
 """Clients that a message names, at most."""

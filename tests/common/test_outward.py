@@ -22,9 +22,9 @@ from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec, Reading, kind_of
 from hetfl_flwr.data.sources import folders
 from hetfl_flwr.models import build_model
-from hetfl_flwr.node.inputs import unpack_inputs
 from hetfl_flwr.node.state import ClientState, Stamp
 from hetfl_flwr.node.stores import FileStore
+from simulations.inference.unpacking import unpack_inputs
 
 WARD = "O'Brien, Jane (HIV+)"
 """A folder that nobody else must hear of; its parts are looked for one by one."""

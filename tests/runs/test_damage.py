@@ -543,7 +543,7 @@ def test_keeping_no_number_of_runs_keeps_all(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
-    from hetfl_flwr.node.inputs import unpack_inputs
+    from simulations.inference.unpacking import unpack_inputs
 
     (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
     assert "cannot be read: it has no checksum" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")

@@ -24,7 +24,6 @@ from hetfl_flwr.data.sources.notations import (
     not_a_number,
     recognised,
     resembled,
-    rival,
 )
 
 Inputs = npt.NDArray[np.float32]
@@ -110,15 +109,6 @@ def encode_like(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.ND
     numbers = _like_numbers(column, values)
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32)[:, None], np.isnan(numbers) & _filled(values)
-
-
-def written_otherwise(column: Column, values: pa.ChunkedArray) -> str | None:
-    """Return the notation that more cells have than the one that a column had in training; None if there is none."""
-    values = cleaned(values)
-    if column.kind == "category" or not is_text(values.type):
-        return None
-    better = rival(_notation(column), values)
-    return better.name if better else None
 
 
 def cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -282,11 +272,12 @@ def _like_numbers(column: Column, values: pa.ChunkedArray) -> FloatArray:
     if not is_text(values.type):
         values = values.cast(pa.float64(), safe=False)
         return np.full(len(values), np.nan) if is_date else values.to_numpy().astype(np.float64)
-    numbers = _notation(column).read(values.fill_null(""))
+    numbers = notation_of(column).read(values.fill_null(""))
     return np.where(_filled(values), numbers, np.nan)
 
 
-def _notation(column: Column) -> Notation:
+def notation_of(column: Column) -> Notation:
+    """Return how a column's texts are written."""
     return Notation(ISO if column.notation == TYPED else column.notation, column.kind == "date")
 
 
