@@ -260,7 +260,7 @@ def _drawn(path: Path, pictures: Pictures) -> Path:
     from matplotlib.figure import Figure
 
     columns = len(pictures.originals)
-    figure = Figure(figsize=(columns + 0.4, 2.6))
+    figure = Figure(figsize=(max(columns + 0.4, 5), 2.6))  # the title has room
     for row, (label, images) in enumerate((("original", pictures.originals), ("found", pictures.found))):
         for column, image in enumerate(images):
             axes = figure.add_subplot(2, columns, row * columns + column + 1)
