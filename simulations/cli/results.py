@@ -152,8 +152,6 @@ def compare_runs(
         typer.echo("\n" + "\n".join(in_words(found)) + "\n")
     if doubtful := doubts_of(runs):
         typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
-    for line in damage:
-        warn(line)
     for file, write in ((csv, write_csv), (json, write_json)):
         if found is not None and file is not None:
             write(found, file)
@@ -164,6 +162,8 @@ def compare_runs(
         if must_draw or (why := lacking(error)) is None:
             raise
         typer.echo(f"no {out}: {why}", err=True)
+    for line in damage:
+        warn(line)
 
 
 def _draw(runs: "list[Run]", standing: "list[Standing]", out: Path) -> list[Path]:
