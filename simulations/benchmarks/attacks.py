@@ -37,6 +37,7 @@ from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEN
 from hetfl_flwr.wire.spec import LEARNT_LIMIT
+from simulations.benchmarks.records import chosen, keep, read
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.engine.run import process_as_it_was
@@ -228,27 +229,17 @@ def main(
 ) -> None:
     """Run what has not been run yet, and write the table."""
     out.mkdir(parents=True, exist_ok=True)
-    records, done = out / "attacks.jsonl", {}
-    if records.exists():
-        done = {(one["row"], one["column"], one["seed"]): one for one in map(json.loads, records.open())}
+    path = out / "attacks.jsonl"
+    done = read(path)
     for seed in range(seeds):
-        for row, name in product(_known(only, ALGORITHMS, "only"), _known(column, COLUMNS, "column")):
+        for row, name in product(chosen(only, ALGORITHMS, "only"), chosen(column, COLUMNS, "column")):
             if (row, name, seed) not in done and COLUMNS[name].stands_for(row):
                 one = replace(COLUMNS[name], robust=robust) if COLUMNS[name].robust != "none" else COLUMNS[name]
                 found = {"row": row, "column": name, "seed": seed, **measured(ALGORITHMS[row], one, seed)}
-                done[row, name, seed] = found
-                with records.open("a") as file:
-                    file.write(json.dumps(found, allow_nan=False) + "\n")
+                keep(path, done, found)
     text = "\n".join(table(done.values()))
     (out / "attacks.md").write_text(text + "\n")
     print(text)
-
-
-def _known(chosen: list[str] | None, known: Mapping[str, object], option: str) -> list[str]:
-    for name in chosen or ():
-        if name not in known:
-            raise typer.BadParameter(f"'{name}', expected one of: {'; '.join(known)}", param_hint=f"--{option}")
-    return chosen or list(known)
 
 
 def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:

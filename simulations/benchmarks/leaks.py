@@ -13,7 +13,6 @@ samples are shared as they are. A run whose record is in ``DIR/leaks.jsonl`` is 
 columns. The table is ``DIR/leaks.md``.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from math import log
@@ -28,6 +27,7 @@ from scipy.optimize import brentq
 from hetfl_flwr.config import Value
 from hetfl_flwr.wire.privacy import epsilon
 from simulations.api import run
+from simulations.benchmarks.records import chosen, keep, read
 from simulations.studies.audit.findings import Finding
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import upload_norm
@@ -143,28 +143,18 @@ def main(
 ) -> None:
     """Run what has not been run yet, and write the table."""
     out.mkdir(parents=True, exist_ok=True)
-    records, done = out / "leaks.jsonl", dict[tuple[str, str, int], dict[str, Any]]()
-    if records.exists():
-        done = {(one["row"], one["column"], one["seed"]): one for one in map(json.loads, records.open())}
-    rows, columns = _known(only, ALGORITHMS, "only"), _known(column, COLUMNS, "column")
+    path = out / "leaks.jsonl"
+    done = read(path)
+    rows, columns = chosen(only, ALGORITHMS, "only"), chosen(column, COLUMNS, "column")
     plain = [(row, PLAIN, 0) for row in rows]  # whose norms the others take
     for row, name, seed in [*plain, *((row, name, seed) for seed, name, row in product(range(seeds), columns, rows))]:
         if (row, name, seed) not in done:
             norm = 0.0 if name == PLAIN else done[row, PLAIN, 0]["norm"]
             found = {"row": row, "column": name, "seed": seed, **measured(row, name, seed, norm)}
-            done[row, name, seed] = found
-            with records.open("a") as file:
-                file.write(json.dumps(found, allow_nan=False) + "\n")
+            keep(path, done, found)
     text = "\n".join(table(done.values()))
     (out / "leaks.md").write_text(text + "\n")
     print(text)
-
-
-def _known(chosen: list[str] | None, known: Mapping[str, object], option: str) -> list[str]:
-    for name in chosen or ():
-        if name not in known:
-            raise typer.BadParameter(f"'{name}', expected one of: {'; '.join(known)}", param_hint=f"--{option}")
-    return chosen or list(known)
 
 
 def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -188,7 +178,7 @@ def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def _spread(values: list[float], digits: int) -> str:
     if not values:
         return ""
-    return f"{fmean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
+    return f"{fmean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 2 else "")
 
 
 if __name__ == "__main__":

@@ -50,10 +50,12 @@ def record(row, column, seed, accuracy, figure):
 
 
 def test_the_table_has_means_and_deviations_by_hand():
-    found = [record("chfl", "plain", 0, 0.5, 0.1), record("chfl", "plain", 1, 0.7, 0.3)]
-    lines = list(leaks.table([*found, record("chfl", "clipped", 0, 0.4, 0.2)]))
-    assert lines[2] == "| `chfl` | plain | 2 | 60.0 ± 14.1 |  |  | 0.20 ± 0.14 |  |  |  |  |  |  |  |"
-    assert lines[3] == "| `chfl` | clipped | 1 | 40.0 |  |  | 0.20 |  |  |  |  |  |  |  |"
+    """And no deviation of fewer than three seeds."""
+    found = [record("chfl", "plain", seed, 0.5 + 0.1 * seed, 0.1 + 0.1 * seed) for seed in range(3)]
+    fewer = [record("chfl", "clipped", seed, 0.4 + 0.2 * seed, 0.2) for seed in range(2)]
+    lines = list(leaks.table([*found, *fewer]))
+    assert lines[2] == "| `chfl` | plain | 3 | 60.0 ± 10.0 |  |  | 0.20 ± 0.10 |  |  |  |  |  |  |  |"
+    assert lines[3] == "| `chfl` | clipped | 2 | 50.0 |  |  | 0.20 |  |  |  |  |  |  |  |"
     assert lines[-1] == "Who reads nothing: imitated 0.50 ± 0.00"
 
 

@@ -1,0 +1,33 @@
+"""Records of runs that a benchmark makes once: a line of JSON each, by row, column and seed."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+Records = dict[tuple[str, str, int], dict[str, Any]]
+"""What was measured, by row, column and seed."""
+
+
+def read(path: Path) -> Records:
+    """Return the records of a file; none where there is no file."""
+    if not path.exists():
+        return {}
+    return {(one["row"], one["column"], one["seed"]): one for one in map(json.loads, path.open())}
+
+
+def keep(path: Path, records: Records, record: Mapping[str, Any]) -> None:
+    """Add a record to those that are known, and to their file."""
+    records[record["row"], record["column"], record["seed"]] = dict(record)
+    with path.open("a") as file:
+        file.write(json.dumps(record, allow_nan=False) + "\n")
+
+
+def chosen(names: list[str] | None, known: Mapping[str, object], option: str) -> list[str]:
+    """Return the names that an option gives, or all that are known; refuse another one."""
+    for name in names or ():
+        if name not in known:
+            raise typer.BadParameter(f"'{name}', expected one of: {'; '.join(known)}", param_hint=f"--{option}")
+    return names or list(known)
