@@ -48,6 +48,15 @@ SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any config key; repeatable, the last value of a key wins."),
 ]
+OnOption = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="PLACE",
+        help="Where the runs happen: here, or ray: on the Ray cluster that this machine is part of or that RAY_ADDRESS "
+        "names, as many at a time as --workers says and the cluster has room for.",
+    ),
+]
 RunsArgument = Annotated[
     list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders, or folders of such.")
 ]

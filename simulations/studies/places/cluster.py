@@ -1,0 +1,271 @@
+"""Runs on the machines of a Ray cluster: each in a folder there, which is fetched when the run has ended.
+
+A run that goes on is fetched from time to time, too, as it would lie there had its process been killed; so when its
+machine is lost, the run goes on elsewhere from its last checkpoint that was fetched.
+"""
+
+import logging
+import os
+import socket
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.common.notices import warn
+from simulations.studies.places.folders import mend, pack, unpack
+from simulations.studies.places.host import Host, Ready
+from simulations.studies.places.place import Ended, Wanted
+
+MOST_LOSSES = 3
+"""How often a run begins again when the machine that has it is lost."""
+
+PATIENCE = 60.0
+"""Seconds without a free machine after which a line says so."""
+
+CONNECT = 10.0
+"""Seconds that a cluster may take to answer."""
+
+FETCH_EVERY = 300.0
+"""Seconds between two fetches of a run that goes on, at least."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster that is there.
+
+    Parameters
+    ----------
+    workers : int
+        Runs at a time, 1 or more. Each takes as many processors of a machine as the most ``threads`` of any of them,
+        and one GPU where the ``device`` of any is ``cuda``.
+    address : str
+        Of the cluster: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto``, the one that this machine is part of.
+        Empty: ``RAY_ADDRESS``, or else ``auto``.
+    fetch_every : float
+        Seconds between two fetches of a run that goes on, at least.
+    """
+
+    workers: int = 1
+    address: str = ""
+    fetch_every: float = FETCH_EVERY
+
+    @contextmanager
+    def open(self, wanted: Sequence[Wanted]) -> Iterator["Hosts"]:
+        """Connect to the cluster. Where the block is left by an exception, runs end their rounds and are fetched.
+
+        Raises
+        ------
+        ConfigError
+            Ray is not installed, no cluster answers there, or it has another Ray or Python.
+        """
+        try:
+            import ray
+        except ImportError:
+            raise ConfigError("--on ray needs Ray: pip install 'hetfl[simulation]'") from None
+        address = self.address or os.environ.get("RAY_ADDRESS") or "auto"
+        mine = not ray.is_initialized()
+        if mine:
+            try:
+                _check_reached(address)
+                with warnings.catch_warnings(action="ignore", category=FutureWarning):
+                    ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+            except (RuntimeError, ValueError, OverflowError, OSError) as error:
+                raise ConfigError(
+                    f"no Ray cluster at {address!r} that this machine could use: {_first_line(error)}; begin one by "
+                    "`ray start --head`, and name another one in RAY_ADDRESS"
+                ) from None
+        try:
+            hosts = Hosts(ray, wanted, min(self.workers, len(wanted)), self.fetch_every)
+            try:
+                yield hosts
+            except BaseException:
+                hosts.stop()
+                raise
+            finally:
+                hosts.close()
+        finally:
+            if mine:
+                ray.shutdown()
+
+
+@dataclass(eq=False)
+class _Hired:
+    """A process on some machine, and what was last asked of it."""
+
+    actor: Any
+    asked: Any
+    where: str = ""
+    job: Wanted | None = None
+
+
+class Hosts:
+    """Processes on the machines of a cluster, each of which has one run at a time."""
+
+    def __init__(self, ray: Any, wanted: Sequence[Wanted], count: int, fetch_every: float) -> None:
+        self._ray, self._count, self._fetch_every = ray, count, fetch_every
+        threads = [job.settings.get("threads", 1) for job in wanted]
+        gpu = any(str(job.settings.get("device", "")).startswith("cuda") for job in wanted)
+        self._needs = {"num_cpus": max(1, *map(int, threads)), "num_gpus": int(gpu)}
+        self._hired: list[_Hired] = []
+        self._again: deque[Wanted] = deque()
+        self._over: list[Ended] = []
+        self._losses: Counter[Path] = Counter()
+        self._done: dict[Path, int] = {}
+        self._alone_since: float | None = time.monotonic()
+        for _ in range(count):
+            self._hire()
+
+    def free(self) -> bool:
+        """Return whether a process has nothing to do, and no run that was lost waits for one."""
+        return not self._again and self._idle() is not None
+
+    def begin(self, job: Wanted) -> None:
+        """Begin a run on a machine that has said that it is ready, from what is in its folder here."""
+        host = self._idle()
+        assert host is not None
+        self._done[job.folder] = job.done
+        try:
+            mend(job.folder)
+            packed = pack(job.folder) if job.folder.is_dir() else None
+        except OSError as error:
+            self._over.append(Ended(job.folder, f"{job.folder} cannot be read: {error.strerror}"))
+            return
+        host.job, host.asked = job, host.actor.begin.remote(job.settings, packed)
+
+    def ended(self, seconds: float) -> list[Ended]:
+        """Wait until a run is over, at most about so many seconds, and return which are, their folders fetched.
+
+        Raises
+        ------
+        HetflError
+            A machine of the cluster cannot run them: it has no hetfl, or another one.
+        """
+        while self._again and self._idle() is not None:
+            self.begin(self._again.popleft())
+        asked = {host.asked: host for host in self._hired if host.asked is not None}
+        over, _ = self._ray.wait(list(asked), timeout=seconds) if asked else ([], [])
+        for reference in over:
+            self._take(asked[reference], seconds)
+        self._say_if_alone()
+        known, self._over = self._over, []
+        return known
+
+    def done(self, job: Wanted) -> int:
+        """Return how many rounds a run had done when its machine was last asked."""
+        return self._done[job.folder]
+
+    def stop(self) -> None:
+        """Let what runs end its round, and fetch it."""
+        busy = [host for host in self._hired if host.job is not None]
+        if busy:
+            warn(f"{len(busy)} runs finish their rounds; once more to stop at once")
+        for host in busy:
+            host.actor.stop.remote()
+        self._again.clear()
+        self._count = 0
+        while any(host.job is not None for host in self._hired):
+            self.ended(seconds=1)
+
+    def close(self) -> None:
+        """End all processes."""
+        for host in self._hired:
+            self._ray.kill(host.actor)
+        self._hired.clear()
+
+    def _idle(self) -> _Hired | None:
+        return next((host for host in self._hired if host.job is None and host.asked is None), None)
+
+    def _hire(self) -> None:
+        actor = self._ray.remote(Host).options(max_concurrency=2, **self._needs).remote()
+        self._hired.append(_Hired(actor, actor.ready.remote(os.getcwd())))
+
+    def _take(self, host: _Hired, seconds: float) -> None:
+        """Take in what a machine has answered."""
+        try:
+            answer = self._ray.get(host.asked)
+        except self._ray.exceptions.RayTaskError as error:
+            raise HetflError(f"{host.where or 'a machine of the cluster'} cannot run this: {_cause(error)}") from None
+        except self._ray.exceptions.RayError as error:
+            self._lost(host, _first_line(error))
+            return
+        if isinstance(answer, Ready):
+            self._check(answer)
+            host.where, host.asked, self._alone_since = answer.where, None, None
+            return
+        job = host.job
+        if job is not None and answer is not None:
+            self._done[job.folder] = answer.done
+            if answer.packed is not None:
+                try:
+                    unpack(answer.packed, job.folder)
+                except OSError as error:
+                    answer = answer._replace(reason=f"{job.folder} cannot be written: {error.strerror or error}")
+            if answer.reason is not None:
+                host.job = host.asked = None
+                reason = f"on {host.where}: {answer.reason}" if answer.reason else ""
+                self._over.append(Ended(job.folder, reason))
+                return
+        host.asked = host.actor.look.remote(seconds, self._fetch_every)
+
+    def _lost(self, host: _Hired, why: str) -> None:
+        """Do without a machine, and have its run done again, from what was fetched of it."""
+        self._hired.remove(host)
+        with suppress(Exception):
+            self._ray.kill(host.actor)
+        where, job = host.where or "a machine of the cluster", host.job
+        if job is None:
+            self._losses[Path()] += not host.where
+            if self._losses[Path()] > MOST_LOSSES * max(self._count, 1):
+                raise HetflError(f"no machine of the cluster starts a process for these runs: {why}")
+        else:
+            self._losses[job.folder] += 1
+            if self._losses[job.folder] > MOST_LOSSES or not self._count:
+                self._over.append(Ended(job.folder, f"{where} was lost: {why}"))
+            else:
+                warn(f"{job.name}: {where} was lost; it goes on elsewhere from round {job.done}")
+                self._again.append(job)
+        if len(self._hired) < self._count:
+            self._hire()
+
+    def _check(self, ready: Ready) -> None:
+        if ready.version != version("hetfl"):
+            raise HetflError(
+                f"{ready.where} has hetfl {ready.version}, this machine {version('hetfl')}: "
+                "all machines of the cluster need the same"
+            )
+
+    def _say_if_alone(self) -> None:
+        if self._alone_since is not None and time.monotonic() - self._alone_since > PATIENCE:
+            needs = f"{self._needs['num_cpus']} processors" + " and a GPU" * self._needs["num_gpus"]
+            warn(f"no machine of the cluster has had {needs} free for {PATIENCE:.0f} s; still waiting")
+            self._alone_since = None
+
+
+def _check_reached(address: str) -> None:
+    """See that somebody answers there, for Ray itself would wait for minutes.
+
+    Raises
+    ------
+    OSError
+        Nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").partition("/")[0].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
+
+
+def _cause(error: Any) -> str:
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {_first_line(cause)}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__

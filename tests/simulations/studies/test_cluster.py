@@ -1,0 +1,188 @@
+"""Runs on a Ray cluster of two machines, both on loopback: the same bits as here, and nothing lost with a machine."""
+
+import json
+import tarfile
+from io import StringIO
+from threading import Timer
+
+import pytest
+from rich.console import Console
+
+from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.runs.schema import SERVER_STATE_FILE, read_rounds
+from simulations.studies.jobs import Job, run_all
+from simulations.studies.places import cluster as places_cluster
+from simulations.studies.places.cluster import Cluster
+from simulations.studies.places.folders import mend, pack, unpack
+from simulations.studies.places.here import Here
+from simulations.studies.places.known import place
+
+SMALL = {"algorithm": "fedhe", "clients": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
+SPACE = 80 * 2**20
+
+
+@pytest.fixture(scope="module")
+def machines():
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster as RayCluster
+
+    cluster = RayCluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "object_store_memory": SPACE, "include_dashboard": False},
+    )
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def first(machines):
+    return machines.add_node(num_cpus=1, object_store_memory=SPACE)
+
+
+@pytest.fixture
+def two(machines, first):
+    second = machines.add_node(num_cpus=1, object_store_memory=SPACE)
+    yield second
+    if second in machines.worker_nodes:
+        machines.remove_node(second)
+
+
+@pytest.fixture
+def console():
+    return Console(file=StringIO(), width=300)
+
+
+def a_run(folder, seed=0, **more):
+    return Job(f"seed {seed}", folder / f"seed-{seed}", {**SMALL, "rounds": 3, "seed": seed, **more})
+
+
+def outcome(job):
+    state = (job.folder / SERVER_STATE_FILE).read_bytes()
+    return state, [(number, entry.accuracy) for number, _, entry in read_rounds(job.folder)]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_cluster_of_two_gives_the_bits_of_this_machine(tmp_path, machines, two, console):
+    there, here = ([a_run(tmp_path / name, seed) for seed in range(3)] for name in ("there", "here"))
+    assert run_all(there, Cluster(2, machines.address), console) == {}
+    assert run_all(here, Here(2), console) == {}
+    assert [outcome(job) for job in there] == [outcome(job) for job in here]
+    assert all(job.finished for job in there)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_what_a_lost_machine_had_goes_on_elsewhere_from_what_was_fetched(tmp_path, machines, two, console, capsys):
+    wanted = [a_run(tmp_path / "there", seed, rounds=150, **{"evaluate-every": 100}) for seed in range(2)]
+    alone = [a_run(tmp_path / "here", seed, rounds=150, **{"evaluate-every": 100}) for seed in range(2)]
+    lost = []
+
+    def lose():
+        if all((job.folder / "checkpoint").exists() for job in wanted):
+            lost.append([job.done for job in wanted])
+            machines.remove_node(two, allow_graceful=False)
+        else:
+            later()
+
+    def later():
+        timer = Timer(0.5, lose)
+        timer.daemon = True
+        timer.start()
+
+    later()
+    assert run_all(wanted, Cluster(2, machines.address, fetch_every=0.0), console) == {}
+    assert lost
+    assert all(done < 150 for done in lost[0])
+    said = [line for line in capsys.readouterr().err.splitlines() if "was lost" in line]
+    assert len(said) == 1
+    assert int(said[0].rpartition(" ")[2]) > 0
+    assert run_all(alone, Here(2), console) == {}
+    assert [outcome(job) for job in wanted] == [outcome(job) for job in alone]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines, first, console):
+    job, alone = a_run(tmp_path / "there", rounds=150), a_run(tmp_path / "here", rounds=150)
+
+    def interrupted():
+        with Cluster(1, machines.address).open([job]) as slots:
+            while not slots.free():
+                slots.ended(1)
+            slots.begin(job)
+            while not slots.done(job):
+                assert slots.ended(0.2) == []
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert 0 < job.done < 150
+    assert not job.finished
+    assert run_all([job, alone], Here(2), console) == {}
+    assert outcome(job) == outcome(alone)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_why_a_run_has_failed_is_said_with_its_machine(tmp_path, machines, first, console):
+    job = a_run(tmp_path, **{"dataset": str(tmp_path / "nowhere.csv")})
+    failed = run_all([job], Cluster(1, machines.address), console)
+    assert failed[job.folder].startswith("on ")
+    assert "nowhere.csv" in failed[job.folder]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_another_version_on_a_machine_is_refused(tmp_path, machines, first, console, refusal, monkeypatch):
+    monkeypatch.setattr(places_cluster, "version", lambda name: "0.0.1")
+    said = refusal(HetflError, run_all, [a_run(tmp_path)], Cluster(1, machines.address), console)
+    assert "this machine 0.0.1: all machines of the cluster need the same" in said
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_without_a_cluster_a_line_says_how_to_begin_one(tmp_path, console, monkeypatch, refusal):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert "ray start --head" in refusal(ConfigError, run_all, [a_run(tmp_path)], Cluster(1), console)
+
+
+def test_a_place_that_is_none_is_refused(refusal):
+    assert "moon" in refusal(ConfigError, place, "moon", 1)
+
+
+def test_a_folder_comes_out_as_it_was_put_in_and_takes_the_place_of_what_was_there(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, name in ((one, "new.json"), (other, "old.json")):
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / name).write_text(json.dumps(name))
+    unpack(pack(one), other)
+    assert [path.relative_to(other).as_posix() for path in sorted(other.rglob("*"))] == ["deep", "deep/new.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
+
+
+def test_bytes_that_are_no_folder_leave_what_was_there(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "kept").write_text("")
+    packed = StringIO("no archive " * 100).read().encode()
+    with pytest.raises(OSError, match="could not be opened"):
+        unpack(packed, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["kept"]
+
+
+def test_a_member_that_leaves_its_folder_is_refused(tmp_path):
+    (tmp_path / "outside").write_text("")
+    with tarfile.open(tmp_path / "bad.tar", "w") as archive:
+        archive.add(tmp_path / "outside", arcname="../outside-too")
+    with pytest.raises(OSError, match="outside"):
+        unpack((tmp_path / "bad.tar").read_bytes(), tmp_path / "run")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.tar", "outside"]
+
+
+def test_a_folder_that_was_away_when_its_writer_was_killed_comes_back(tmp_path):
+    (tmp_path / ".run.old").mkdir()
+    (tmp_path / ".run.old" / "kept").write_text("")
+    mend(tmp_path / "run")
+    assert (tmp_path / "run" / "kept").exists()
+    assert not (tmp_path / ".run.old").exists()
