@@ -8,7 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.common.errors import HetflError, TooFewClients
+from hetfl_flwr.common.errors import FederationError, HetflError, TooFewClients
 from hetfl_flwr.common.flower import FLOWER_LOGGER, ask_again, log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
@@ -21,6 +21,7 @@ from hetfl_flwr.runs.observers.tracking import check_trackers, start_trackers
 from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.resuming import Checkpoints, choice_of, go_on, origin_of, take_up
+from hetfl_flwr.runs.schema import RESUME_FILE
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, Played, Rounds, SyncRounds
@@ -79,6 +80,7 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
         for number in range(0 if after is None else after + 1, config.rounds + 1):
             began = perf_counter()
             played = rounds.play(number, ledger.arrays) if number else rounds.start(ledger.arrays)
+            _check_processes(number, played, results)
             entry = ledger.add(number, perf_counter() - began, played, federation)
             lost = lost + 1 if played.lost else 0
             too_few = number and len(played.trained.replies) < config.min_clients
@@ -87,6 +89,22 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
                 raise _too_few(number, played, config)
             notify(entry)
     _log_outcome(results)
+
+
+def _check_processes(number: int, played: Played, results: Results) -> None:
+    """End a simulation that has lost a process of Ray: Flower (1.41) keeps it, and it fails every message it is given.
+
+    Raises
+    ------
+    FederationError
+        It has. What this round has brought is not written down.
+    """
+    failures = [*played.trained.failures, *played.evaluated.failures]
+    if results.engine == "simulation" and any("ray.exceptions.Actor" in failure.reason for failure in failures):
+        raise FederationError(
+            f"round {number}: a process of Ray has died, or its machine was lost, and Flower starts no other: with a "
+            f"state-dir, go on from the last checkpoint: flwr run --run-config {results.folder / RESUME_FILE}"
+        )
 
 
 def _too_few(number: int, played: Played, config: RunConfig) -> TooFewClients:

@@ -105,9 +105,9 @@ class Flower:
         """Run the app to its end, good or bad, and return what was printed."""
         return self.flwr(*_run_command(settings), *options)
 
-    def start_run(self, settings: Mapping[str, Value]) -> None:
+    def start_run(self, settings: Mapping[str, Value], *options: str) -> None:
         """Run the app as process ``run``, and do not wait for it."""
-        self.start("run", "flwr", *_run_command(settings))
+        self.start("run", "flwr", *_run_command(settings), *options)
 
     def statuses(self) -> list[str]:
         """Return how the runs stand, newest first."""

@@ -17,7 +17,7 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.spec import Column
-from hetfl_flwr.data.decoding.encoding import cleaned, encode_like, notation_of
+from hetfl_flwr.data.decoding.encoding import cleaned
 from hetfl_flwr.data.decoding.images import EIGHT_BIT
 from hetfl_flwr.data.decoding.series import cells_of, layout_by, missing
 from hetfl_flwr.data.decoding.texts import tokens
@@ -29,6 +29,7 @@ from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, che
 from hetfl_flwr.data.sources.notations import rival
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
+from simulations.inference.cells import encode_like, notation_of
 
 AT_ONCE = 256
 """Inputs that the model takes at a time."""

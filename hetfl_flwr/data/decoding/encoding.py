@@ -1,6 +1,5 @@
 """From a column of a table to inputs of a model: what its cells are is told from the training split alone."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +13,6 @@ from hetfl_flwr.data.arrays.spec import Column
 from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.notations import (
-    ISO,
     PLAIN,
     TYPED,
     FloatArray,
@@ -75,7 +73,7 @@ def encode(name: str, values: pa.ChunkedArray, wanted: Wanted, findings: Finding
     except pa.ArrowInvalid:
         findings.problem(name, "holds texts that are not UTF-8", "write the file anew, or name it in ignore-columns")
         return None
-    if not any(holds(values.type) for holds in (is_text, _is_number, _is_date, pa.types.is_boolean)):
+    if not any(holds(values.type) for holds in (is_text, _is_number, is_date, pa.types.is_boolean)):
         findings.problem(
             name,
             f"holds {in_words(values.type)}, not numbers, texts, dates or truth values",
@@ -84,7 +82,7 @@ def encode(name: str, values: pa.ChunkedArray, wanted: Wanted, findings: Finding
         return None
     if wanted == "category":
         return _one_hot(name, values, MOST_DECLARED, findings)
-    if _is_date(values.type):
+    if is_date(values.type):
         findings.note(name, "dates, read as days since 1970")
         return _numbers(name, Notation(TYPED, is_date=True), days_of(values), findings)
     if pa.types.is_boolean(values.type):
@@ -96,19 +94,6 @@ def encode(name: str, values: pa.ChunkedArray, wanted: Wanted, findings: Finding
     if not wanted and not _is_fraction(values) and _are_ids(name, values, findings, most_alike=1.0):
         return None
     return _numbers(name, Notation(PLAIN), numbers, findings)
-
-
-def encode_like(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.NDArray[np.bool_]]:
-    """Return cells as the inputs (N, features) that a column became in training, and which of them are something else.
-
-    What is neither a number, where numbers were, nor a known value of a category is missing: it has no influence.
-    """
-    values = cleaned(values)
-    if column.kind == "category":
-        return _like_category(column, values)
-    numbers = _like_numbers(column, values)
-    with np.errstate(over="ignore"):
-        return numbers.astype(np.float32)[:, None], np.isnan(numbers) & _filled(values)
 
 
 def cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -140,7 +125,7 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, findings: Findings
         findings.note(name, f"dates, {notation.name}, read as days since 1970")
     elif notation.name != PLAIN:
         findings.note(name, f"numbers, read as {notation.name} is written")
-    filled = _filled(texts)
+    filled = are_filled(texts)
     others = np.isnan(numbers) & filled
     if others.any() and not (filled & ~others).any():
         way_out = looks[1] if (looks := _resembled(texts, findings)) else "name it in categorical-columns"
@@ -197,7 +182,7 @@ def _words_among_numbers(values: pa.ChunkedArray, findings: Findings) -> str:
     """Return how many filled cells are no numbers, where most are; else nothing."""
     if findings.source.is_catalogued or not is_text(values.type):
         return ""
-    filled = _filled(values)
+    filled = are_filled(values)
     others = np.isnan(Notation(PLAIN).read(values.fill_null(""))) & filled
     few = 0 < others.sum() < filled.sum() / 2
     return f"{others.sum()} of {filled.sum()} values ({findings.rows(others)})" if few else ""
@@ -226,7 +211,7 @@ def _one_hot(name: str, values: pa.ChunkedArray, most: int, findings: Findings) 
         return None
     codes: npt.NDArray[np.int32] = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
     shown = tuple(None if value is None else _written(value) for value in known.to_pylist())
-    return Encoded(Column(name, "category", values=shown), _indicators(codes, len(known)))
+    return Encoded(Column(name, "category", values=shown), indicators(codes, len(known)))
 
 
 def _written(value: object) -> str:
@@ -234,7 +219,7 @@ def _written(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _indicators(codes: npt.NDArray[np.int32], count: int) -> Inputs:
+def indicators(codes: npt.NDArray[np.int32], count: int) -> Inputs:
     """Return the inputs (N, features) for numbers (N,) of values."""
     inputs: Inputs = (codes[:, None] == np.arange(count)).astype(np.float32)
     return inputs[:, int(count == 2) :]
@@ -265,48 +250,7 @@ def _count(filled: pa.ChunkedArray) -> bool:
     return bool((steps > 0).all() or (steps < 0).all())
 
 
-def _like_numbers(column: Column, values: pa.ChunkedArray) -> FloatArray:
-    is_date = column.kind == "date"
-    if _is_date(values.type):
-        return days_of(values) if is_date else np.full(len(values), np.nan)
-    if not is_text(values.type):
-        values = values.cast(pa.float64(), safe=False)
-        return np.full(len(values), np.nan) if is_date else values.to_numpy().astype(np.float64)
-    numbers = notation_of(column).read(values.fill_null(""))
-    return np.where(_filled(values), numbers, np.nan)
-
-
-def notation_of(column: Column) -> Notation:
-    """Return how a column's texts are written."""
-    return Notation(ISO if column.notation == TYPED else column.notation, column.kind == "date")
-
-
-def _like_category(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.NDArray[np.bool_]]:
-    coded = pa.chunked_array([values.combine_chunks()]) if values.num_chunks != 1 else values
-    coded = coded.dictionary_encode(null_encoding="encode").chunk(0)
-    codes = _codes(column.values, coded.dictionary.to_pylist())[coded.indices.to_numpy(zero_copy_only=False)]
-    return _indicators(codes, len(column.values)), codes < 0
-
-
-def _codes(known: Sequence[str | None], values: Sequence[object]) -> npt.NDArray[np.int32]:
-    """Return the number of each value among the known ones, -1 for others; 2 and 2.0 are one, as True and true are."""
-    numbers = {_plain(value): number for number, value in reversed(list(enumerate(known)))}
-    exact = {value: number for number, value in enumerate(known)}
-    codes = [exact.get(None if one is None else str(one), numbers.get(_plain(one), -1)) for one in values]
-    return np.array(codes, np.int32)
-
-
-def _plain(value: object) -> object:
-    text = str(value)
-    if value is None or text.lower() in ("true", "false"):
-        return None if value is None else text.lower()
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _filled(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+def are_filled(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Return which cells (N,) hold something."""
     filled: npt.NDArray[np.bool_] = values.is_valid().to_numpy()
     if is_text(values.type):
@@ -321,7 +265,8 @@ def _is_fraction(values: pa.ChunkedArray) -> bool:
     return not pa.types.is_integer(values.type)
 
 
-def _is_date(kind: pa.DataType) -> bool:
+def is_date(kind: pa.DataType) -> bool:
+    """Say whether a type is one of dates, or of dates and times."""
     return any(holds(kind) for holds in (pa.types.is_timestamp, pa.types.is_date))
 
 
