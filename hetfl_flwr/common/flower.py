@@ -8,6 +8,7 @@ from functools import partial
 
 from flwr.app import Message
 from flwr.common import Scalar, log
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as LARGEST_CHUNK
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode, SType
 from flwr.common.serde import message_from_proto, message_to_proto, recorddict_from_proto, recorddict_to_proto
 from flwr.compat.client.numpy_client import NumPyClient
@@ -23,6 +24,7 @@ from flwr.superlink.grid import http_grid
 
 __all__ = [
     "FLOWER_LOGGER",  # to show or hide the log, and to keep tracebacks of one-line errors out of it
+    "LARGEST_CHUNK",  # bytes of an array that travel in one piece
     "SUPERLINK_NODE_ID",  # the sender of what a server sends
     "ErrorCode",  # why there is no reply: the client raised, or never answered
     "NumPyClient",  # the base of every client side

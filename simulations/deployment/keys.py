@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -16,7 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.server.admission.node_keys import is_public_key, read_node_keys, write_node_keys
+from hetfl_flwr.server.admission.node_keys import canonical, read_node_keys
+
+HEADER = "# Public keys of a federation's nodes, by client number (partition-id): for the run-config key node-keys.\n"
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names that every server certificate holds: the SuperLink's own processes call it by them."""
@@ -171,7 +173,7 @@ def _list_nodes(keys: Keys) -> list[Path]:
 
 def _read_public(path: Path) -> str:
     key = " ".join(path.read_text(errors="replace").split()[:2])  # without the comment
-    if not is_public_key(key):
+    if canonical(key) is None:
         raise ConfigError(f"{path} is no public key in OpenSSH's format")
     return key
 
@@ -291,3 +293,8 @@ def _write_new(path: Path, content: bytes, mode: int) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return unfinished.rename(path)
+
+
+def write_node_keys(keys: Mapping[int, str]) -> bytes:
+    """Write a list as `read_node_keys` reads it."""
+    return (HEADER + "".join(f'{number} = "{keys[number]}"\n' for number in sorted(keys))).encode()

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hetfl_flwr.data.arrays.spec import Column
 from hetfl_flwr.data.decoding.encoding import Inputs, are_filled, cleaned, indicators, is_date
 from hetfl_flwr.data.sources.columns import is_text
-from hetfl_flwr.data.sources.notations import ISO, TYPED, FloatArray, Notation, days_of
+from hetfl_flwr.data.sources.notations import DATES, ISO, NUMBERS, TYPED, FloatArray, Notation, days_of
 
 
 def encode_like(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.NDArray[np.bool_]]:
@@ -64,3 +64,20 @@ def _plain(value: object) -> object:
         return float(text)
     except ValueError:
         return text
+
+
+def rival(notation: Notation, texts: pa.ChunkedArray) -> Notation | None:
+    """Return the notation in which more texts are numbers, or dates, than in a given one; None if there is none.
+
+    Parameters
+    ----------
+    notation : Notation
+        How the texts are to be read.
+    texts : ChunkedArray
+        Cleaned texts, null where missing.
+    """
+    readers = DATES if notation.is_date else NUMBERS
+    filled = texts.drop_null()
+    counts = {name: np.count_nonzero(~np.isnan(reader(filled))) for name, reader in readers.items()}
+    most = max(counts, key=lambda one: (counts[one], one == notation.name))
+    return Notation(most, notation.is_date) if counts[most] > counts[notation.name] else None

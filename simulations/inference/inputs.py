@@ -26,10 +26,9 @@ from hetfl_flwr.data.sources.csv.dialects import dialect_of, encoding_notes, enc
 from hetfl_flwr.data.sources.csv.headers import check_headers
 from hetfl_flwr.data.sources.files import numbers_in, reason
 from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, check_filled, ending, opened
-from hetfl_flwr.data.sources.notations import rival
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
-from simulations.inference.cells import encode_like, notation_of
+from simulations.inference.cells import encode_like, notation_of, rival
 
 AT_ONCE = 256
 """Inputs that the model takes at a time."""

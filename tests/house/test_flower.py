@@ -23,7 +23,7 @@ PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strate
 TAKEN = {
     flower: {
         "flwr.common": {"Scalar", "log"},
-        "flwr.common.constant": {"SUPERLINK_NODE_ID", "ErrorCode", "SType"},
+        "flwr.common.constant": {"FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", "SUPERLINK_NODE_ID", "ErrorCode", "SType"},
         "flwr.common.serde": {
             "message_from_proto",
             "message_to_proto",

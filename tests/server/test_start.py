@@ -17,13 +17,14 @@ from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.admission import attendance, registration
 from hetfl_flwr.server.admission.attendance import Origin
-from hetfl_flwr.server.admission.node_keys import NodeKeys, read_node_keys, write_node_keys
+from hetfl_flwr.server.admission.node_keys import NodeKeys, read_node_keys
 from hetfl_flwr.server.admission.start import Refusal, Start
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging import messenger
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import NEWEST
+from simulations.deployment.keys import write_node_keys
 
 
 class Clock:

@@ -275,6 +275,20 @@ def test_wire_bytes_are_the_sum_of_the_parts_that_flower_sends():
     assert wire_bytes(message) > 400 + 24 + 2 * 128  # the content and header of each distinct array, and more
 
 
+def test_messages_of_a_kind_count_alike_and_are_left_as_they_were():
+    """The second is counted by what is known of the first: numbers matter only where arrays are equal."""
+    rng = np.random.default_rng(0)
+    for turn in range(3):
+        arrays = {"a": rng.normal(size=(7, 3)), "b": rng.normal(size=(7, 3)).astype(np.float32), "c": np.zeros(5)}
+        equal = {"a": np.ones(4), "b": np.ones(4) if turn else np.zeros(4)}
+        for sent in (arrays, equal, {}):
+            content = RecordDict({"config": ConfigRecord({"server-round": turn}), "arrays": to_record(sent)})
+            message = Message(content, 1, "train")
+            assert wire_bytes(message) == sum(parts(message).values())
+            assert list(message.content) == ["config", "arrays"]
+            assert message.content["arrays"] == to_record(sent)
+
+
 def test_more_data_costs_as_many_more_bytes_on_the_wire():
     def message(size):
         return Message(RecordDict({"arrays": to_record({"a": np.arange(size, dtype=np.uint8)})}), 1, "train")

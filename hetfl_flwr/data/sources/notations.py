@@ -83,7 +83,7 @@ class Notation:
 
     def read(self, texts: pa.ChunkedArray) -> FloatArray:
         """Return the numbers (N,) of texts that `cleaned` has returned, NaN for what is none or missing."""
-        return _DATES[self.name](texts) if self.is_date else _NUMBERS[self.name](texts)
+        return DATES[self.name](texts) if self.is_date else NUMBERS[self.name](texts)
 
 
 def recognised(texts: pa.ChunkedArray) -> Notation | None:
@@ -110,23 +110,6 @@ def recognised(texts: pa.ChunkedArray) -> Notation | None:
     return shaped if shaped and _holds(shaped.read(filled)) else None
 
 
-def rival(notation: Notation, texts: pa.ChunkedArray) -> Notation | None:
-    """Return the notation in which more texts are numbers, or dates, than in a given one; None if there is none.
-
-    Parameters
-    ----------
-    notation : Notation
-        How the texts are to be read.
-    texts : ChunkedArray
-        Cleaned texts, null where missing.
-    """
-    readers = _DATES if notation.is_date else _NUMBERS
-    filled = texts.drop_null()
-    counts = {name: np.count_nonzero(~np.isnan(reader(filled))) for name, reader in readers.items()}
-    most = max(counts, key=lambda one: (counts[one], one == notation.name))
-    return Notation(most, notation.is_date) if counts[most] > counts[notation.name] else None
-
-
 def resembled(texts: pa.ChunkedArray) -> tuple[str, str] | None:
     """Return what words look like that could be written as numbers or dates, and how to do so; None for other words.
 
@@ -140,7 +123,7 @@ def resembled(texts: pa.ChunkedArray) -> tuple[str, str] | None:
     units = pc.replace_substring_regex(filled.filter(pc.match_substring_regex(filled, _WITH_UNIT)), _NUMBER, "")
     if len(units) and pc.max(pc.value_counts(units).field("counts")).as_py() >= least:
         return "numbers with a unit", "write numbers without their unit"
-    dates = [np.count_nonzero(~np.isnan(_DATES[name](filled))) for name in (ISO, DAY_FIRST)]
+    dates = [np.count_nonzero(~np.isnan(DATES[name](filled))) for name in (ISO, DAY_FIRST)]
     if min(dates) and sum(dates) >= least:
         return "dates in two notations", "write dates as year-month-day, such as 2024-03-31"
     return None
@@ -152,9 +135,9 @@ def not_a_number(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _number(filled: pa.ChunkedArray) -> Notation | None:
-    read = {name: reader(filled) for name, reader in _NUMBERS.items()}
+    read = {name: reader(filled) for name, reader in NUMBERS.items()}
     counts = {name: np.count_nonzero(~np.isnan(numbers)) for name, numbers in read.items()}
-    name = max(counts, key=lambda one: counts[one])  # of equals the first, as _NUMBERS has them
+    name = max(counts, key=lambda one: counts[one])  # of equals the first, as NUMBERS has them
     if not _holds(read[name]):
         return None
     rivals = [other for other in (POINTS, COMMAS) if counts[other] == counts[name] > counts[PLAIN]]
@@ -249,13 +232,13 @@ def days_of(values: pa.ChunkedArray) -> FloatArray:
     return days.astype(np.float64)
 
 
-_NUMBERS: Mapping[str, Callable[[pa.ChunkedArray], FloatArray]] = {
+NUMBERS: Mapping[str, Callable[[pa.ChunkedArray], FloatArray]] = {
     PLAIN: _numbers(PATTERNS[PLAIN]),
     POINTS: _numbers(PATTERNS[POINTS], (",", "")),
     COMMAS: _numbers(PATTERNS[COMMAS], (".", ""), (",", ".")),
 }
 
-_DATES: Mapping[str, Callable[[pa.ChunkedArray], FloatArray]] = {
+DATES: Mapping[str, Callable[[pa.ChunkedArray], FloatArray]] = {
     ISO: _dates(_YEAR_FIRST),
     TYPED: _dates(_YEAR_FIRST),
     DOTTED: _dates(_YEAR_LAST),

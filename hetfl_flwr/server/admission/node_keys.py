@@ -1,6 +1,5 @@
 """Which key belongs to which client of a deployment: the list that the server holds each registration against."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -14,8 +13,6 @@ from cryptography.hazmat.primitives.serialization import (
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import load_toml
-
-HEADER = "# Public keys of a federation's nodes, by client number (partition-id): for the run-config key node-keys.\n"
 
 
 def read_node_keys(path: Path) -> dict[int, str]:
@@ -36,7 +33,7 @@ def read_node_keys(path: Path) -> dict[int, str]:
         if not (name.isascii() and name.isdigit() and len(name) < 10):
             raise ConfigError(f"{path}: '{name}' is no client number")
         number = int(name)
-        key = _canonical(text)
+        key = canonical(text)
         if key is None:
             raise ConfigError(f"{path}: client {number} has no public key in OpenSSH's format")
         if number in listed:
@@ -45,16 +42,6 @@ def read_node_keys(path: Path) -> dict[int, str]:
             raise ConfigError(f"{path}: client {number} and client {owners[key]} are listed with one key")
         listed[number], owners[key] = text, number
     return listed
-
-
-def is_public_key(text: str) -> bool:
-    """Say whether a text is a public key in OpenSSH's format."""
-    return _canonical(text) is not None
-
-
-def write_node_keys(keys: Mapping[int, str]) -> bytes:
-    """Write a list as `read_node_keys` reads it."""
-    return (HEADER + "".join(f'{number} = "{keys[number]}"\n' for number in sorted(keys))).encode()
 
 
 class NodeKeys:
@@ -72,7 +59,7 @@ class NodeKeys:
     """
 
     def __init__(self, path: Path) -> None:
-        self._numbers = {_canonical(text): number for number, text in read_node_keys(path).items()}
+        self._numbers = {canonical(text): number for number, text in read_node_keys(path).items()}
         if not self._numbers:
             raise ConfigError(f"{path}: lists no client")
 
@@ -89,7 +76,8 @@ class NodeKeys:
             return -1
 
 
-def _canonical(text: object) -> bytes | None:
+def canonical(text: object) -> bytes | None:
+    """Return a public key in OpenSSH's format as PEM; None of what is none."""
     try:
         return _pem(load_ssh_public_key(text.encode())) if isinstance(text, str) else None
     except (ValueError, UnsupportedAlgorithm):
