@@ -117,7 +117,7 @@ def _writer(folder: Path) -> str:
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether a process holds a lock file: its id may be a zombie's, or another's since the machine restarted."""
+    """Return whether a process holds a lock file, whose id may be a zombie's, or another's since a restart."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

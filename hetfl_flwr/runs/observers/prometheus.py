@@ -93,4 +93,8 @@ class Prometheus:
         self._set("finished", int(finished))
         self._set("failed", int(error is not None))
         self._set("written_timestamp_seconds", time())
-        write_to_textfile(str(self._path), self._registry)
+        beside = self._path.with_suffix(f".{os.getpid()}")
+        write_to_textfile(str(beside), self._registry)
+        if self._path.name != FILE:  # for the node exporter, which is another user, whatever the umask of a service
+            beside.chmod(0o644)
+        beside.replace(self._path)
