@@ -44,7 +44,7 @@ def compare(
         Path | None, typer.Option(parser=target, metavar="FILE.json", help="The same, with the sentences, as JSON.")
     ] = None,
 ) -> None:
-    """Compare runs in a table and in a picture of accuracy over rounds and over bytes.
+    """Compare runs in a table and in a picture of accuracy over rounds, bytes and simulated seconds.
 
     With runs of local among them, say which clients each method helps, by how much and how sure that is.
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from zipfile import ZipFile
 
 from flwr.cli.config_utils import get_fab_metadata
@@ -48,8 +48,20 @@ __all__ = [
 
 
 def node_arguments(arguments: list[str]) -> Any:
-    """Read the arguments of ``flower-supernode``; as that command, end with status 2 where they are wrong."""
+    """Read the arguments of ``flower-supernode``.
+
+    Raises
+    ------
+    ConfigError
+        They are wrong: what that command says, in one line.
+    """
+    from hetfl_flwr.common.errors import ConfigError  # the executor, which has this module too, may import no copy
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(f"{message}; `flower-supernode --help` shows the flags")
+
     parser = _parse_args_run_supernode()
+    parser.error = refuse  # type: ignore[method-assign]
     parser.allow_abbrev = False  # whole names alone are looked for
     return parser.parse_args(arguments)
 

@@ -106,11 +106,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Curve:
-    """The evaluated rounds of a run, with the payload bytes (up + down) sent until each; shapes (n,)."""
+    """The evaluated rounds of a run, with the payload bytes (up + down) sent until each; shapes (n,).
+
+    `clock` has simulated seconds, NaN in a run without a clock.
+    """
 
     rounds: NDArray[np.int64]
     accuracy: NDArray[np.float64]
     payload: NDArray[np.int64]
+    clock: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -274,7 +278,8 @@ def curve(run: Run) -> Curve:
     evaluated = np.array([record.accuracy is not None for record in run.rounds], dtype=bool)
     numbers = np.array([record.round for record in run.rounds], dtype=np.int64)
     accuracy = np.array([record.accuracy for record in run.rounds], dtype=np.float64)
-    return Curve(numbers[evaluated], accuracy[evaluated], sent[evaluated])
+    clock = np.array([record.clock for record in run.rounds], dtype=np.float64)
+    return Curve(numbers[evaluated], accuracy[evaluated], sent[evaluated], clock[evaluated])
 
 
 def best_accuracy(run: Run) -> float | None:

@@ -157,6 +157,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     check_measured([client for run in runs for client in run.clients], measure)
     goal = _target(runs, target)
     to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
+    to_clock = to_goal.replace("payload", "clock")
     best, chosen = best_of(runs)
     columns: dict[str, Callable[[Group], str]] = {
         "algorithm": lambda group: group.label,
@@ -174,7 +175,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
         "payload": lambda group: byte_size(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
         "wire": lambda group: byte_size(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
         to_goal: lambda group: _reached(group, goal, bytes_to, byte_size),
-        to_goal.replace("payload", "clock"): lambda group: _reached(group, goal, clock_to, _seconds),
+        to_clock: lambda group: _reached(group, goal, clock_to, _seconds),
         "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
         "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
         "epsilon": lambda group: _epsilon(group.values(lambda run: run["epsilon"])),
@@ -188,12 +189,15 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     if all(figures(run)["fwt"] is None for run in runs):
         del columns["ACC / BWT / FWT %"]
     if all(record.clock is None for run in runs for record in run.rounds):
-        del columns[to_goal.replace("payload", "clock")]
+        del columns[to_clock]
     chosen_goal = "" if target else ", 95 % of the lowest best accuracy; --target sets another"
     below = [
         unequal_terms(groups),
         f"{to_goal.capitalize()}: bytes sent until the mean accuracy first reached {percent(goal)} %{chosen_goal}."
         if goal
+        else None,
+        f"{to_clock.capitalize()}: the same in simulated seconds; seconds: of this machine."
+        if goal and to_clock in columns
         else None,
         f"Epsilon: {EPSILON_NOTE}" if "epsilon" in columns else None,
         f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",

@@ -1,5 +1,6 @@
 """A run as it stands: how far it is, what it has reached, who has answered, and what has failed."""
 
+import fcntl
 import os
 import socket
 from collections import Counter
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
-from hetfl_flwr.runs.lock import holder_of
+from hetfl_flwr.runs.lock import LOCK_FILE, holder_of
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from simulations.reports.runs import Run, load_run
 
@@ -110,4 +111,18 @@ def _writer(folder: Path) -> str:
                 os.kill(holder.pid, 0)
             except ProcessLookupError:
                 return ""
+        if not _is_locked(folder / LOCK_FILE):
+            return ""
     return str(holder or "")
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a process holds a lock file, whose id may be a zombie's, or another's since a restart."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # held, or it cannot be known here
+        return True
+    return False

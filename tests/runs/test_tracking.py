@@ -5,6 +5,7 @@ installed (``pip install -e ".[wandb,mlflow]"``).
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,6 +239,24 @@ def test_prometheus_is_told_since_when_a_client_has_answered_and_which_one_has_n
     tracked.end(summary(3), RuntimeError("cut off"))
     found = prometheus(tmp_path / "textfiles" / "hetfl-run.prom")
     assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 1})
+
+
+def test_a_node_exporter_may_read_the_file_where_services_write_for_themselves_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SuperLink's unit has ``UMask=0077``. A run folder's file is its owner's all the same."""
+    pytest.importorskip("prometheus_client")
+    (tmp_path / "textfiles").mkdir()
+    before = os.umask(0o077)
+    try:
+        started(tmp_path / "run", "prometheus").round(round_(1))
+        monkeypatch.setenv("PROMETHEUS_TEXTFILE_DIR", str(tmp_path / "textfiles"))
+        started(tmp_path / "run", "prometheus").round(round_(1))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "textfiles").iterdir()}
+    assert modes == {"hetfl-run.prom": 0o644}
+    assert (tmp_path / "run" / "metrics.prom").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_read(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A text file of a run's state for Prometheus, by its own library, which is an extra.
 
-Node exporters read such files from the folder that ``--collector.textfile.directory`` names; set
-``PROMETHEUS_TEXTFILE_DIR`` to it, where the server runs. Each file is replaced as a whole after each round.
+Node exporters read such files from their ``--collector.textfile.directory``; set ``PROMETHEUS_TEXTFILE_DIR`` to it,
+where the server runs. Each file is replaced as a whole after each round.
 """
 
 import os
@@ -15,13 +15,12 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.schema import read_clients
 
 FILE = "metrics.prom"
-"""In the run folder, where the environment names no other; there it is called as the run folder."""
+"""In the run folder; in one that the environment names, it is called as the run folder."""
 
 CLIENT = re.compile(r"client/(\d+)/(.+)")
 
 OTHER = re.compile(r"[^a-zA-Z0-9_]")
-"""Characters that a client's metric may have in its name and one of Prometheus may not: for one of them many readers
-refuse the whole text file. They become underscores."""
+"""What a client's metric may have in its name, and for which many readers refuse the whole text file: becomes _."""
 
 SUMS = ("bytes_up", "bytes_down", "wire_up", "wire_down", "failures", "seconds")
 """What is added up over the rounds."""
@@ -93,4 +92,8 @@ class Prometheus:
         self._set("finished", int(finished))
         self._set("failed", int(error is not None))
         self._set("written_timestamp_seconds", time())
-        write_to_textfile(str(self._path), self._registry)
+        beside = self._path.with_suffix(".new")
+        write_to_textfile(str(beside), self._registry)
+        if self._path.name != FILE:  # read by the node exporter, another user
+            beside.chmod(0o644)
+        beside.replace(self._path)

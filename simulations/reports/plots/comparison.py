@@ -1,4 +1,4 @@
-"""Accuracy of runs over rounds, and over the bytes that it cost, as pictures."""
+"""Accuracy of runs over rounds, and over the bytes and the simulated seconds that it cost, as pictures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ LETTER_WIDTH, NAME_HEIGHT = 0.009, 0.03
 class Course:
     """One line of a comparison: the rounds that all runs of a group have evaluated; arrays of shape (n,).
 
-    Its band goes from `low` to `high`. A course is free if the runs have trained and sent no payload.
+    Its band goes from `low` to `high`. A course is free if the runs have trained and sent no payload. `clock` has
+    simulated seconds, NaN where a run has no clock.
     """
 
     label: str
@@ -62,6 +63,7 @@ class Course:
     high: NDArray[np.float64]
     payload: NDArray[np.float64]
     free: bool
+    clock: NDArray[np.float64]
 
     @property
     def banded(self) -> bool:
@@ -77,15 +79,17 @@ class Course:
             low=self.low[rows],
             high=self.high[rows],
             payload=self.payload[rows],
+            clock=self.clock[rows],
         )
 
 
 def plot_compare(runs: Sequence[Run], path: Path) -> None:
     """Draw the mean accuracy of several runs over rounds and over payload bytes, and write the picture.
 
-    Runs that differ in their seed alone are one line, their mean, with a band of one standard deviation
-    (n - 1) each way within [0, 1], over the rounds that all of them have evaluated. Evaluations before the first
-    byte was sent have no place on the logarithmic axis and are left out there.
+    Where runs have a clock, their accuracy over simulated seconds comes beside. Runs that differ in their seed alone
+    are one line, their mean, with a band of one standard deviation (n - 1) each way within [0, 1], over the rounds that
+    all of them have evaluated. Evaluations before the first byte was sent have no place on the logarithmic axis and are
+    left out there.
 
     Parameters
     ----------
@@ -122,14 +126,22 @@ def plot_costs(runs: Sequence[Run], path: Path) -> None:
 def compare_figure(runs: Sequence[Run]) -> Figure:
     """Return the figure that `plot_compare` writes."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import AutoLocator
 
     groups, courses = _courses(runs)
-    figure = Figure(figsize=(10, 5), dpi=DPI, layout="constrained")
-    over_rounds, over_bytes = figure.subplots(1, 2, sharey=True)
+    timed = [course for course in courses if not np.isnan(course.clock).any()]
+    figure = Figure(figsize=(15 if timed else 10, 5), dpi=DPI, layout="constrained")
+    over_rounds, over_bytes, *over_seconds = figure.subplots(1, 3 if timed else 2, sharey=True)
     for course in courses:
         _draw_course(over_rounds, course, course.rounds)
     dress(over_rounds, "mean accuracy over clients")
     _name_free(over_bytes, _draw_costs(over_bytes, courses))
+    for axes in over_seconds:
+        for course in timed:
+            _draw_course(axes, course, course.clock)
+        dress(axes, None)
+        axes.set_xlabel("simulated seconds")
+        axes.xaxis.set_major_locator(AutoLocator())
     _entitle(figure, groups)
     _name_below(figure, over_rounds)
     return literal(figure)
@@ -177,6 +189,7 @@ def course_of(group: Group, number: int) -> Course:
     shared = [np.isin(points.rounds, rounds) for points in curves]
     accuracy = np.array([points.accuracy[keep] for points, keep in zip(curves, shared, strict=True)])
     payload = np.array([points.payload[keep] for points, keep in zip(curves, shared, strict=True)])
+    clock = np.array([points.clock[keep] for points, keep in zip(curves, shared, strict=True)])
     several = len(curves) > 1
     mean, deviation = accuracy.mean(axis=0), accuracy.std(axis=0, ddof=1) if several else np.zeros(rounds.size)
     label = printable(group.label, LONGEST_LABEL)
@@ -190,6 +203,7 @@ def course_of(group: Group, number: int) -> Course:
         high=np.minimum(mean + deviation, 1),
         payload=payload.mean(axis=0),
         free=bool(rounds.any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
+        clock=clock.mean(axis=0),
     )
 
 
@@ -199,8 +213,11 @@ def run_courses(run: Run) -> list[Course]:
     if np.array_equal(mean.rounds, (band := extremes(run))[0]):
         mean = replace(mean, low=band[1], high=band[2])
     rounds, accuracy = points[:, 0].astype(np.int64), points[:, 1]
-    nothing = np.zeros(rounds.size)
-    return [mean, Course("global model", COLOURS[1], MARKERS[1], rounds, accuracy, accuracy, accuracy, nothing, False)]
+    none = np.zeros(rounds.size)
+    return [
+        mean,
+        Course("global model", COLOURS[1], MARKERS[1], rounds, accuracy, accuracy, accuracy, none, False, none),
+    ]
 
 
 def _courses(runs: Sequence[Run]) -> tuple[list[Group], list[Course]]:

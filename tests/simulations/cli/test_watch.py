@@ -1,8 +1,10 @@
 """``hetfl watch``: a run that goes on, that has ended, and that was stopped."""
 
+import fcntl
 import json
 import os
 import socket
+from contextlib import contextmanager
 from threading import Timer
 
 import pytest
@@ -36,6 +38,15 @@ def hold(folder, process=None, host=None):
     (folder / LOCK_FILE).write_text(json.dumps(holder))
 
 
+@contextmanager
+def held(folder):
+    """This process holds the folder, as `FolderLock` does."""
+    hold(folder)
+    with (folder / LOCK_FILE).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def cut(folder, rounds):
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     (folder / "rounds.jsonl").write_text("".join(f"{line}\n" for line in lines[: rounds + 1]))
@@ -63,21 +74,22 @@ def test_a_run_that_has_ended_is_said_in_full_and_ends_the_command(run):
 
 def test_a_run_that_goes_on_has_a_writer_and_an_end_in_sight(run):
     cut(run, 1)
-    hold(run)
-    now = standing(run)
-    assert not now.ended
-    assert now.writer == f"process {os.getpid()} on {socket.gethostname()} since 2026-01-02 03:04:05"
-    assert "round 1 of 3" in now.line
-    assert now.line.endswith(" s left")
-    assert watch(run, "--once")[0] == 0
+    with held(run):
+        now = standing(run)
+        assert not now.ended
+        assert now.writer == f"process {os.getpid()} on {socket.gethostname()} since 2026-01-02 03:04:05"
+        assert "round 1 of 3" in now.line
+        assert now.line.endswith(" s left")
+        assert watch(run, "--once")[0] == 0
 
 
-@pytest.mark.parametrize("lock", [None, {"process": 2**22 + 1}])
+@pytest.mark.parametrize("lock", [None, {"process": 2**22 + 1}, {"process": os.getpid()}])
 def test_a_run_that_was_stopped_is_called_so(run, lock):
-    """Nobody holds its folder, or a process of this machine that is gone."""
+    """Nobody holds its folder, a process that is gone does, or one whose id another has by now or is a zombie's."""
     cut(run, 1)
     if lock:
         hold(run, **lock)
+    assert standing(run).ended
     status, said = watch(run)
     assert (status, said.strip().endswith("stopped: nobody writes it")) == (1, True)
 
@@ -91,16 +103,16 @@ def test_a_writer_on_another_machine_is_believed(run):
 def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):
     whole = (run / "rounds.jsonl").read_text()
     cut(run, 1)
-    hold(run)
 
     def end():
         (run / "rounds.jsonl").write_text(whole)
         (run / LOCK_FILE).unlink()
 
-    timer = Timer(1.0, end)
-    timer.start()
-    status, said = watch(run, "--every", "0.1")
-    timer.join()
+    with held(run):
+        timer = Timer(1.0, end)
+        timer.start()
+        status, said = watch(run, "--every", "0.1")
+        timer.join()
     lines = said.splitlines()
     assert status == 0
     assert (len(lines), "round 1 of 3" in lines[0], lines[-1].endswith("ended")) == (2, True, True)
@@ -109,9 +121,9 @@ def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):
 def test_before_its_first_round(run):
     (run / "rounds.jsonl").unlink()
     (run / "clients.json").unlink()
-    hold(run)
-    assert standing(run).line == f"{run.name}: round 0 of 3, 0 bytes of payload"
-    assert watch(run, "--once")[0] == 0
+    with held(run):
+        assert standing(run).line == f"{run.name}: round 0 of 3, 0 bytes of payload"
+        assert watch(run, "--once")[0] == 0
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):

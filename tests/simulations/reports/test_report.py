@@ -375,6 +375,9 @@ def test_compare_shows_domains_and_simulated_time_where_runs_have_them(tmp_path:
     one, other = rows(compare_table([first, second, silent], target=0.5))
     assert one["ACC / BWT / FWT %"] == "60.0 / 80.0 / 50.0"
     assert one["clock to 50.0 %"] == "9.0"
+    said = "Clock to 50.0 %: the same in simulated seconds; seconds: of this machine."
+    assert said in compare_table([first, silent], target=0.5).caption
+    assert "Clock" not in compare_table([silent], target=0.5).caption
     assert (other["ACC / BWT / FWT %"], other["clock to 50.0 %"]) == ("-", "never")
     assert not {"ACC / BWT / FWT %", "clock to 50.0 %"} & rows(compare_table([silent], target=0.5))[0].keys()
 
@@ -443,6 +446,17 @@ def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
     assert list(flat.get_ydata()) == [0.4, 0.4]
     assert list(course.get_xdata())[1:] == [200, 600]
     assert over_bytes.get_xscale() == "log"
+
+
+def test_compare_figure_over_simulated_seconds_where_runs_have_a_clock(tmp_path: Path) -> None:
+    """Two seeds of 9 and 11 seconds a round make a line at their means; a run without a clock is not drawn there."""
+    clocks = [[{**entry, "clock": pace * entry["round"]} for entry in LINES] for pace in (9.0, 11.0)]
+    runs = [load_run(make(tmp_path / str(seed), lines, seed=seed)) for seed, lines in enumerate(clocks)]
+    silent = load_run(make(tmp_path / "local", SILENT, algorithm="local"))
+    _, _, over_seconds = compare_figure([*runs, silent]).axes
+    (course,) = over_seconds.get_lines()
+    assert list(course.get_xdata()) == [10.0 * entry["round"] for entry in LINES if entry["accuracy"] is not None]
+    assert over_seconds.get_xlabel() == "simulated seconds"
 
 
 def test_a_band_ends_where_accuracies_do(tmp_path: Path) -> None:
