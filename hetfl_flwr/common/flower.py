@@ -57,11 +57,8 @@ def acts_as_server() -> bool:
 
 
 def ask_again(after: float) -> None:
-    """Let a server ask again for a reply that its link has not received whole after so many seconds, not after one.
-
-    What is imported for it takes half a second, and no node and no local run needs it.
-    """
-    from flwr.superlink.grid import http_grid
+    """Let a server ask again for a reply that its link has not received whole after so many seconds, not after one."""
+    from flwr.superlink.grid import http_grid  # slow
 
     http_grid.pull_objects = partial(pull_objects, initial_backoff=after)  # type: ignore[attr-defined]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from math import prod
+from typing import Any
 
 from torch import nn
 
@@ -333,7 +334,7 @@ def fedhe(number: int, spec: DataSpec) -> SplitModel:
         yield nn.ReLU()
         yield nn.Dropout(dropout)
 
-    layers = [*convolution(image_channels(spec), filters[0], 3, padding=1), SameAveragePooling()]
+    layers = [*convolution(image_channels(spec), filters[0], 3, padding=1), _same_average_pooling()]
     if len(filters) == 2:
         layers += convolution(filters[0], filters[1], 3, stride=2)
     else:
@@ -352,16 +353,8 @@ def image_channels(spec: DataSpec) -> int:
     return spec.shape[0]
 
 
-class SameAveragePooling(nn.Sequential):
-    """A 2x2 average pooling with stride 1 that keeps the size and averages only pixels."""
-
-    def __init__(self) -> None:
-        pooling = nn.AvgPool2d(2, stride=1, padding=1, count_include_pad=False)
-        super().__init__(pooling, nn.ZeroPad2d((-1, 0, -1, 0)))  # without the first row and column
-
-
-KEEPS_SIZE = (nn.ReLU, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d, nn.Identity, SameAveragePooling)
-"""Layers that keep an image's size."""
+KEEPS_SIZE = (nn.ReLU, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d, nn.Identity, nn.Sequential)
+"""Layers that keep an image's size; of the last, `_same_average_pooling`."""
 
 
 def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Sequential, int]:
@@ -383,30 +376,21 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
         The layers that fit, ending in a flattening, and the number of features D that they give.
     """
     fitted, size = nn.Sequential(), shape
+    layer: Any
     for layer in layers:
-        side = min(size[1:])
-        if isinstance(layer, nn.Conv1d | nn.Conv2d) and side < layer.kernel_size[0]:
-            layer.padding = (layer.kernel_size[0] // 2,) * len(layer.kernel_size)
-        if isinstance(layer, nn.MaxPool1d | nn.MaxPool2d | nn.AvgPool2d) and side < int(layer.kernel_size):  # type: ignore[arg-type]
-            continue
+        if not isinstance(layer, KEEPS_SIZE):  # asked on its meta device, torch imports sympy
+            own = (layer.kernel_size, layer.stride, layer.padding)
+            kernel, stride, padding = (each if isinstance(each, int) else each[0] for each in own)
+            channels, *sides = size
+            if min(sides) < kernel and not hasattr(layer, "out_channels"):
+                continue
+            if min(sides) < kernel:
+                padding = kernel // 2
+                layer.padding = (padding,) * len(sides)
+            sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+            size = (getattr(layer, "out_channels", channels), *sides)
         fitted.append(layer)
-        if not isinstance(layer, KEEPS_SIZE):
-            size = _size_after(layer, size)
     return fitted.append(nn.Flatten()).train(), prod(size)
-
-
-def _size_after(layer: nn.Module, size: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the channels and sides that a convolution or a pooling gives.
-
-    Computed here: asked on its meta device, torch imports sympy, which takes longer than all else about a model.
-    """
-    each = (layer.kernel_size, layer.stride, layer.padding, getattr(layer, "dilation", 1))
-    sliding = [value if isinstance(value, tuple) else (value,) * len(size[1:]) for value in each]
-    sides = (
-        (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-        for side, kernel, stride, padding, dilation in zip(size[1:], *sliding, strict=True)
-    )
-    return getattr(layer, "out_channels", size[0]), *sides
 
 
 def _inputs(spec: DataSpec) -> int:
@@ -422,3 +406,9 @@ def with_hidden_layers(layers: nn.Sequential, width: int, units: Iterable[int], 
         layers.extend((nn.Linear(width, count), nn.ReLU()))
         width = count
     return SplitModel(layers, nn.Linear(width, spec.classes))
+
+
+def _same_average_pooling() -> nn.Sequential:
+    """Return a 2x2 average pooling with stride 1 that keeps the size and averages only pixels."""
+    pooling = nn.AvgPool2d(2, stride=1, padding=1, count_include_pad=False)
+    return nn.Sequential(pooling, nn.ZeroPad2d((-1, 0, -1, 0)))  # without its first row and column

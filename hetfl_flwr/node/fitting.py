@@ -176,7 +176,7 @@ def _measured(
     config: RunConfig, samples: Batches, model: SplitModel, speed: float | None, enough: float
 ) -> tuple[float, float]:
     """Return the seconds of a step, and the bytes that training takes."""
-    from torch.utils.flop_counter import FlopCounterMode  # it imports a compiler
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton
 
     inputs, labels = samples.batch(torch.arange(min(config.batch_size, len(samples))))
     optimizer = make_optimizer(config, model.parameters())
