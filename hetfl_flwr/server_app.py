@@ -38,7 +38,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run a federation from the run config to the run folder."""
     try:
         engine = engine_of(grid)
-        ask_again(after=0.1)
+        if engine == "deployment":
+            ask_again(after=0.1)
         config = resolved(RunConfig.from_flat(context.run_config), engine)
         strategy, own = build_strategy(config), own_callbacks(config)
         check_trackers(config)

@@ -20,7 +20,6 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import http_grid
 
 __all__ = [
     "FLOWER_LOGGER",  # to show or hide the log, and to keep tracebacks of one-line errors out of it
@@ -61,6 +60,8 @@ def acts_as_server() -> bool:
 
 def ask_again(after: float) -> None:
     """Let a server ask again for a reply that its link has not received whole after so many seconds, not after one."""
+    from flwr.superlink.grid import http_grid  # slow
+
     http_grid.pull_objects = partial(pull_objects, initial_backoff=after)  # type: ignore[attr-defined]
 
 

@@ -1,10 +1,9 @@
 """Model layouts, sized by the shape of the data."""
 
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from math import prod
+from typing import Any
 
-import torch
 from torch import nn
 
 from hetfl_flwr.common.errors import ModelError
@@ -354,8 +353,8 @@ def image_channels(spec: DataSpec) -> int:
     return spec.shape[0]
 
 
-KEEPS_SIZE = (nn.ReLU, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d, nn.Identity)
-"""Layers that keep an image's size."""
+KEEPS_SIZE = (nn.ReLU, nn.BatchNorm2d, nn.Dropout, nn.Dropout2d, nn.Identity, nn.Sequential)
+"""Layers that keep an image's size; of the last, `_same_average_pooling`."""
 
 
 def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Sequential, int]:
@@ -376,19 +375,22 @@ def trunk(shape: tuple[int, ...], layers: Iterable[nn.Module]) -> tuple[nn.Seque
     tuple of nn.Sequential and int
         The layers that fit, ending in a flattening, and the number of features D that they give.
     """
-    fitted = nn.Sequential()
-    image = torch.zeros(1, *shape, device="meta")  # sizes alone: whatever the shape, it takes no memory
-    with torch.no_grad():
-        for layer in layers:
-            side = min(image.shape[2:])
-            if isinstance(layer, nn.Conv1d | nn.Conv2d) and side < layer.kernel_size[0]:
-                layer.padding = (layer.kernel_size[0] // 2,) * len(layer.kernel_size)
-            if isinstance(layer, nn.MaxPool1d | nn.MaxPool2d | nn.AvgPool2d) and side < int(layer.kernel_size):  # type: ignore[arg-type]
+    fitted, size = nn.Sequential(), shape
+    layer: Any
+    for layer in layers:
+        if not isinstance(layer, KEEPS_SIZE):  # asked on its meta device, torch imports sympy
+            own = (layer.kernel_size, layer.stride, layer.padding)
+            kernel, stride, padding = (each if isinstance(each, int) else each[0] for each in own)
+            channels, *sides = size
+            if min(sides) < kernel and not hasattr(layer, "out_channels"):
                 continue
-            fitted.append(layer)
-            if not isinstance(layer, KEEPS_SIZE):  # on the meta device some of these would import torch's compiler
-                image = deepcopy(layer).to("meta").eval()(image)
-    return fitted.append(nn.Flatten()).train(), image.numel()
+            if min(sides) < kernel:
+                padding = kernel // 2
+                layer.padding = (padding,) * len(sides)
+            sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+            size = (getattr(layer, "out_channels", channels), *sides)
+        fitted.append(layer)
+    return fitted.append(nn.Flatten()).train(), prod(size)
 
 
 def _inputs(spec: DataSpec) -> int:
@@ -409,5 +411,4 @@ def with_hidden_layers(layers: nn.Sequential, width: int, units: Iterable[int], 
 def _same_average_pooling() -> nn.Sequential:
     """Return a 2x2 average pooling with stride 1 that keeps the size and averages only pixels."""
     pooling = nn.AvgPool2d(2, stride=1, padding=1, count_include_pad=False)
-    without_first_row_and_column = nn.ZeroPad2d((-1, 0, -1, 0))
-    return nn.Sequential(pooling, without_first_row_and_column)
+    return nn.Sequential(pooling, nn.ZeroPad2d((-1, 0, -1, 0)))  # without its first row and column

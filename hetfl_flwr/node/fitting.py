@@ -16,7 +16,6 @@ from time import perf_counter
 
 import torch
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from hetfl_flwr.common.errors import ConfigError, DamagedError
 from hetfl_flwr.common.seeding import seeded
@@ -177,6 +176,8 @@ def _measured(
     config: RunConfig, samples: Batches, model: SplitModel, speed: float | None, enough: float
 ) -> tuple[float, float]:
     """Return the seconds of a step, and the bytes that training takes."""
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton
+
     inputs, labels = samples.batch(torch.arange(min(config.batch_size, len(samples))))
     optimizer = make_optimizer(config, model.parameters())
 

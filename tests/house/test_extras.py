@@ -125,33 +125,25 @@ def test_a_command_that_lacks_a_required_package_ends_with_one_line(package, tmp
 
 @pytest.mark.slow
 def test_a_node_of_own_data_needs_no_extra_and_the_rest_is_one_line(tmp_path):
+    """Runs are compared without the extra that draws them, too."""
     rows = "".join(f"{number % 7},{number % 5},{'ab'[number % 2]}\n" for number in range(60))
     (tmp_path / "own.csv").write_text("x,y,kind\n" + rows)
     own = ("--dataset", "./own.csv", "--set", "label-column=kind", "--clients", "2", "--rounds", "1")
     refused = (
         (("run", "fedhe", "--rounds", "1"), "sklearn", "simulation"),
         (("run", "fedhe", *own, "--set", "partition=dirichlet:0.5"), "flwr_datasets", "simulation"),
-        (("report", "run"), "matplotlib", "reports"),
-        (("compare", "run", "--out", "mine.png"), "matplotlib", "reports"),
+        (("report", "fedproto"), "matplotlib", "reports"),
+        (("compare", "fedproto", "--out", "mine.png"), "matplotlib", "reports"),
     )
-    ran, *others = commands(
+    *ran, compared, one, two, three, four = commands(
         tmp_path,
-        ("run", "fedproto", *own, "--set", "partition=all", "--out", "run"),
+        *(("run", method, *own, "--set", "partition=all", "--out", method) for method in ("fedproto", "local")),
+        ("compare", "fedproto", "local", "--csv", "gains.csv"),
         *(arguments for arguments, _, _ in refused),
     )
-    assert ran == (0, "no accuracy.png: matplotlib is not installed: pip install 'hetfl[reports]'\n")
-    for (status, err), (_, package, extra) in zip(others, refused, strict=True):
-        assert (status, err.count("\n")) == (2, 1), err
-        assert err.endswith(f"{package} is not installed: pip install 'hetfl[{extra}]'\n")
-
-
-@pytest.mark.slow
-def test_runs_are_compared_without_the_extra_that_draws_them(tmp_path):
-    rows = "".join(f"{number % 7},{number % 5},{'ab'[number % 2]}\n" for number in range(60))
-    (tmp_path / "own.csv").write_text("x,y,kind\n" + rows)
-    own = ("--dataset", "./own.csv", "--set", "label-column=kind", "--clients", "2", "--rounds", "1")
-    runs = (("run", method, *own, "--set", "partition=all", "--out", method) for method in ("fedproto", "local"))
-    *ran, compared = commands(tmp_path, *runs, ("compare", "fedproto", "local", "--csv", "gains.csv"))
-    assert [status for status, _ in ran] == [0, 0]
+    assert ran == [(0, "no accuracy.png: matplotlib is not installed: pip install 'hetfl[reports]'\n")] * 2
     assert compared == (0, "no compare.png: matplotlib is not installed: pip install 'hetfl[reports]'\n")
     assert (tmp_path / "gains.csv").is_file()
+    for (status, err), (_, package, extra) in zip((one, two, three, four), refused, strict=True):
+        assert (status, err.count("\n")) == (2, 1), err
+        assert err.endswith(f"{package} is not installed: pip install 'hetfl[{extra}]'\n")

@@ -30,6 +30,7 @@ from httpx import HTTPStatusError
 from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.server.admission.node_keys import read_node_keys
+from simulations.cli.command import main
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 from simulations.deployment.keys import Keys, make_keys
 from simulations.deployment.rehearsal import SETTLED, check, write_digits
@@ -249,6 +250,28 @@ def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
     assert hetfl(tmp_path, *arguments, 1) == (0, "new in keys: nothing, all files existed\n")
 
 
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder for a rehearsal. What one that fails its test leaves running is ended all the same."""
+    yield tmp_path
+    for number in still_running(tmp_path):
+        os.kill(number, signal.SIGKILL)
+
+
+@pytest.fixture
+def within(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Run the command in this process, which has its imports; what it prints, both ways."""
+    monkeypatch.chdir(here)
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(ended.value.code, "".join(capfd.readouterr()))
+
+    return call
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "line"),
@@ -263,15 +286,15 @@ def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
     ids=["algorithm", "key", "folder"],
 )
 def test_a_rehearsal_that_cannot_be_is_refused_before_it_begins(
-    tmp_path: Path, arguments: list[str], line: str
+    within: Callable[..., Ended], here: Path, arguments: list[str], line: str
 ) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    ended = hetfl(tmp_path, "rehearse", *arguments)
+    (here / "full").mkdir()
+    (here / "full" / "file").touch()
+    ended = within("rehearse", *arguments)
     assert ended.status == 2
     assert line in ended.log
     assert ended.log.count("\n") == 1
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["full", "full/file"]
+    assert [str(path.relative_to(here)) for path in here.rglob("*")] == ["full", "full/file"]
 
 
 def test_settled_keys_are_keys_of_the_run_config() -> None:
@@ -372,19 +395,11 @@ def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path: Path) -
     assert (failure["partition"], failure["stage"]) == (2, "client registration")
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder for a rehearsal. What one that fails its test leaves running is ended all the same."""
-    yield tmp_path
-    for number in still_running(tmp_path):
-        os.kill(number, signal.SIGKILL)
-
-
 @pytest.mark.slow
-def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(here: Path) -> None:
+def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within: Callable[..., Ended], here: Path) -> None:
     """From an empty folder with nothing but --out. The nodes have 899 and 898 images, none of them the other's."""
     settings = [part for key in ("local-batches=1", "keep-uploads=true") for part in ("--set", key)]
-    ended = hetfl(here, "rehearse", "--nodes", 2, "--rounds", 1, *settings, "--out", "all")
+    ended = within("rehearse", "--nodes", 2, "--rounds", 1, *settings, "--out", "all")
     assert ended.status == 0, ended.log
     assert still_running(here) == []
     run = here / "all" / "run"
@@ -400,7 +415,7 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(here: Path) ->
         assert sorted(path.name for path in states) == kept
     assert [path.name for path in here.iterdir()] == ["all"]
     nodes = [part for number in range(2) for part in ("--node", f"{number}=all/node-{number}/state")]
-    audited = hetfl(here, "audit", "all/run", "--shadows", 2, "--clients", 1, *nodes)
+    audited = within("audit", "all/run", "--shadows", 2, "--clients", 1, *nodes)
     assert audited.status == 0, audited.log
     assert "membership: LiRA, offline" in audited.log
 

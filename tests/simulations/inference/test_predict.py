@@ -134,9 +134,14 @@ class TestTables:
             assert written(predict(table, home / name, client=0)) == expected, name
 
     @pytest.mark.slow
-    def test_the_lines_of_the_documentation_give_the_same(self, table, home):
+    def test_the_lines_of_the_documentation_give_the_same_and_stop_at_another_notation(self, table, home):
         export(table, 0, home / "model.pt2")
         assert recipe(0) == written(predict("model.pt2", "patients.csv"))
+        frame = pd.read_csv(home / "patients.csv", dtype=str, keep_default_na=False)
+        frame["cost"] = "17.99"
+        frame.to_csv(home / "patients.csv", index=False)
+        with pytest.raises(AssertionError, match=r"cost is not written as 1\.234,5"):
+            recipe(0)
 
     def test_what_training_did_not_know_is_counted(self, table, home, capsys):
         (home / "new.csv").write_text(f'{HEADER}\nP1,old,"2,5",1/2/2024,Lima,True,1,W,1,\nP2,3,x,5,Rome,True,1,W,1,\n')
@@ -235,15 +240,6 @@ class TestTables:
             ", and the model reads them as 1.234,5: write them alike; (3) column 'seen' has dates written as "
             "month/day/year, and the model reads them as day/month/year: write them alike"
         )
-
-    @pytest.mark.slow
-    def test_the_lines_of_the_documentation_stop_at_another_notation(self, table, home):
-        export(table, 0, home / "model.pt2")
-        frame = pd.read_csv(home / "patients.csv", dtype=str, keep_default_na=False)
-        frame["cost"] = "17.99"
-        frame.to_csv(home / "patients.csv", index=False)
-        with pytest.raises(AssertionError, match=r"cost is not written as 1\.234,5"):
-            recipe(0)
 
     @pytest.mark.parametrize(("encoding", "separator", "ending"), [("utf-16", "\t", "tsv"), ("cp1252", ";", "csv.gz")])
     def test_files_as_spreadsheets_write_them_are_read_aloud(self, table, home, capsys, encoding, separator, ending):

@@ -14,6 +14,7 @@ from hetfl_flwr import audit, load
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from simulations.cli.command import main
 from simulations.deployment.rehearsal import write_digits
+from simulations.studies.audit import reconstruction, training
 from simulations.studies.audit.meter import by_counts, by_imitation, by_likelihood, by_threshold, cases_of, separation
 from simulations.studies.audit.picturing import by_gradient, by_means, fits_gradient, fits_means
 from simulations.studies.audit.report import audited
@@ -22,7 +23,15 @@ from simulations.studies.audit.subject import Rows, subjects_of
 from simulations.studies.audit.uploads import KeptUpload
 
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
-OVERFITTED = KEPT | {"clients": 12, "local_batches": 0, "local_epochs": 60, "learning_rate": 0.003}
+OVERFITTED = KEPT | {"clients": 12, "local_batches": 0, "local_epochs": 40, "learning_rate": 0.003}
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """Let attackers optimise for a fraction of their steps: what they find is clear by then."""
+    monkeypatch.setattr(training, "DISTILLING", 30)
+    monkeypatch.setattr(reconstruction, "STARTS", 2)
+    monkeypatch.setattr(reconstruction, "LONG", 200)
 
 
 @pytest.fixture
@@ -33,7 +42,7 @@ def cases(lab):
         subjects = subjects_of(lab.run(lab.config(**KEPT | keys)), most=most)
         if random:
             subjects = [replace(one, kept=tuple(_noise(up) for up in one.kept)) for one in subjects]
-        return cases_of(subjects, shadows=4)
+        return cases_of(subjects, shadows=4, mimics=12)
 
     return of
 
@@ -52,10 +61,10 @@ def figure(found, measure):
     return next(one for one in found.findings if one.measure.startswith(measure))
 
 
-@pytest.mark.parametrize("attack", [by_threshold, by_likelihood])
-def test_an_overfitted_model_gives_its_members_away_and_noise_does_not(cases, attack):
-    read = figure(attack("x", cases(**OVERFITTED, algorithm="fedavg", most=4)), "AUC").figure
-    assert read > 0.58
+def test_an_overfitted_model_gives_its_members_away(cases):
+    overfitted = cases(**OVERFITTED, algorithm="fedavg", most=2)
+    for attack in (by_threshold, by_likelihood):
+        assert figure(attack("x", overfitted), "AUC").figure > 0.58
 
 
 @pytest.mark.parametrize("attack", [by_threshold, by_likelihood])

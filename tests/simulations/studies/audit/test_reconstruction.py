@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from simulations.studies.audit import reconstruction
 from simulations.studies.audit.measures import psnr
 from simulations.studies.audit.reconstruction import class_pictures, invert_gradient, invert_outputs, matched
 
@@ -40,7 +41,9 @@ def test_outputs_that_are_noise_give_no_pictures():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_the_gradient_of_one_sample_is_that_sample_and_noise_is_none(known):
+def test_the_gradient_of_one_sample_is_that_sample_and_noise_is_none(known, monkeypatch):
+    monkeypatch.setattr(reconstruction, "STARTS", 2)
+    monkeypatch.setattr(reconstruction, "LONG", 300)
     torch.manual_seed(0)
     model, pictures = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), smooth_pictures(1)
     labels = torch.tensor([3])
