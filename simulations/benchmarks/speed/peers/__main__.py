@@ -74,7 +74,7 @@ class Process:
     def __init__(self, name: str, path: Path, folder: Path) -> None:
         self.peer, self.folder, self._path = PEERS[name], folder, path
         (folder / "system").mkdir(parents=True)
-        own = {"PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))}
+        own = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
         own |= {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}  # HtFLlib loads whole modules, which it has just saved
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.process", name, str(path.absolute())],
