@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import NamedTuple
 
@@ -57,6 +58,22 @@ def run(settings: Mapping[str, Value], folder: Path, *, workers: int = 1) -> lis
     keep_freed_memory()
     run_locally({**settings, "output-dir": str(folder)}, resume=False, workers=workers, verbose=False)
     return rates(folder)
+
+
+def in_turns(repeats: int, *measures: Callable[[Path], float]) -> list[list[float]]:
+    """Let some measures take turns, each in a folder of the turn, and return the figures of each."""
+    with TemporaryDirectory() as folder:
+        turns = [[measure(Path(folder) / str(turn)) for measure in measures] for turn in range(repeats)]
+    return [list(figures) for figures in zip(*turns, strict=True)]
+
+
+def engine_rate(settings: Mapping[str, Value], folder: Path, workers: int = 1) -> float:
+    """Run the local engine and return its rounds a second, the median of those that only train."""
+    once: dict[str, Value] = {"evaluate-every": settings["rounds"], "checkpoint-every": 0}
+    figures = run({**settings, **once}, folder, workers=workers)
+    if failures := json.loads((folder / "summary.json").read_text())["failures"]:
+        raise RuntimeError(f"{failures} failures of clients, whose work is not in the rounds")
+    return median(figures[:-1])  # the last one also evaluates
 
 
 def rates(folder: Path) -> list[float]:

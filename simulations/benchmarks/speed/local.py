@@ -14,23 +14,18 @@ images leave less arithmetic to hide behind.
 With ``--quick``, the bundled digits and fewer repeats; FedHe has 20 clients. On MNIST, a round of FedHe takes minutes.
 """
 
-import json
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Annotated, Literal, NamedTuple
 
 import torch
 import typer
-from flwr.app import Context, RecordDict
 
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.node.node import Node
-from simulations.benchmarks.measure import Row, ratios, run, seconds, show
-from simulations.benchmarks.speed.loops import fedh2l, fedhe, fml
+from simulations.benchmarks.measure import Row, engine_rate, in_turns, ratios, seconds, show
+from simulations.benchmarks.speed.loops import fedh2l, fedhe, fml, node_of
 
 Settings = dict[str, Value]
 Start = Callable[[RunConfig, Sequence[Node]], Callable[[int], object]]
@@ -73,10 +68,10 @@ def _fedh2l(size: Size) -> list[Row]:
 def _workers(size: Size) -> list[Row]:
     settings = _fedh2l_settings(size)
     what = f"FedH2L, LeNet-5, {settings['dataset']}, 4 clients"
-    one, two = _in_turns(
+    one, two = in_turns(
         size.repeats(5),
-        lambda folder: _engine(settings, folder / "1"),
-        lambda folder: _engine(settings, folder / "2", workers=2),
+        lambda folder: engine_rate(settings, folder / "1"),
+        lambda folder: engine_rate(settings, folder / "2", workers=2),
     )
     return [
         Row(f"{what}: engine, 2 workers", "rounds / s", two),
@@ -111,7 +106,7 @@ def _against_loop(
     what: str, unit: str, target: float, settings: Settings, start: Start, *, repeats: int, each: int = 1
 ) -> list[Row]:
     """Measure both: rounds a second, times `each`."""
-    loop, engine = _in_turns(repeats, lambda _: _loop(settings, start), lambda folder: _engine(settings, folder))
+    loop, engine = in_turns(repeats, lambda _: _loop(settings, start), lambda folder: engine_rate(settings, folder))
     return [
         Row(f"{what}: loop", unit, [each * rate for rate in loop]),
         Row(f"{what}: engine, 1 worker", unit, [each * rate for rate in engine]),
@@ -119,32 +114,12 @@ def _against_loop(
     ]
 
 
-def _in_turns(repeats: int, *measures: Callable[[Path], float]) -> list[list[float]]:
-    """Return the figures of each measure."""
-    with TemporaryDirectory() as folder:
-        turns = [[measure(Path(folder) / str(turn)) for measure in measures] for turn in range(repeats)]
-    return [list(figures) for figures in zip(*turns, strict=True)]
-
-
-def _engine(settings: Settings, folder: Path, workers: int = 1) -> float:
-    once: Settings = {"evaluate-every": settings["rounds"], "checkpoint-every": 0}
-    rates = run(settings | once, folder, workers=workers)
-    if failures := json.loads((folder / "summary.json").read_text())["failures"]:
-        raise RuntimeError(f"{failures} failures of clients, whose work is not in the rounds")
-    return median(rates[:-1])  # the last one also evaluates
-
-
 def _loop(settings: Settings, start: Start) -> float:
     config = resolve(RunConfig.from_flat(settings))
-    loop = start(config, [_node(config, client_id) for client_id in range(config.clients)])
+    loop = start(config, [node_of(config, client_id) for client_id in range(config.clients)])
     loop(1)  # the engine's first round does not count either, nor its last
     rounds = config.rounds - 2
     return rounds / seconds(lambda: loop(rounds))
-
-
-def _node(config: RunConfig, client_id: int) -> Node:
-    own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
-    return Node.from_context(Context(1, 1, own, RecordDict(), config.to_flat()))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.config import RunConfig
+from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import Samples
 from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.node.node import Node
@@ -53,3 +54,9 @@ class Learner:
 def ready(samples: Samples) -> Rows:
     """Return all of some samples, as a model takes them."""
     return samples.batch(torch.arange(len(samples)))
+
+
+def node_of(config: RunConfig, client_id: int) -> Node:
+    """Return the surroundings of one of the engine's clients."""
+    own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
+    return Node.from_context(Context(1, 1, own, RecordDict(), config.to_flat()))

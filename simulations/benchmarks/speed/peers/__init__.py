@@ -1,0 +1,1 @@
+"""The local engine against other frameworks' loops: their own code, from a clone of theirs."""
