@@ -170,8 +170,9 @@ def by_gradient(name: str, cases: Sequence[Case]) -> Found:
         found = torch.from_numpy(ordered).float().to(subject.centre.device) - subject.centre
         return found, batch.inputs, subject.known.inputs.mean(0, keepdim=True).expand_as(batch.inputs)
 
-    size = min(cases[0].subject.config.batch_size, len(cases[0].subject.trained_on))
-    knows = "what the client was sent" + ("; the labels of the batch (worst case)" if size > 1 else "")
+    first = cases[0].subject
+    told = min(first.config.batch_size, len(first.trained_on)) > 1 or first.model.head.bias is None
+    knows = "what the client was sent" + ("; the labels of the batch (worst case)" if told else "")
     return of_pictures(name, "the change of weights in one step", knows, cases, make, "private sample")
 
 
