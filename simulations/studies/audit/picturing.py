@@ -143,7 +143,9 @@ def fits_gradient(case: Case) -> str:
         return why
     if not isinstance(case.reading, Weights) or case.reading.factors:
         return "no weights"
-    if config.optimizer != "sgd" or config.weight_decay or subject.steps(len(subject.trained_on)) != 1:
+    rolling = config.momentum > 0 and getattr(subject.client, "moments", "") == "kept" and len(subject.kept) > 1
+    steps = subject.steps(len(subject.trained_on)) * case.reading.times
+    if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
         return "a round is not one step of plain SGD (optimizer = sgd, local-batches = 1)"
     if min(config.batch_size, len(subject.trained_on)) > LARGEST_BATCH:
         return f"a step is of more than {LARGEST_BATCH} samples (batch-size)"

@@ -145,6 +145,19 @@ def test_the_gradient_of_many_steps_is_no_gradient(cases):
     assert "one step" in fits_gradient(cases(algorithm="fedavg", most=1)[0])
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"fedavg.exchange-every": 2, "rounds": 1},
+        {"fedavg.moments": "kept", "momentum": 0.9, "rounds": 2},
+    ],
+)
+def test_a_round_of_more_steps_or_with_momentum_of_former_ones_is_no_gradient(cases, keys):
+    step = {"algorithm": "fedavg", "optimizer": "sgd", "local_batches": 1, "batch_size": 1}
+    [case] = cases(**step, most=1, **keys)
+    assert "one step of plain SGD" in fits_gradient(case)
+
+
 def test_prototypes_of_an_identity_are_the_class_means(cases):
     """The body flattens the picture: what is sent is the mean picture itself."""
     found = cases(algorithm="fedproto", models="fixtures.models:linear", most=1)
