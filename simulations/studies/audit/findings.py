@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.studies.audit.measures import LOW_RATE, auc, true_positive_rate
+from simulations.studies.audit.measures import LOW_RATE, auc, chance_rate, true_positive_rate
 
 Scores = NDArray[np.float64]
 
@@ -30,8 +30,8 @@ class Finding:
         The same with another client's upload in place of the client's own: what of the figure is not in the upload.
         None: not asked.
     chance : float or None
-        What an attacker gets who reads nothing: of membership a coin's, of a histogram and of pictures the mean of the
-        attacker's own samples.
+        What an attacker gets who reads nothing: of membership a coin's, of pictures the mean of the attacker's own
+        samples, of a histogram the nearer of that and even shares.
     best : float or None
         What the truth gives or, of membership, the same attack on the client's whole model, which is no bound: an
         upload may say more of single samples than the model does. None: nothing to compare with.
@@ -90,10 +90,15 @@ def of_membership(
     without: Sequence[Separation],
     best: Sequence[Separation],
 ) -> list[Finding]:
-    """Return the two figures of membership inference."""
+    """Return the two figures of membership inference.
+
+    Of fewer samples that are not members than have one in 1 %, the second is the rate without false positives.
+    """
+    others = sum(len(one.negative) for one in own)
+    rate = "TPR at 1 % FPR" if others * LOW_RATE >= 1 else f"TPR at 0 FPR ({others} others)"
     areas = [mean_auc(one) for one in (own, without, best)]
     rates = [pooled(true_positive_rate, one) for one in (own, without, best)]
     return [
         Finding(attack, reads, knows, "AUC", areas[0], areas[1], 0.5, areas[2]),
-        Finding(attack, reads, knows, "TPR at 1 % FPR", rates[0], rates[1], LOW_RATE, rates[2]),
+        Finding(attack, reads, knows, rate, rates[0], rates[1], chance_rate(others), rates[2]),
     ]

@@ -44,6 +44,19 @@ def true_positive_rate(positive: Scores, negative: Scores, rate: float = LOW_RAT
     return float(true[false <= rate].max())
 
 
+def chance_rate(others: int, rate: float = LOW_RATE) -> float:
+    """Return the mean of `true_positive_rate` where positives and others, so many of them, have one distribution.
+
+    The threshold is the highest score of n others but for the k false positives that are allowed: (k + 1) / (n + 1).
+
+    Examples
+    --------
+    >>> chance_rate(199)
+    0.01
+    """
+    return (int(others * rate) + 1) / (others + 1)
+
+
 def total_variation(one: Scores, other: Scores) -> float:
     """Return half the sum of absolute differences of two distributions (C,): in [0, 1].
 

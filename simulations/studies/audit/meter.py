@@ -169,7 +169,9 @@ def of_histograms(
         pairs = [(one, its > 0) for one, its in zip(estimates, truth, strict=False)]
         return pooled(auc, [Separation(one[has], one[~has]) for one, has in pairs])
 
-    error, others, guessed = (distance(one) for one in (found, without, prior))
+    even = [np.full(case.subject.classes, 1 / case.subject.classes) for case in cases]
+    error, others = distance(found), distance(without)
+    guessed = min((one for one in (distance(prior), distance(even)) if one is not None), default=None)
     return Found(
         [
             Finding(name, reads, knows, "histogram error (TV)", error, others, guessed, 0.0),

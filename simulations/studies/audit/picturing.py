@@ -143,7 +143,9 @@ def fits_gradient(case: Case) -> str:
         return why
     if not isinstance(case.reading, Weights) or case.reading.factors:
         return "no weights"
-    if config.optimizer != "sgd" or config.weight_decay or subject.steps(len(subject.trained_on)) != 1:
+    rolling = config.momentum > 0 and getattr(subject.client, "moments", "") == "kept" and len(subject.kept) > 1
+    steps = subject.steps(len(subject.trained_on)) * case.reading.times
+    if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
         return "a round is not one step of plain SGD (optimizer = sgd, local-batches = 1)"
     if min(config.batch_size, len(subject.trained_on)) > LARGEST_BATCH:
         return f"a step is of more than {LARGEST_BATCH} samples (batch-size)"
@@ -170,8 +172,9 @@ def by_gradient(name: str, cases: Sequence[Case]) -> Found:
         found = torch.from_numpy(ordered).float().to(subject.centre.device) - subject.centre
         return found, batch.inputs, subject.known.inputs.mean(0, keepdim=True).expand_as(batch.inputs)
 
-    size = min(cases[0].subject.config.batch_size, len(cases[0].subject.trained_on))
-    knows = "what the client was sent" + ("; the labels of the batch (worst case)" if size > 1 else "")
+    first = cases[0].subject
+    told = min(first.config.batch_size, len(first.trained_on)) > 1 or first.model.head.bias is None
+    knows = "what the client was sent" + ("; the labels of the batch (worst case)" if told else "")
     return of_pictures(name, "the change of weights in one step", knows, cases, make, "private sample")
 
 

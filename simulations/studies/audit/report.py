@@ -203,8 +203,8 @@ def audit_table(audit: Audit, title: str) -> "Table":
         words={"attack", "reads", "measure"},
         notes=[
             "figure: over clients. another's: the same with another client's upload in its place. chance: an attacker "
-            "who reads nothing, of labels and pictures the mean of its own samples. best: the truth, or, of "
-            "membership, the client's whole model.",
+            "who reads nothing, of pictures the mean of its own samples, of labels the nearer of that and even shares. "
+            "best: the truth, or, of membership, the client's whole model.",
             *knows,
         ],
     )

@@ -76,7 +76,8 @@ class Subject:
     trained_on : Rows
         The truth: its training samples, the public ones first.
     members, strangers : Rows
-        The truth of membership: its private training samples, and its test samples.
+        The truth of membership: its private training samples, and its test samples; where these are not drawn from the
+        client's own, those of them that have classes in the shares of its members.
     counts : array
         The truth of its class histogram: training samples of each class, (C,).
     known : Rows
@@ -211,6 +212,24 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
 
 
+def in_shares_of(members: Rows, strangers: Rows) -> Rows:
+    """Return the first strangers of each class, as many as leave the classes that both have in the members' shares.
+
+    Examples
+    --------
+    >>> members, strangers = (Rows(torch.zeros(len(of), 1), torch.tensor(of)) for of in ([0, 0, 2], [2, 0, 1, 2, 0]))
+    >>> in_shares_of(members, strangers).labels.tolist()
+    [2, 0, 0]
+    """
+    classes = int(torch.cat([members.labels, strangers.labels]).max()) + 1
+    own, others = (torch.bincount(rows.labels, minlength=classes).cpu().numpy() for rows in (members, strangers))
+    both = (own > 0) & (others > 0)
+    part = float((others[both] / own[both]).min()) if both.any() else 0.0
+    labels = strangers.labels.cpu().numpy()
+    kept = [np.flatnonzero(labels == one)[: int(part * own[one] + 0.5)] for one in range(classes)]
+    return strangers.some(np.sort(np.concatenate(kept)))
+
+
 def _on(node: Node, device: str) -> Node:
     node.model.to(device)
     return node
@@ -229,7 +248,9 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         raise ConfigError(f"client {node.client_id}: no other client has data of its form, so the attacker has none")
     known = joined([there(one.data.train) for one in same])
     order = generator(node.config.seed, node.client_id, "audit", "known").permutation(len(known))[:MOST_ROWS]
-    spec = data.spec
+    spec, members, strangers = data.spec, there(data.private), there(data.test)
+    if node.config.test_set == "global" or node.config.iid_evaluation:
+        strangers = in_shares_of(members, strangers)
     return Subject(
         config=node.config,
         client_id=node.client_id,
@@ -238,8 +259,8 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         client=build_client(node.config, replace(node, model=deepcopy(node.model))),  # which may draw a head anew
         kept=kept,
         trained_on=there(data.train),
-        members=there(data.private),
-        strangers=there(data.test),
+        members=members,
+        strangers=strangers,
         counts=data.train.class_counts(spec.classes).cpu().numpy(),
         known=known.some(order),
         public=joined([there(one.data.public) for one in nodes if one.data.spec == spec]),

@@ -102,6 +102,26 @@ def test_membership_of_samples_that_nobody_has_trained_on_is_a_coin(lab):
     assert figure(found, "TPR").figure < 0.1
 
 
+def test_strangers_have_the_classes_of_members_where_all_clients_test_on_all_classes(lab):
+    """Else an attack that tells the client's classes passes for one that tells its samples."""
+    skewed = KEPT | {"partition": "classes:2", "iid_evaluation": True}
+    for one in subjects_of(lab.run(lab.config(**skewed, algorithm="fd"))):
+        members, strangers = (np.bincount(rows.labels, minlength=10) for rows in (one.members, one.strangers))
+        assert set(np.flatnonzero(strangers)) == set(np.flatnonzero(members))
+        assert strangers / strangers.sum() == pytest.approx(members / members.sum(), abs=0.1)
+        assert strangers.sum() > 5
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_label_that_no_bias_tells_is_said_to_be_known(cases, monkeypatch, bias):
+    monkeypatch.setattr(
+        "simulations.studies.audit.reconstruction.invert_gradient", lambda model, gradient, labels, centre: centre[None]
+    )
+    keys = {"algorithm": "fedavg", "optimizer": "sgd", "local_batches": 1, "batch_size": 1, "head_bias": bias}
+    known = by_gradient("x", cases(**keys, most=1)).findings[0].knows
+    assert ("the labels of the batch (worst case)" in known) != bias
+
+
 def test_counts_that_are_sent_are_read_to_the_sample(cases):
     found = by_counts("x", cases(algorithm="fedproto", partition="dirichlet:0.1"))
     assert figure(found, "histogram").figure == 0
@@ -132,6 +152,19 @@ def test_a_step_over_one_sample_gives_that_sample_away_and_noise_does_not(cases)
 
 def test_the_gradient_of_many_steps_is_no_gradient(cases):
     assert "one step" in fits_gradient(cases(algorithm="fedavg", most=1)[0])
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"fedavg.exchange-every": 2, "rounds": 1},
+        {"fedavg.moments": "kept", "momentum": 0.9, "rounds": 2},
+    ],
+)
+def test_a_round_of_more_steps_or_with_momentum_of_former_ones_is_no_gradient(cases, keys):
+    step = {"algorithm": "fedavg", "optimizer": "sgd", "local_batches": 1, "batch_size": 1}
+    [case] = cases(**step, most=1, **keys)
+    assert "one step of plain SGD" in fits_gradient(case)
 
 
 def test_prototypes_of_an_identity_are_the_class_means(cases):

@@ -1,5 +1,7 @@
 """Label inference: counts as they are sent, and the label of one sample from its gradient."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ from torch.nn import functional
 
 from simulations.studies.audit.histogram import calibrated, drawn_rows, features_of, open_counts, shares_of_changes
 from simulations.studies.audit.measures import total_variation
+from simulations.studies.audit.meter import of_histograms
 from simulations.studies.audit.reconstruction import inferred_label
+from simulations.studies.audit.subject import Rows
 
 
 def bias_gradient(labels: list[int], classes: int = 4) -> torch.Tensor:
@@ -50,6 +54,15 @@ def test_a_predictor_shows_the_classes_that_it_answers():
     labels = torch.tensor([0, 1, 1])
     found = features_of(torch.tensor([[9.0, -9.0], [9.0, -9.0], [9.0, -9.0]]), labels, 2)
     assert found == pytest.approx(np.array([[1, 1], [0, 0]]), abs=1e-6)
+
+
+def test_even_shares_are_no_better_than_chance():
+    """The attacker's own samples lack what the client has most of, so a guess by them is the farther one."""
+    known = Rows(torch.zeros(100, 1), torch.tensor([0] * 10 + [1] * 90))
+    case = SimpleNamespace(subject=SimpleNamespace(classes=2, counts=np.array([8, 2]), known=known))
+    found = of_histograms("x", "", "", [case], [np.full(2, 0.5)], []).findings[0]
+    assert found.figure == pytest.approx(0.3)
+    assert found.chance == found.figure
 
 
 def test_rows_are_drawn_by_the_shares_of_their_classes():

@@ -5,7 +5,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from simulations.studies.audit.measures import auc, psnr, ssim, true_positive_rate
+from simulations.studies.audit.findings import Separation, of_membership
+from simulations.studies.audit.measures import auc, chance_rate, psnr, ssim, true_positive_rate
 
 
 def test_without_both_kinds_there_is_no_rate():
@@ -18,6 +19,22 @@ def test_true_positives_are_counted_below_the_rate_alone():
     others = np.arange(100.0)
     assert true_positive_rate(np.array([200.0, 98.5, 97.5, 0.0]), others) == 0.5
     assert true_positive_rate(np.array([200.0, 98.5, 97.5, 0.0]), others, rate=0.02) == 0.75
+
+
+@pytest.mark.parametrize("others", [40, 140])
+def test_the_rate_by_chance_is_what_scores_of_one_distribution_give(others):
+    """Of 2,000 draws the mean has a standard deviation of about 0.0005."""
+    rng = np.random.default_rng(0)
+    found = [true_positive_rate(rng.normal(size=300), rng.normal(size=others)) for _ in range(2000)]
+    assert np.mean(found) == pytest.approx(chance_rate(others), abs=0.001)
+
+
+def test_of_fewer_than_a_hundred_others_the_rate_without_false_positives_is_called_so():
+    few, many = (
+        of_membership("x", "", "", [Separation(np.ones(5), np.zeros(others))] * 2, [], [])[1] for others in (49, 50)
+    )
+    assert (few.measure, few.chance) == ("TPR at 0 FPR (98 others)", chance_rate(98))
+    assert (many.measure, many.chance) == ("TPR at 1 % FPR", chance_rate(100))
 
 
 def test_psnr_of_equal_pictures_is_infinite_and_falls_by_twenty_decibels_a_tenth():
