@@ -219,7 +219,7 @@ def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, *COMMAND])
     except OSError as error:
-        sys.exit(f"hetfl: the executor cannot begin anew: {error.strerror}")
+        sys.exit(f"hetfl: the executor cannot be started again: {error.strerror}")
 
 
 def fork(work: Callable[[], int]) -> int:
