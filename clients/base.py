@@ -44,7 +44,8 @@ class KnowledgeClient(NumPyClient, ABC):
     numbers : dict of str to int or float
         Survives between rounds: put in it what the algorithm has to remember besides networks and optimizers.
     keeps_state : bool
-        Class attribute: whether anything survives between rounds. Default: True.
+        Class attribute: whether anything survives between rounds; False where each download brings all that is needed.
+        Default: True.
     has_distillation_term : bool
         Class attribute: whether the loss is two `Terms`, so that ``projection`` can be set. Default: False.
     tuned : str or None
@@ -58,13 +59,8 @@ class KnowledgeClient(NumPyClient, ABC):
     """
 
     keeps_state = True
-    """Whether anything survives between rounds. False where each download brings all that is needed."""
-
     has_distillation_term = False
-    """Whether the loss has a distillation term beside the term of the client's own data: ``projection`` needs both."""
-
     tuned: str | None = None
-    """The option that tuning tries beside the learning rate where nobody says; None: the first that is a number."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

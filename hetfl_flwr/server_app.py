@@ -54,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(config, strategy, federation)
             trackers = start_trackers(config, results.folder)
             if choice:
-                rounds.resume(results.ledger.arrays, choice.checkpoint.under_way)
+                rounds.resume(choice.checkpoint.under_way)
                 go_on(choice, results)
             strategy.summary()
             lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds)]

@@ -24,12 +24,14 @@ class KnowledgeStrategy(FlowerHooks):
     Attributes
     ----------
     heterogeneous : bool
-        Class attribute: whether clients may have different architectures. Default: True.
+        Class attribute: whether clients may have different architectures, with the default hyper-parameters. Default:
+        True.
     width : int
         Class attribute: the embedding width that all models get where the run config's ``width`` is 0. Default: 0, each
         model keeps its own.
     sharing : Sharing or None
-        Class attribute: what is needed of the clients' public samples. Default: None, nothing.
+        Class attribute: what is needed of the clients' public samples, which are in ``roster.public_samples`` before
+        round 1. Default: None, nothing.
     asynchronous : bool
         Whether each client is answered as soon as it has uploaded. Default: False.
     exchanges : bool
@@ -67,25 +69,12 @@ class KnowledgeStrategy(FlowerHooks):
     """
 
     heterogeneous = True
-    """Whether clients may have different architectures, with the default hyper-parameters."""
-
     width = 0
-    """Embedding width that all models get where the run config's ``width`` is 0. 0: each keeps its own."""
-
     sharing: Sharing | None = None
-    """What is needed of the clients' public samples, in ``roster.public_samples`` before round 1. None: nothing."""
-
     asynchronous = False
-    """Whether each client is answered as soon as it has uploaded, without waiting for the others."""
-
     exchanges = True
-    """Whether clients learn from each other."""
-
     sends: Sends = "something else"
-    """What leaves a client."""
     parts = False
-    """Whether clients may have parts of one network of different width."""
-
     roster: Roster
     config: RunConfig
 

@@ -1,6 +1,6 @@
 """Models: a body and a linear head, a small zoo sized by the data, and any torch module of the user's own.
 
-Nothing here trains, or knows of clients.
+Nothing here trains, or knows more of clients than their numbers.
 """
 
 from hetfl_flwr.models.building import CatalogueRow, build_bounded, build_model, catalogue_rows

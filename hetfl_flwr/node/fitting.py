@@ -127,7 +127,7 @@ def fit_once(slot: Slot, choose: Callable[[], Fit]) -> Fit:
     try:
         return Fit(**json.loads(content))
     except (ValueError, TypeError):
-        raise DamagedError(f"{slot.where}: the choice of a model is damaged; remove it to choose anew") from None
+        raise DamagedError(f"{slot.where}: the choice of a model is damaged; remove it to choose again") from None
 
 
 def device_speed(config: RunConfig, client_id: int) -> float:

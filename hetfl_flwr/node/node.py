@@ -59,6 +59,10 @@ class Node:
         `restored`, with these.
     data : ClientData
         Training, validation and test samples; which of the training samples are public.
+    store : StateStore
+        Where the client's state lies between rounds.
+    stamp : Stamp
+        Whose state that is: of which run, algorithm, model and client.
     public_samples : PublicSampleStore
         Where the public samples of others lie.
     restored : bool

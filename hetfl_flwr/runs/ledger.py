@@ -19,7 +19,7 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Traffic
 from hetfl_flwr.server.messaging.grids import simulated_time
 from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.uploads import Uploads
+from hetfl_flwr.server.messaging.upload_counts import UploadCounts
 from hetfl_flwr.server.rounds import Played
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.naming import distinct
@@ -38,7 +38,7 @@ class Ledger:
         The run.
     engine : str
         ``local``, ``simulation`` or ``deployment``.
-    uploads : Uploads
+    uploads : UploadCounts
         How many uploads each client has made.
     noise : str or None
         What noise on uploads is drawn from, ``seed`` or ``system``; None without noise.
@@ -53,7 +53,7 @@ class Ledger:
         What the server knows after it.
     """
 
-    def __init__(self, config: RunConfig, engine: str, uploads: Uploads, noise: str | None = None) -> None:
+    def __init__(self, config: RunConfig, engine: str, uploads: UploadCounts, noise: str | None = None) -> None:
         self.config = config
         self.engine = engine
         self.uploads = uploads

@@ -36,7 +36,7 @@ from hetfl_flwr.runs.schema import (
     summary_file,
 )
 from hetfl_flwr.runs.settings import PASSING, begun_as, changed_by_hand, check_unchanged, settings_file
-from hetfl_flwr.server.messaging.uploads import Uploads
+from hetfl_flwr.server.messaging.upload_counts import UploadCounts
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.naming import OWN
 from hetfl_flwr.wire.privacy import noise_source
@@ -84,7 +84,7 @@ class Results(RoundCallback):
         self._notes: list[str] = []
         noise = noise_source(config.noise_source, engine) if config.noise_multiplier > 0 else None
         lasting = noise == "system" or (noise is not None and engine != "local")
-        self.ledger = Ledger(config, engine, Uploads(folder / UPLOADS_FILE if lasting else None), noise)
+        self.ledger = Ledger(config, engine, UploadCounts(folder / UPLOADS_FILE if lasting else None), noise)
         if config.resume:
             _check_holds_run(folder)
         written = *(folder / name for name in (CONFIG_FILE, RESUME_FILE, ROUNDS_FILE)), folder, *folder.parents

@@ -23,7 +23,7 @@ from hetfl_flwr.server.messaging.grids import GridView, engine_of, is_stopped
 from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.messenger import Messenger
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.server.messaging.uploads import Uploads
+from hetfl_flwr.server.messaging.upload_counts import UploadCounts
 from hetfl_flwr.server.sharing import SampleSharing
 
 
@@ -38,7 +38,7 @@ class Federation:
         The run.
     origin : Origin, optional
         The run that this one goes on with.
-    uploads : Uploads, optional
+    uploads : UploadCounts, optional
         Where uploads are counted.
 
     Attributes
@@ -59,7 +59,7 @@ class Federation:
     """
 
     def __init__(
-        self, grid: Grid, config: RunConfig, origin: Origin | None = None, uploads: Uploads | None = None
+        self, grid: Grid, config: RunConfig, origin: Origin | None = None, uploads: UploadCounts | None = None
     ) -> None:
         own = engine_of(grid) != "deployment"
         keys = NodeKeys(Path(config.node_keys).expanduser()) if config.node_keys else None
@@ -69,7 +69,7 @@ class Federation:
         self.config = config
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
-        self.messenger = Messenger(grid, config, self.roster, Uploads() if uploads is None else uploads)
+        self.messenger = Messenger(grid, config, self.roster, UploadCounts() if uploads is None else uploads)
         self.registration = Registration(self.messenger, config, self.roster, keys, origin, own=own)
         self.samples = SampleSharing(self.messenger, self.roster)
 

@@ -60,7 +60,7 @@ class Rounds(Protocol):
     def start(self, arrays: ArrayRecord) -> Played:
         """Share public samples if the algorithm needs them, and evaluate before any training: round 0."""
 
-    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
+    def resume(self, under_way: UnderWay) -> None:
         """Bring everyone back to where they were at a checkpoint, at no cost to the run's bytes."""
 
     def under_way(self) -> UnderWay:
@@ -92,7 +92,7 @@ class SyncRounds:
         noted, shared = self._federation.notes(), self._federation.share(self._sharing)
         return Played(arrays, shared, self._evaluation.evaluate(self._strategy, 0, arrays), noted)
 
-    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
+    def resume(self, under_way: UnderWay) -> None:
         """Share public samples again: they were counted when the run began."""
         self._federation.share(self._sharing)
         self._evaluation.take_up(under_way.numbers.get("measured", {}))
@@ -196,7 +196,7 @@ class AsyncRounds:
                 messages[f"reply.{message}"] = _packed_reply(reply, self._waiting[message][0])
         return UnderWay(numbers, messages)
 
-    def resume(self, arrays: ArrayRecord, under_way: UnderWay) -> None:
+    def resume(self, under_way: UnderWay) -> None:
         """Take up what was under way; where the engine does not keep it, number messages beyond all that came."""
         federation, numbers = self._federation, under_way.numbers
         self._sent = numbers["sent"]

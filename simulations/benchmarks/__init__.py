@@ -1,4 +1,4 @@
-"""Measurements: accuracy over bytes, hostile clients, kills, speed; the figures stand in README.md beside this file.
+"""Measurements: accuracy over bytes, hostile clients, audits, kills, speed; most figures are in README.md beside this.
 
 Nothing but tests imports them.
 """

@@ -27,7 +27,7 @@ the same runs.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
@@ -39,6 +39,7 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.data import Reading
 from hetfl_flwr.data.sources.hub import open_source
 from simulations.benchmarks.measure import run
+from simulations.benchmarks.records import spread
 from simulations.reports.plots.comparison import plot_costs
 from simulations.reports.runs import INCIDENTAL, Group, Run, bytes_to, curve, figures, group_runs, load_run
 
@@ -163,8 +164,7 @@ def _paid(sizes: Sequence[int | None]) -> str:
 
 def _spread(values: Sequence[float], shown: Callable[[float], str]) -> str:
     """Return mean and standard deviation, the latter if there is any."""
-    deviation = stdev(values) if len(values) > 1 else 0
-    return shown(fmean(values)) + (f" ± {shown(deviation)}" if deviation else "")
+    return spread(values, shown) if len(set(values)) > 1 else shown(values[0])
 
 
 def _size(size: float) -> str:

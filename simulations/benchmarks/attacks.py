@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEN
 from hetfl_flwr.wire.spec import LEARNT_LIMIT
-from simulations.benchmarks.records import chosen, keep, read
+from simulations.benchmarks.records import chosen, keep, read, spread
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.engine.run import process_as_it_was
@@ -252,8 +252,7 @@ def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         for name, column in COLUMNS.items():
             found = [one for one in known if (one["row"], one["column"]) == (row, name)]
             shown = [100 * one["accuracy"] for one in found]
-            spread = f" ± {stdev(shown):.1f}" if len(shown) > 1 else ""
-            cells.append(f"{fmean(shown):.1f}{spread}" if shown else "" if column.stands_for(row) else "-")
+            cells.append(spread(shown, "{:.1f}".format) if shown or column.stands_for(row) else "-")
         yield f"| `{row}` | " + " | ".join(cells) + " |"
     honest = sum(one["honest_set_aside"] for one in known)
     yield ""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from math import log
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from hetfl_flwr.config import Value
 from hetfl_flwr.wire.privacy import epsilon
 from simulations.api import run
-from simulations.benchmarks.records import chosen, keep, read
+from simulations.benchmarks.records import chosen, keep, read, spread
 from simulations.studies.audit.findings import Finding
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import upload_norm
@@ -165,20 +165,16 @@ def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for row, column in product(ALGORITHMS, SHOWN):
         found = [one for one in known if (one["row"], one["column"]) == (row, column)]
         if found:
-            cells = [_spread([100 * one["accuracy"] for one in found], 1)]
+            cells = [spread([100 * one["accuracy"] for one in found], "{:.1f}".format)]
             for name in MEASURES:
                 values = [one["figures"][name] for one in found if name in one["figures"]]
-                cells.append(_spread(values, 1 if name.startswith("PSNR") else 2))
+                cells.append(spread(values, ("{:.1f}" if name.startswith("PSNR") else "{:.2f}").format))
             yield f"| `{row}` | {column} | {len(found)} | " + " | ".join(cells) + " |"
     yield ""
     guesses = {name: [one["chance"][name] for one in known if name in one["chance"]] for name in CHANCE}
-    yield "Who reads nothing: " + ", ".join(f"{name} {_spread(found, 2)}" for name, found in guesses.items() if found)
-
-
-def _spread(values: list[float], digits: int) -> str:
-    if not values:
-        return ""
-    return f"{fmean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 2 else "")
+    yield "Who reads nothing: " + ", ".join(
+        f"{name} {spread(found, '{:.2f}'.format)}" for name, found in guesses.items() if found
+    )
 
 
 if __name__ == "__main__":

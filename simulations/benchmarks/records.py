@@ -1,14 +1,18 @@
-"""Records of runs that a benchmark makes once: a line of JSON each, by row, column and seed."""
+"""Records of runs that a benchmark makes once: a line of JSON each, by row, column and seed; and figures over seeds."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import typer
 
 Records = dict[tuple[str, str, int], dict[str, Any]]
 """What was measured, by row, column and seed."""
+
+FEWEST = 3
+"""Seeds that a standard deviation is told of, at least."""
 
 
 def read(path: Path) -> Records:
@@ -31,3 +35,16 @@ def chosen(names: list[str] | None, known: Mapping[str, object], option: str) ->
         if name not in known:
             raise typer.BadParameter(f"'{name}', expected one of: {'; '.join(known)}", param_hint=f"--{option}")
     return names or list(known)
+
+
+def spread(values: Sequence[float], written: Callable[[float], str]) -> str:
+    """Return the mean over seeds and, of `FEWEST` seeds or more, the standard deviation; nothing of none.
+
+    Examples
+    --------
+    >>> spread([1.0, 2.0, 3.0], "{:.1f}".format), spread([1.0, 2.0], "{:.1f}".format), spread([], str)
+    ('2.0 ± 1.0', '1.5', '')
+    """
+    if not values:
+        return ""
+    return written(fmean(values)) + (f" ± {written(stdev(values))}" if len(values) >= FEWEST else "")

@@ -1,4 +1,4 @@
-"""Deployment: keys, Flower's own processes on one machine, and a rehearsal of the guide beside this.
+"""Deployment: keys, bundles, checks before a node joins, a SuperNode that stays warm, and a rehearsal on one machine.
 
-What a node or a server needs to run belongs in ``hetfl_flwr``.
+What the app itself needs on a server or a node belongs in ``hetfl_flwr``.
 """

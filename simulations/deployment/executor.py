@@ -54,8 +54,8 @@ Told = Mapping[str, Any]
 """What an executor is told by its node: see `simulations.deployment.supernode.run_supernode`."""
 
 
-class WarmExecutor:
-    """Flower's Executor, which starts a process for each message, by a fork of this one.
+class _OfOneNode:
+    """What Flower asks of any executor, of one that serves one node with one message at a time.
 
     Parameters
     ----------
@@ -65,7 +65,6 @@ class WarmExecutor:
 
     def __init__(self, told: Told) -> None:
         self._told = told
-        self._running: dict[int, IO[str]] = {}  # where a process says what it has imported, by its id
         self._loaded = Loaded(told["begun"])
         self._loaded.look()
 
@@ -77,6 +76,20 @@ class WarmExecutor:
 
     def wait_for_capacity(self, *_: object, **__: object) -> None:
         """Wait for nothing: a node has one message at a time."""
+
+
+class WarmExecutor(_OfOneNode):
+    """Flower's Executor, which starts a process for each message, by a fork of this one.
+
+    Parameters
+    ----------
+    told : mapping
+        What the node has told.
+    """
+
+    def __init__(self, told: Told) -> None:
+        super().__init__(told)
+        self._running: dict[int, IO[str]] = {}  # where a process says what it has imported, by its id
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Fork a process that answers a message."""
@@ -103,7 +116,7 @@ class WarmExecutor:
         """Leave those that are answering to their messages."""
 
 
-class ResidentExecutor:
+class ResidentExecutor(_OfOneNode):
     """Flower's Executor with one process, which answers all messages of an app and keeps its models and data.
 
     The messages wait in a pipe, of which this one holds both ends: what a process has left unread, the next one reads.
@@ -114,17 +127,12 @@ class ResidentExecutor:
         What the node has told.
     """
 
-    get_eligible_capacity = WarmExecutor.get_eligible_capacity
-    wait_for_capacity = WarmExecutor.wait_for_capacity
-
     def __init__(self, told: Told) -> None:
-        self._told = told
+        super().__init__(told)
         self._app: str | None = None
         self._pipe: tuple[int, int] | None = None
         self._process = 0
         self._leaving: set[int] = set()
-        self._loaded = Loaded(told["begun"])
-        self._loaded.look()
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Have a message answered; by a new process where it is of another app, or the old one has ended."""
@@ -211,7 +219,7 @@ def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, *COMMAND])
     except OSError as error:
-        sys.exit(f"hetfl: the executor cannot begin anew: {error.strerror}")
+        sys.exit(f"hetfl: the executor cannot be started again: {error.strerror}")
 
 
 def fork(work: Callable[[], int]) -> int:

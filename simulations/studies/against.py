@@ -7,7 +7,7 @@ from pathlib import Path
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, Value
 from simulations.studies.jobs import Job
-from simulations.studies.sweeps import Grid, jobs
+from simulations.studies.sweeps import ParameterGrid, jobs
 
 BASELINES: Mapping[str, dict[str, Value]] = {
     "local": {"algorithm": "local", "pooled": False},
@@ -39,7 +39,7 @@ def parse_against(text: str) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def jobs_against(chosen: Mapping[str, Value], baselines: list[str], grid: Grid, out: Path) -> list[Job]:
+def jobs_against(chosen: Mapping[str, Value], baselines: list[str], grid: ParameterGrid, out: Path) -> list[Job]:
     """Return the runs of a method, and those of each baseline with the same keys and seeds.
 
     Models, width and whatever else the method settles are the same for all. Keys of the method's own have no meaning

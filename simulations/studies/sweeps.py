@@ -16,7 +16,7 @@ from simulations.engine.run import process_as_it_was
 from simulations.studies.jobs import Job, run_all
 from simulations.studies.places.place import Place
 
-Grid = Mapping[str, Sequence[Value]]
+ParameterGrid = Mapping[str, Sequence[Value]]
 """The values of each config key."""
 
 LONGEST = 255
@@ -91,7 +91,7 @@ def _values(text: str) -> list[Value]:
 
 
 def run_sweep(
-    base: Mapping[str, Value], grid: Grid, out: Path, place: Place, console: Console
+    base: Mapping[str, Value], grid: ParameterGrid, out: Path, place: Place, console: Console
 ) -> tuple[list[Path], dict[Path, str]]:
     """Run every combination that has not ended yet, once all of them are found to be right.
 
@@ -129,7 +129,7 @@ def run_jobs(wanted: Sequence[Job], place: Place, console: Console) -> tuple[lis
     return [job.folder for job in wanted], run_all(wanted, place, console)
 
 
-def jobs(base: Mapping[str, Value], grid: Grid, out: Path) -> list[Job]:
+def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]:
     """Return the runs of a sweep, nothing in their settings left to guess.
 
     Raises

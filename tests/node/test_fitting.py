@@ -188,7 +188,7 @@ def test_a_damaged_choice_is_named(refusal, make_config, make_context, tmp_path,
     path.parent.mkdir()
     path.write_bytes(content)
     said = refusal(DamagedError, Node.from_context, make_context(config, run=7))
-    assert said == f"state file {path}: the choice of a model is damaged; remove it to choose anew"
+    assert said == f"state file {path}: the choice of a model is damaged; remove it to choose again"
 
 
 # --- whole runs ------------------------------------------------------------------------------------

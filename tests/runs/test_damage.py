@@ -31,7 +31,7 @@ from hetfl_flwr.runs.resuming import data_of, other_data
 from hetfl_flwr.runs.settings import CHANGEABLE
 from hetfl_flwr.server.messaging.grids import GridView
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.server.messaging.uploads import Uploads
+from hetfl_flwr.server.messaging.upload_counts import UploadCounts
 from simulations.cli.command import main
 from simulations.cli.running import run_one
 from simulations.engine.grid import LocalGrid
@@ -837,8 +837,10 @@ def test_an_upload_is_on_the_disk_before_it_is_asked_for(tmp_path, monkeypatch):
     """A machine that fails forgets what it has not brought to the disk, and no upload that has left a client."""
     path, on_disk = tmp_path / "uploads.log", []
     path.touch()
-    monkeypatch.setattr("hetfl_flwr.server.messaging.uploads.os.fsync", lambda file: on_disk.append(path.read_bytes()))
-    uploads = Uploads(path)
+    monkeypatch.setattr(
+        "hetfl_flwr.server.messaging.upload_counts.os.fsync", lambda file: on_disk.append(path.read_bytes())
+    )
+    uploads = UploadCounts(path)
     uploads.asked([0, 2])
     uploads.refused(2)
     assert [content.count(b"\n") for content in on_disk] == [2, 3]

@@ -71,7 +71,7 @@ def encode(name: str, values: pa.ChunkedArray, wanted: Wanted, findings: Finding
     try:
         values = cleaned(values)
     except pa.ArrowInvalid:
-        findings.problem(name, "holds texts that are not UTF-8", "write the file anew, or name it in ignore-columns")
+        findings.problem(name, "holds texts that are not UTF-8", "write the file again, or name it in ignore-columns")
         return None
     if not any(holds(values.type) for holds in (is_text, _is_number, is_date, pa.types.is_boolean)):
         findings.problem(

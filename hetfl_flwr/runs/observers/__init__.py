@@ -1,1 +1,1 @@
-"""Callbacks that show a run's rounds to people and to trackers; none of them changes a run or keeps what it needs."""
+"""Callbacks that show a run's rounds, or keep its uploads; none of them changes a run or keeps what it goes on from."""

@@ -43,7 +43,7 @@ class Prometheus:
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
         from prometheus_client import CollectorRegistry
 
-        self._folder, self._round = folder, 0
+        self._folder = folder
         elsewhere = os.environ.get("PROMETHEUS_TEXTFILE_DIR")
         self._path = Path(elsewhere) / f"hetfl-{folder.name}.prom" if elsewhere else folder / FILE
         self._labels = {"algorithm": config.algorithm, "run": folder.name}
@@ -52,7 +52,6 @@ class Prometheus:
 
     def log(self, round: int, scalars: Mapping[str, float]) -> None:
         """Write the numbers of a round."""
-        self._round = round
         clients = read_clients(self._folder) or []
         names = {str(one["partition"]): str(one.get("name") or "") for one in clients}
         self._set("round", round)

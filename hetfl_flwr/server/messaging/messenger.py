@@ -29,7 +29,7 @@ from hetfl_flwr.server.messaging.guard import Guards, measure
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.punctuality import Kind, Punctuality
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.server.messaging.uploads import Uploads
+from hetfl_flwr.server.messaging.upload_counts import UploadCounts
 from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS
 
@@ -57,7 +57,7 @@ class Messenger:
         The run.
     roster : Roster
         The clients.
-    uploads : Uploads
+    uploads : UploadCounts
         Where uploads are counted.
 
     Attributes
@@ -74,7 +74,7 @@ class Messenger:
         Is given each upload that was decoded and checked: what was sent, by whom it is answered, and the answer.
     """
 
-    def __init__(self, grid: Grid, config: RunConfig, roster: Roster, uploads: Uploads) -> None:
+    def __init__(self, grid: Grid, config: RunConfig, roster: Roster, uploads: UploadCounts) -> None:
         self.grid = grid
         self.config = config
         self.roster = roster

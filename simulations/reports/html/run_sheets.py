@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.runs.figures.tables import NOTHING
+from hetfl_flwr.runs.figures.tables import NOTHING, thousands
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from simulations.reports.html.quality_sheets import HEADINGS, quality
 from simulations.reports.html.sheets import Cell, Sheet
@@ -61,10 +61,10 @@ def client_sheet(run: Run, split: Split | str) -> Sheet:
         ("client", True, lambda client: str(client["partition"])),
         ("name", False, lambda client: name_of(client) or NOTHING),
         ("model", False, lambda client: client["model"] or NOTHING),
-        ("parameters", True, lambda client: _count(client["parameters"])),
-        ("training", True, lambda client: _count(client["train"])),
-        ("validation", True, lambda client: _count(client["validation"])),
-        ("test", True, lambda client: _count(client["test"])),
+        ("parameters", True, lambda client: thousands(client["parameters"])),
+        ("training", True, lambda client: thousands(client["train"])),
+        ("validation", True, lambda client: thousands(client["validation"])),
+        ("test", True, lambda client: thousands(client["test"])),
         ("classes", True, lambda client: classes.get(client["partition"], NOTHING)),
         ("first", True, lambda client: percent(next(iter(own[client["partition"]]), None))),
         ("best on test", True, lambda client: percent(max(own[client["partition"]], default=None))),
@@ -197,10 +197,6 @@ def sheet_of(caption: str, table: Table) -> Sheet:
 
 def _value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
-
-
-def _count(value: int | None) -> str:
-    return NOTHING if value is None else f"{value:,}"
 
 
 def _in_bytes(value: float | None) -> str:

@@ -216,6 +216,12 @@ class Recipe(_Varied):
         A measure by which rows are ranked over all columns and seeds, more being better. Empty: they are not.
     measures : mapping
         By the paper's names; a text is the key of a share.
+    figure : Figures
+        What its picture shows, and how.
+    columns : list of Column
+        Data or scenarios. Empty: the table has one column, which has no name.
+    rows : list of Row
+        What is compared, as a rule methods.
     settings : mapping
         Config keys of all runs.
     short, quick : mapping

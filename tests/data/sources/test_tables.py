@@ -486,7 +486,7 @@ def test_texts_of_parquet_that_are_not_utf_8_are_said_in_one_line(tmp_path, refu
     pq.write_table(pa.table({"kind": texts, "label": [0, 0, 1, 1] * 5}), tmp_path / "rows" / "train.parquet")
     said = refusal(DataError, load_client, dataset=str(tmp_path / "rows"), label_column="label", **WIDE)
     assert said.startswith("column 'kind' of ")
-    assert "holds texts that are not UTF-8: write the file anew" in said
+    assert "holds texts that are not UTF-8: write the file again" in said
 
 
 @pytest.mark.parametrize(

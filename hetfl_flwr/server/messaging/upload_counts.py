@@ -20,7 +20,7 @@ LOST = 0
 """What stands in the file in place of a client's number where lines before it are lost."""
 
 
-class Uploads:
+class UploadCounts:
     """A count for each client, of what it was asked for and has not refused: late and rejected uploads were sent, too.
 
     Parameters
