@@ -37,7 +37,9 @@ def features_of(logits: Tensor, labels: Tensor, classes: int) -> Shares:
     """Return what a predictor shows of the classes that it has learnt: (C, 2).
 
     On samples of the attacker's, the mean probability of each class, which grows with its share in training; and the
-    mean probability of the right class on samples of that class, which a class has that was trained on.
+    mean probability of the right class on samples of that class, which a class has that was trained on. All classes
+    that the attacker has count alike: where clients share out one pool, it has most of what a client lacks, and its own
+    shares would speak for the client's.
 
     Parameters
     ----------
@@ -47,10 +49,10 @@ def features_of(logits: Tensor, labels: Tensor, classes: int) -> Shares:
         C.
     """
     scores = logits.double().softmax(1)
-    counts = torch.bincount(labels, minlength=classes).clamp(min=1)
-    right = torch.zeros(classes, dtype=torch.float64, device=scores.device)
-    right.index_add_(0, labels, scores.gather(1, labels[:, None])[:, 0])
-    found: Shares = torch.stack([scores.mean(0), right / counts], 1).cpu().numpy()
+    counts = torch.bincount(labels, minlength=classes)
+    means = torch.zeros(classes, classes, dtype=torch.float64, device=scores.device).index_add_(0, labels, scores)
+    means /= counts.clamp(min=1)[:, None]
+    found: Shares = torch.stack([means[counts > 0].mean(0), means.diagonal()], 1).cpu().numpy()
     return found
 
 

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.wire.spec import Arrays
 from simulations.studies.audit import histogram, membership
 from simulations.studies.audit.findings import Finding, Pictures, Separation, mean, of_membership, pooled
 from simulations.studies.audit.measures import auc, total_variation
 from simulations.studies.audit.readings import ClassOutputs, Head, Prototypes, Reading, Weights, reading_of
+from simulations.studies.audit.sent import pooled as pooled_uploads
 from simulations.studies.audit.subject import Rows, Subject, joined
 from simulations.studies.audit.training import Predictor, logits_of, predicting
 from simulations.studies.audit.uploads import KeptUpload
@@ -47,9 +49,14 @@ class Case:
     mimics: int = IMITATIONS
 
     @cached_property
+    def upload(self) -> Arrays:
+        """What is read: the last upload, or where noise drowns one, what the uploads say together."""
+        return pooled_uploads(self.subject)[0]
+
+    @cached_property
     def predictor(self) -> Predictor:
-        """What the last upload predicts."""
-        return self.reading.predictor(self.subject.last.upload)
+        """What the upload predicts."""
+        return self.reading.predictor(self.upload)
 
     @cached_property
     def whole(self) -> Predictor:
@@ -70,7 +77,7 @@ class Case:
     def instead(self, other: "Case") -> Predictor:
         """Return what another client's upload predicts in place of this one's."""
         if isinstance(self.reading, Head | Prototypes | ClassOutputs):
-            return self.reading.predictor(other.subject.last.upload)
+            return self.reading.predictor(other.upload)
         return other.predictor
 
 
@@ -269,18 +276,19 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
     """Compare what uploads predict with those of imitated clients whose histograms are known."""
 
     def features(case: Case, predictor: Predictor) -> Scores:
-        known = case.subject.known
-        return histogram.features_of(logits_of(predictor, known), known.labels, case.subject.classes)
+        to_ask = case.subject.to_ask
+        return histogram.features_of(logits_of(predictor, to_ask), to_ask.labels, case.subject.classes)
 
     found, without = [], []
     others: list[Case | None] = [*next_of(cases)] or [None]
     for case, other in zip(cases, others, strict=True):
         subject, imitated, truth = case.subject, [], []
-        labels = subject.known.labels.cpu().numpy()
+        to_train = subject.to_train
+        labels = to_train.labels.cpu().numpy()
         for number in range(case.mimics):
             rng = subject.rng("imitation", number)
             drawn = histogram.drawn_shares(subject.classes, rng)
-            rows = subject.known.some(histogram.drawn_rows(labels, drawn, len(subject.trained_on), rng))
+            rows = to_train.some(histogram.drawn_rows(labels, drawn, len(subject.trained_on), rng))
             imitated.append(features(case, case.reading.imitated(rows, rng)))
             truth.append(shares(np.bincount(rows.labels.cpu().numpy(), minlength=subject.classes)))
         found.append(histogram.calibrated(features(case, case.predictor), imitated, truth))

@@ -88,7 +88,7 @@ def by_means(name: str, cases: Sequence[Case]) -> Found:
             outputs, width = reading.outputs, subject.classes
         else:
             outputs, width = (lambda inputs: embedded(subject.model, inputs)), subject.model.width
-        targets, sent = by_class(subject.last.upload, subject, width)
+        targets, sent = by_class(case.upload, subject, width)
         truth, guess, there = _means_of(subject)
         both = sent.cpu().numpy() & there
         found = reconstruction.invert_outputs(outputs, targets[torch.from_numpy(both)], subject.centre)
@@ -127,7 +127,7 @@ def by_representations(name: str, cases: Sequence[Case]) -> Found:
     def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
         subject = case.subject
         chosen = subject.rng("inverted").permutation(len(public_rows(subject)))[:SHOWN]
-        targets = torch.from_numpy(subject.last.upload["representations"][chosen]).float().to(subject.centre.device)
+        targets = torch.from_numpy(case.upload["representations"][chosen]).float().to(subject.centre.device)
         found = reconstruction.invert_outputs(lambda inputs: embedded(subject.model, inputs), targets, subject.centre)
         originals = public_rows(subject).some(chosen).inputs
         return found, originals, subject.known.inputs.mean(0, keepdim=True).expand_as(originals)
@@ -143,6 +143,10 @@ def fits_gradient(case: Case) -> str:
         return why
     if not isinstance(case.reading, Weights) or case.reading.factors:
         return "no weights"
+    if case.reading.payload == "a small model" or getattr(subject.client, "mask", False):
+        return "a step is not of plain cross-entropy"
+    if any("BatchNorm" in type(layer).__name__ for layer in case.reading.model.modules()):
+        return "batch norm: what it has computed with in a step is not sent"
     rolling = config.momentum > 0 and getattr(subject.client, "moments", "") == "kept" and len(subject.kept) > 1
     steps = subject.steps(len(subject.trained_on)) * case.reading.times
     if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:

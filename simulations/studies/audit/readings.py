@@ -177,8 +177,8 @@ class Body:
         return {f"body.{name.removeprefix(self.prefix)}": array for name, array in arrays.items()}
 
     def _with_head(self, model: SplitModel) -> Predictor:
-        features = embedded(model, self.subject.known.inputs)
-        head = fitted_head(features, self.subject.known.labels, self.subject.classes)
+        to_train = self.subject.to_train
+        head = fitted_head(embedded(model, to_train.inputs), to_train.labels, self.subject.classes)
         return lambda inputs: head(embedded(model, inputs))
 
 
@@ -300,9 +300,9 @@ class Representations:
         return self._student(public, _tensor(said["representations"], self.subject))
 
     def _student(self, public: Rows, targets: Tensor) -> Predictor:
-        student, known = fresh(self.subject, self.subject.rng("student")), self.subject.known
+        student, to_train = fresh(self.subject, self.subject.rng("student")), self.subject.to_train
         distilled(student, lambda: functional.mse_loss(student.body(public.inputs), targets))
-        head = fitted_head(embedded(student, known.inputs), known.labels, self.subject.classes)
+        head = fitted_head(embedded(student, to_train.inputs), to_train.labels, self.subject.classes)
         return lambda inputs: head(embedded(student, inputs))
 
 

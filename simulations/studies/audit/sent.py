@@ -1,5 +1,6 @@
 """What leaves a client: how long an upload is, and how an imitated client's is clipped and noised as its own is."""
 
+from collections.abc import Set
 from dataclasses import replace
 from math import sqrt
 from statistics import median
@@ -25,7 +26,7 @@ def upload_norm(subject: Subject) -> float:
 
 
 def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Arrays:
-    """Return what an imitated client would upload in the last round: clipped and with noise, by the run config.
+    """Return what an imitated client would upload: clipped and with noise, by the run config; see `pooled`.
 
     Parameters
     ----------
@@ -37,9 +38,46 @@ def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Array
         What the noise is drawn from.
     """
     upload = {**subject.last.upload, **learnt}
-    config = subject.config.with_values({"noise-source": "seed"})
+    noise = subject.config.noise_multiplier / sqrt(pooled(subject)[1])
+    config = subject.config.with_values({"noise-source": "seed", "noise-multiplier": noise})
     spec, sent_spec = _specs(subject, upload, subject.last.download)
     return private_upload(upload, spec, subject.last.download, sent_spec, config, "audit", int(rng.integers(2**62)))
+
+
+def pooled(subject: Subject) -> tuple[Arrays, int]:
+    """Return what is read of a client, and how many of its uploads that is.
+
+    The last one; but where its noise is longer than what it may hide (the standard deviation times the root of how many
+    numbers there are is above the clipping norm), the mean of all that have its form, the noise of which is shorter by
+    the root of their number. Of weights it is the mean of the changes. A mark of a class is 1 if most are.
+    """
+    last = subject.last
+    spec, sent = _specs(subject, last.upload, last.download)
+    covered = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
+    length = subject.config.noise_multiplier * sqrt(sum(last.upload[one.name].size for one in covered))
+    if length <= 1 or any(one.name.endswith((".left", ".right")) for one in covered):  # the mean of factors is none
+        return last.upload, 1
+    rest = last.upload.keys() - {one.name for one in covered}
+    alike = [one for one in subject.kept if _is_like(one, last, rest)]
+
+    def mean(one: ArraySpec) -> NDArray[Any]:
+        values = [_amounts(each.upload[one.name], one) for each in alike]
+        if one in sent.arrays:
+            values = [value - each.download[one.name] for value, each in zip(values, alike, strict=True)]
+        whole = np.mean(values, axis=0) + (last.download[one.name] if one in sent.arrays else 0)
+        found: NDArray[Any] = (whole > 0.5 if one.sensitive else whole).astype(one.dtype)
+        return found
+
+    return {**last.upload, **{one.name: mean(one) for one in covered}}, len(alike)
+
+
+def _is_like(one: KeptUpload, last: KeptUpload, rest: Set[str]) -> bool:
+    """Whether an upload has the form of the last one, and is about the same: classes, and public samples."""
+    same = {name: np.shape(array) for name, array in one.upload.items()} == {
+        name: np.shape(array) for name, array in last.upload.items()
+    }
+    asked = np.array_equal(one.download.get("asked", 0), last.download.get("asked", 0))
+    return same and asked and all(np.array_equal(one.upload[name], last.upload[name]) for name in rest)
 
 
 def _norm(subject: Subject, kept: KeptUpload) -> float:

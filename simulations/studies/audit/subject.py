@@ -112,6 +112,16 @@ class Subject:
         return self.kept[-1]
 
     @property
+    def to_train(self) -> Rows:
+        """The half of `known` that models of the attacker's are trained on which are asked about classes."""
+        return self.known.some(np.arange(0, len(self.known), 2))
+
+    @property
+    def to_ask(self) -> Rows:
+        """The half of `known` that they are asked about, which is new to them; all, where there is one sample."""
+        return self.known.some(np.arange(min(1, len(self.known) - 1), len(self.known), 2))
+
+    @property
     def pictures(self) -> bool:
         """Whether inputs are pictures."""
         return self.centre.numel() > 0
@@ -179,7 +189,7 @@ def subjects_of(
     RunFolderError
         There is no run, or its uploads were not kept, or its data are not here, or it has no checkpoint.
     ConfigError
-        Only one client is there, or one that the run has not.
+        Only one client is there, or one that the run has not; or all have the same samples.
     """
     kept = uploads_of(folder)
     config = resolved_config_of(folder).with_values({"device": device, "state-dir": ""})
@@ -189,6 +199,8 @@ def subjects_of(
     if beyond := [client for client in places or () if not 0 <= client < (config.clients or inf)]:
         raise ConfigError(f"--node {beyond[0]}: {folder} has clients 0 .. {config.clients - 1}")
     there = sorted(places or ()) if deployed else list(range(config.clients))
+    if config.partition == "all":
+        raise ConfigError(f"{folder}: partition = all: an attacker's own samples would be the client's, too")
     if len(there) < 2:
         raise ConfigError(
             f"{folder}: an attacker's own samples are those of other clients, so the data of two at least are needed, "

@@ -72,17 +72,21 @@ def logits_of(predictor: Predictor, rows: Rows) -> Tensor:
 
 
 def fitted_head(features: Tensor, labels: Tensor, classes: int) -> Predictor:
-    """Return a linear classifier of features (N, D), fitted by Adam on their standardised values."""
+    """Return a linear classifier of features (N, D), fitted by Adam on their standardised values; classes count alike.
+
+    It is to say what the features know of classes, not which of them the attacker has most of.
+    """
     features = features.detach()
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-3)
     head = nn.Linear(features.shape[1], classes).to(features.device)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
-    scaled = (features - mean) / deviation
+    scaled, counts = (features - mean) / deviation, torch.bincount(labels, minlength=classes)
+    weight = len(labels) / (counts.clamp(min=1) * (counts > 0).sum())
     for _ in range(100):
         optimizer.zero_grad(set_to_none=True)
-        functional.cross_entropy(head(scaled), labels).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(head(scaled), labels, weight).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return lambda some: predicting(head)((some - mean) / deviation)
 

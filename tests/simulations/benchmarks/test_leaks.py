@@ -68,12 +68,14 @@ def test_a_run_that_is_there_is_not_made_again_and_others_take_the_norm_of_seed_
         return {key: kept[key] for key in ("accuracy", "epsilon", "norm", "figures", "chance")}
 
     monkeypatch.setattr(leaks, "measured", measured)
+    before = json.dumps({**record("chfl", "plain", 0, 0.5, 0.1), "attacks": leaks.ATTACKS - 1})
+    (tmp_path / "leaks.jsonl").write_text(before + "\n")
     leaks.main(tmp_path, ["chfl"], ["clipped"], 2)
     assert made == [("chfl", "plain", 0, 0.0), ("chfl", "clipped", 0, 2.0), ("chfl", "clipped", 1, 2.0)]
     made.clear()
     leaks.main(tmp_path, ["chfl"], ["clipped"], 3)
     assert made == [("chfl", "clipped", 2, 2.0)]
-    assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) == 1 + 4
     assert capsys.readouterr().out.endswith((tmp_path / "leaks.md").read_text())
     with pytest.raises(typer.BadParameter, match="'gone', expected one of: fedhe; fd; "):
         leaks.main(tmp_path, ["gone"], None, 1)

@@ -18,7 +18,7 @@ from simulations.studies.audit import reconstruction, training
 from simulations.studies.audit.meter import by_counts, by_imitation, by_likelihood, by_threshold, cases_of, separation
 from simulations.studies.audit.picturing import by_gradient, by_means, fits_gradient, fits_means
 from simulations.studies.audit.report import audited
-from simulations.studies.audit.sent import as_sent, upload_norm
+from simulations.studies.audit.sent import as_sent, pooled, upload_norm
 from simulations.studies.audit.subject import Rows, subjects_of
 from simulations.studies.audit.uploads import KeptUpload
 
@@ -315,6 +315,60 @@ def test_an_imitated_client_clips_and_adds_noise_as_the_client_does(lab, algorit
     name = max((name for name in own if own[name].dtype.kind == "f"), key=lambda name: own[name].size)
     assert np.std(imitated[name]) == pytest.approx(50.0, rel=0.2)
     assert np.std(own[name]) == pytest.approx(50.0, rel=0.2)
+
+
+@pytest.mark.parametrize("algorithm", ["fedproto", "fedavg"])
+def test_noise_that_drowns_an_upload_is_averaged_over_rounds(lab, algorithm):
+    """Sixteen uploads have a quarter of the noise; an imitated client has as little as what it is compared with."""
+    noisy = {"clipping_norm": 1.0, "noise_multiplier": 50.0}
+    keys = KEPT | {"clients": 2, "rounds": 16, "local_batches": 1, "algorithm": algorithm, **noisy}
+    [subject] = subjects_of(lab.run(lab.config(**keys)), most=1)
+    upload, count = pooled(subject)
+    assert count == 16
+    name = max((name for name in upload if upload[name].dtype.kind == "f"), key=lambda name: upload[name].size)
+    begun = subject.last.download[name] if algorithm == "fedavg" else 0
+    assert np.std(subject.last.upload[name] - begun) == pytest.approx(50.0, rel=0.1)
+    assert np.std(upload[name] - begun) == pytest.approx(12.5, rel=0.1)
+    imitated = as_sent(subject, subject.last.download, subject.rng("test"))
+    assert np.std(imitated[name] - begun) == pytest.approx(12.5, rel=0.1)
+
+
+def test_uploads_with_little_noise_or_about_other_samples_are_read_by_themselves(lab, tmp_path):
+    keys = KEPT | {"clients": 2, "rounds": 2, "local_batches": 1, "clipping_norm": 1.0}
+    little, drawn = (
+        subjects_of(lab.run(lab.config(**keys, output_dir=str(tmp_path / more["algorithm"]), **more)), most=1)[0]
+        for more in (
+            {"algorithm": "fedavg", "noise_multiplier": 1e-3},
+            {"algorithm": "fedmd", "noise_multiplier": 50.0, "fedmd.public-samples": 9, "public_fraction": 0.3},
+        )
+    )
+    assert pooled(little) == (little.last.upload, 1)
+    assert not np.array_equal(drawn.kept[0].download["asked"], drawn.last.download["asked"])
+    assert pooled(drawn)[1] == 1
+
+
+def test_what_models_are_asked_about_is_new_to_them(cases):
+    [case] = cases(algorithm="fedproto", most=1)
+    whole, train, ask = (
+        {row.numpy().tobytes() for row in rows.inputs}
+        for rows in (case.subject.known, case.subject.to_train, case.subject.to_ask)
+    )
+    assert train | ask == whole
+    assert not train & ask
+
+
+def test_where_all_clients_have_the_same_samples_no_attacker_has_others(lab):
+    with pytest.raises(ConfigError, match="partition = all"):
+        audited(lab.run(lab.config(**KEPT, algorithm="fedproto", partition="all")))
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [({"algorithm": "fml"}, "plain cross-entropy"), ({"algorithm": "heterofl"}, "plain cross-entropy")],
+)
+def test_a_step_that_has_more_in_it_is_no_gradient_of_the_samples(cases, keys, why):
+    [case] = cases(optimizer="sgd", local_batches=1, batch_size=1, most=1, **keys)
+    assert why in fits_gradient(case)
 
 
 def test_the_norm_of_an_upload_is_what_clipping_leaves(lab, tmp_path):
