@@ -97,7 +97,7 @@ class Process:
         assert self._process.stdin
         assert self._process.stdout
         with suppress(BrokenPipeError):
-            print(json.dumps(asked), file=self._process.stdin, flush=True)
+            print(json.dumps(asked, allow_nan=False), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"error": "ended its process"}
         if "error" in answer:

@@ -173,7 +173,7 @@ def main(name: str, path: str) -> None:
                 answer = {"error": f"cannot be imported: there is no module {error.name}"}
             except Exception as error:  # whatever another version of theirs may raise
                 answer = {"error": f"fails with {method}: {type(error).__name__}: {' '.join(str(error).split())}"}
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(answer, allow_nan=False), file=answers, flush=True)
 
 
 if __name__ == "__main__":
