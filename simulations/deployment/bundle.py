@@ -15,14 +15,13 @@ from importlib.metadata import distributions
 from pathlib import Path
 from shutil import copyfile
 
-from click import ClickException
 from packaging.version import InvalidVersion, Version
 
 from hetfl_flwr.common.errors import ConfigError, unknown
 from hetfl_flwr.config import RunConfig, Value, for_node
 from hetfl_flwr.server.admission.node_keys import read_node_keys
-from simulations.deployment.flower_node import parse_config_args
 from simulations.deployment.keys import Keys
+from simulations.deployment.supernode import read_node_config
 
 ROOT = Path(__file__).parents[2]
 """Where the project's pyproject.toml lies, of which a wheel is built: this needs a checkout."""
@@ -180,16 +179,12 @@ def _environment(number: int, nodes: int, superlink: str, settings: str) -> str:
     ConfigError
         A node config that Flower or this project does not take, or that the file cannot hold.
     """
-    try:
-        own: dict[str, Value] = dict(parse_config_args([settings] if settings.strip() else []))
-    except (ClickException, TypeError):
-        raise ConfigError(f"--node-config = {settings}: expected KEY=VALUE, texts in double quotes") from None
     config: dict[str, Value] = {
         "partition-id": number,
         "num-partitions": nodes,
         "partition": "all",
         "state-dir": f"/var/lib/hetfl/node-{number}/state",
-        **own,
+        **read_node_config(settings),
     }
     for_node(RunConfig(), config)
     if config["partition-id"] != number:

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from click import ClickException
+
 from hetfl_flwr.common.errors import ConfigError
 
 SHORTEST, LONGEST = 0.01, 60.0
@@ -47,7 +49,7 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     Raises
     ------
     ConfigError
-        A port that is taken, a time that is out of range, or another word to keep.
+        A port that is taken, a node config that cannot be read, a time that is out of range, or another word to keep.
     """
     if keep not in KEEP:
         raise ConfigError(f"--keep = {keep}: expected {' or '.join(KEEP)}")
@@ -64,6 +66,7 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
 
     flower_node = _parts()
     parsed = flower_node.node_arguments(given)
+    read_node_config(parsed.node_config or "")
     port = parsed.port
     if not any(one.split("=")[0] == "--port" for one in given):
         port = _free_port(parsed.host)
@@ -100,6 +103,22 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     sys.argv = ["flower-supernode", *given, "--isolation", "process", "--superexec-auth-secret-file", f"/dev/fd/{read}"]
     flower_node.flower_supernode()
     sys.exit(0)
+
+
+def read_node_config(text: str) -> dict[str, Any]:
+    """Return the settings that a ``--node-config`` holds.
+
+    Raises
+    ------
+    ConfigError
+        Flower does not take it, or it names a file that cannot be read.
+    """
+    try:
+        return dict(_parts().parse_config_args([text] if text.strip() else []))
+    except OSError as error:
+        raise ConfigError(f"--node-config = {text}: {error.strerror}") from None
+    except (ClickException, TypeError, ValueError):
+        raise ConfigError(f"--node-config = {text}: expected KEY=VALUE, texts in double quotes") from None
 
 
 def start_executor(told: Mapping[str, Any], environment: dict[str, str]) -> "subprocess.Popen[str]":

@@ -530,6 +530,14 @@ def refused(monkeypatch, capfd) -> Callable[..., str]:
     [
         (["--poll", "0"], "hetfl: --poll = 0: expected 0.01 to 60 seconds"),
         (["--keep", "warm"], "hetfl: --keep = warm: expected fork or resident"),
+        (
+            ["--insecure", "--node-config", "model=mlp"],
+            "hetfl: --node-config = model=mlp: expected KEY=VALUE, texts in double quotes",
+        ),
+        (
+            ["--insecure", "--node-config", "/no/node.toml"],
+            "hetfl: --node-config = /no/node.toml: No such file or directory",
+        ),
         (["--por", "1"], "hetfl: unrecognized arguments: --por 1; `flower-supernode --help` shows the flags"),
     ],
 )
