@@ -128,7 +128,7 @@ def sweep(
     grid: Mapping[str, Iterable[Value]],
     out: Path | str,
     workers: int = 1,
-    on: str = "here",
+    on: str = "local",
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
     **keys: Any,
@@ -145,7 +145,7 @@ def sweep(
         Folder of the run folders.
     workers : int
         Runs at a time, each in a process of its own.
-    on : {"here", "ray"}
+    on : {"local", "ray"}
         Where they run: on this machine, or on the Ray cluster that it is part of or RAY_ADDRESS names.
     algorithm, progress, settings, **keys
         As in `run`.
@@ -163,14 +163,14 @@ def sweep(
     """
     from rich.console import Console
 
-    from simulations.studies.places.known import place
+    from simulations.studies.backends.known import backend
     from simulations.studies.sweeps import run_sweep
 
     axes = renamed({_key(key): [_value(key, value) for value in values] for key, values in grid.items()})
     base = {**config_keys(settings, keys), "algorithm": algorithm}
     with process_as_it_was(log=False, bars=progress):
         console = Console(stderr=True, quiet=not progress, markup=False, emoji=False)
-        folders, failed = run_sweep(base, axes, Path(out), place(on, workers), console)
+        folders, failed = run_sweep(base, axes, Path(out), backend(on, workers), console)
     if failed:
         reasons = "; ".join(f"{folder.name}: {reason}" for folder, reason in list(failed.items())[:3])
         raise HetflError(f"{len(failed)} of {len(folders)} runs have not ended: {reasons}")

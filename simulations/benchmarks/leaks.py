@@ -32,7 +32,7 @@ from simulations.studies.audit.findings import Finding
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import upload_norm
 from simulations.studies.audit.subject import subjects_of
-from simulations.studies.places.work import made_by
+from simulations.studies.backends.work import made_by
 
 CLIENTS, ATTACKED, ROUNDS, SEEDS, SHADOWS, MIMICS = 5, 2, 10, 5, 4, 12
 

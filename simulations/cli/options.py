@@ -52,9 +52,9 @@ OnOption = Annotated[
     str,
     typer.Option(
         "--on",
-        metavar="PLACE",
-        help="Where the runs happen: here, or ray: on the Ray cluster that this machine is part of or that RAY_ADDRESS "
-        "names, as many at a time as --workers says and the cluster has room for.",
+        metavar="BACKEND",
+        help="Where the runs happen: local: on this machine; ray: on the Ray cluster that this machine is part of or "
+        "that RAY_ADDRESS names, as many at a time as --workers says and the cluster has room for.",
     ),
 ]
 RunsArgument = Annotated[

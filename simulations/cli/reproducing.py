@@ -29,7 +29,7 @@ def reproduce(
     workers: Annotated[
         int, typer.Option(min=1, max=MOST_WORKERS, help="Number of runs at a time, each in its own process.")
     ] = 1,
-    on: OnOption = "here",
+    on: OnOption = "local",
     data_dir: FolderOption = None,
     settings: SettingsOption = None,
     out: Annotated[
@@ -52,7 +52,7 @@ def reproduce(
 
     Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
     """
-    from simulations.studies.places.known import place
+    from simulations.studies.backends.known import backend
     from simulations.studies.reproduce.command import Request
     from simulations.studies.reproduce.command import reproduce as reproduce_all
     from simulations.studies.reproduce.recipe import Variant
@@ -63,6 +63,6 @@ def reproduce(
     if quick and short:
         raise ConfigError("--quick and --short: one of them")
     variant: Variant = "quick" if quick else "short" if short else "full"
-    request = Request(out, variant, only or (), seeds, place(on, workers), extra, results, report_only)
+    request = Request(out, variant, only or (), seeds, backend(on, workers), extra, results, report_only)
     if not reproduce_all(recipes, request, make_console()):
         raise typer.Exit(1)

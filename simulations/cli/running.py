@@ -27,7 +27,7 @@ from simulations.cli.results import compare_runs
 from simulations.engine.run import run_locally
 
 if TYPE_CHECKING:
-    from simulations.studies.places.place import Place
+    from simulations.studies.backends.backend import Backend
 
 
 def run(
@@ -58,7 +58,7 @@ def run(
             "(local,pooled), in folders of --out, --workers at a time, and say whom the algorithm helps.",
         ),
     ] = None,
-    on: OnOption = "here",
+    on: OnOption = "local",
     out: Annotated[Path | None, typer.Option(parser=path, help="Run folder (default: a new one under runs/).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.")
@@ -91,10 +91,10 @@ def run(
         accept_loss=accept_loss or None,
     )
     if sweep is not None or against is not None:
-        from simulations.studies.places.known import place
+        from simulations.studies.backends.known import backend
 
-        run_many(chosen, None if sweep is None else " ".join(sweep), against, place(on, workers))
-    elif on != "here":
+        run_many(chosen, None if sweep is None else " ".join(sweep), against, backend(on, workers))
+    elif on != "local":
         raise ConfigError(f"--on {on}: is for the runs of --sweep and --against; one run is spread by `flwr run`")
     else:
         show_run(run_one(chosen, resume=resume, workers=workers, verbose=verbose))
@@ -106,7 +106,7 @@ def run_one(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bo
         return run_locally(chosen, resume=resume, workers=workers, verbose=verbose)
 
 
-def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, place: "Place") -> None:
+def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, backend: "Backend") -> None:
     """Run what a grid and a comparison ask for, and compare what has ended; one that fails fails the command.
 
     Raises
@@ -124,7 +124,7 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, p
     grid = {} if sweep is None else renamed(parse_grid(sweep))
     wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, parse_against(against), grid, out)
     with stopped_in_one_line():
-        folders, failed = run_jobs(wanted, place, make_console())
+        folders, failed = run_jobs(wanted, backend, make_console())
     ended = [folder for folder in folders if folder not in failed]
     if ended:
         compare_runs(ended, out / "compare.png", None)

@@ -44,7 +44,7 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, max=10_000, help="Settings to try; the first as they are.")] = 12,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each: seeds 0 to N - 1.")] = 1,
     workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Runs at a time, each in its own process.")] = 1,
-    on: OnOption = "here",
+    on: OnOption = "local",
 ) -> None:
     """Try settings of a method and keep those with the best accuracy on validation samples. Needs optuna.
 
@@ -54,7 +54,7 @@ def tune(
     Example: hetfl tune fedhe --clients 10 --rounds 50 --set partition=dirichlet:0.3 --out tuned/fedhe; then hetfl run
     fedhe --recipe tuned/fedhe/best.toml --seed 1
     """
-    from simulations.studies.places.known import place
+    from simulations.studies.backends.known import backend
     from simulations.studies.tuning import BEST_FILE, parse_space, tuning_table, usual_space
     from simulations.studies.tuning import tune as tune_all
 
@@ -65,7 +65,7 @@ def tune(
     space = renamed(parse_space(over)) if over else usual_space(RunConfig.from_flat(dict(chosen)))
     folder = check_no_run_file(out)
     with stopped_in_one_line():
-        there = place(on, workers)
+        there = backend(on, workers)
         found = tune_all(chosen, space, folder, make_console(), there, trials=trials, seeds=range(seeds))
     print_tables(tuning_table(found))
     typer.echo(f"best: {folder / BEST_FILE}")

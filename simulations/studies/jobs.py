@@ -14,8 +14,8 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.runs.observers.progress import Bar
 from hetfl_flwr.runs.schema import CONFIG_FILE, read_notes, read_summary, rounds_written
-from simulations.studies.places.place import Place
-from simulations.studies.places.work import makers
+from simulations.studies.backends.backend import Backend
+from simulations.studies.backends.work import makers
 
 ELSEWHERE = ("data-dir", "device", "threads", "rounds", "checkpoint-every")
 """Keys in which a run may differ from what is asked for and still be that run."""
@@ -70,7 +70,7 @@ J = TypeVar("J", bound=Job)
 
 
 def run_all(
-    wanted: Sequence[J], place: Place, console: Console, ended: Callable[[J], object] = lambda job: None
+    wanted: Sequence[J], backend: Backend, console: Console, ended: Callable[[J], object] = lambda job: None
 ) -> dict[Path, str]:
     """Run what has not ended yet, and return what went wrong with which, by folder.
 
@@ -79,7 +79,7 @@ def run_all(
     wanted : sequence of Job
         What is to be there afterwards. A run that was stopped goes on from its last checkpoint; one of other settings
         in its place is refused, not repeated.
-    place : Place
+    backend : Backend
         Where they run.
     console : Console
         Where progress is shown, and what goes wrong.
@@ -103,7 +103,7 @@ def run_all(
     todo, running = deque(left), dict[Path, J]()
     try:
         with (
-            place.open(left) as slots,
+            backend.open(left) as slots,
             Bar(column, console=console, label=label, total=total, period=600) as bar,
         ):
             while todo or running:

@@ -13,8 +13,8 @@ from rich.console import Console
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, Value, parse_value
 from simulations.engine.run import process_as_it_was
+from simulations.studies.backends.backend import Backend
 from simulations.studies.jobs import Job, run_all
-from simulations.studies.places.place import Place
 
 ParameterGrid = Mapping[str, Sequence[Value]]
 """The values of each config key."""
@@ -91,7 +91,7 @@ def _values(text: str) -> list[Value]:
 
 
 def run_sweep(
-    base: Mapping[str, Value], grid: ParameterGrid, out: Path, place: Place, console: Console
+    base: Mapping[str, Value], grid: ParameterGrid, out: Path, backend: Backend, console: Console
 ) -> tuple[list[Path], dict[Path, str]]:
     """Run every combination that has not ended yet, once all of them are found to be right.
 
@@ -103,7 +103,7 @@ def run_sweep(
         Values by config key; these go before `base`.
     out : Path
         Folder of the run folders, which are called by their values: ``fedhe.alpha=0.5,seed=0``.
-    place : Place
+    backend : Backend
         Where they run, and how many at a time.
     console : Console
         Where progress is shown, and what goes wrong.
@@ -120,13 +120,13 @@ def run_sweep(
     HetflError
         Something is wrong with one of them; none has been run.
     """
-    return run_jobs(jobs(base, grid, out), place, console)
+    return run_jobs(jobs(base, grid, out), backend, console)
 
 
-def run_jobs(wanted: Sequence[Job], place: Place, console: Console) -> tuple[list[Path], dict[Path, str]]:
+def run_jobs(wanted: Sequence[Job], backend: Backend, console: Console) -> tuple[list[Path], dict[Path, str]]:
     """Run what has not ended yet, once all of it is found to be right; returns and raises as `run_sweep`."""
     _check([job for job in wanted if not job.finished])
-    return [job.folder for job in wanted], run_all(wanted, place, console)
+    return [job.folder for job in wanted], run_all(wanted, backend, console)
 
 
 def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]:

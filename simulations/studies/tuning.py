@@ -22,8 +22,8 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
 from hetfl_flwr.runs.schema import read_rounds, read_summary
+from simulations.studies.backends.backend import Backend
 from simulations.studies.jobs import Job
-from simulations.studies.places.place import Place
 from simulations.studies.sweeps import jobs, run_jobs
 
 BEST_FILE, TRIALS_FILE = "best.toml", "tuning.json"
@@ -325,7 +325,7 @@ def tune(
     space: Space,
     out: Path,
     console: Console,
-    place: Place,
+    backend: Backend,
     *,
     trials: int = 12,
     seeds: Sequence[int] = (0,),
@@ -340,7 +340,7 @@ def tune(
         As in `Search`.
     console : Console
         Where progress is shown.
-    place : Place
+    backend : Backend
         Where they run, and how many at a time; what is tried does not depend on it.
 
     Raises
@@ -349,31 +349,31 @@ def tune(
         A key or value is wrong, clients have no validation samples, or no trial has ended.
     """
     search = Search(base, space, out, trials, seeds)
-    return search.found(run_searches([search], place, console))
+    return search.found(run_searches([search], backend, console))
 
 
-def run_searches(searches: Sequence[Search], place: Place, console: Console) -> dict[Path, str]:
+def run_searches(searches: Sequence[Search], backend: Backend, console: Console) -> dict[Path, str]:
     """Try what all searches propose, side by side, until none proposes more; return what has failed, by folder."""
     failed = dict[Path, str]()
     while True:
         wanted = [(search, search.propose()) for search in searches]
         if not any(several for _, several in wanted):
             return failed
-        failed |= _run([runs for _, several in wanted for runs in several], place, console)
+        failed |= _run([runs for _, several in wanted for runs in several], backend, console)
         for search, _ in wanted:
             search.take(failed)
 
 
-def _run(wanted: Sequence[Sequence[Job]], place: Place, console: Console) -> dict[Path, str]:
+def _run(wanted: Sequence[Sequence[Job]], backend: Backend, console: Console) -> dict[Path, str]:
     """Run what has not ended, and return what has failed; so have settings that a method refuses."""
     unlike = {job.folder: job for several in wanted for job in several}
     try:
-        return run_jobs(list(unlike.values()), place, console)[1]
+        return run_jobs(list(unlike.values()), backend, console)[1]
     except (ConfigError, FederationError) as error:
         if len(wanted) == 1:
             return dict.fromkeys(unlike, str(error))
     half = len(wanted) // 2
-    return _run(wanted[:half], place, console) | _run(wanted[half:], place, console)
+    return _run(wanted[:half], backend, console) | _run(wanted[half:], backend, console)
 
 
 def _study() -> Any:

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import Value
+from simulations.studies.backends.backend import Backend
+from simulations.studies.backends.local import LocalBackend
 from simulations.studies.jobs import ELSEWHERE, run_all
-from simulations.studies.places.here import Here
-from simulations.studies.places.place import Place
 from simulations.studies.reproduce.collection import RESULTS, collect
 from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.studies.reproduce.pictures import draw
@@ -33,7 +33,7 @@ class Request(NamedTuple):
         What the name of a row or column must have one of. Empty: all.
     seeds : int
         How many; 0: as the recipe says.
-    place : Place
+    backend : Backend
         Where the runs happen, and how many at a time.
     out : Path
         Folder with a folder a recipe.
@@ -49,7 +49,7 @@ class Request(NamedTuple):
     variant: Variant = "full"
     only: Sequence[str] = ()
     seeds: int = 0
-    place: Place = Here()
+    backend: Backend = LocalBackend()
     extra: dict[str, Value] = {}  # noqa: RUF012
     results: Path | None = None
     report_only: bool = False
@@ -105,11 +105,13 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
         kept = Records(task.kept)
         findings = Findings(task.kept and task.kept.with_name(f"{task.kept.stem}-tuned.jsonl"))
         tuning = task.runs.with_name("tuning")
-        cells, tuned = tune_cells(task.cells, findings, tuning, request.place, console, only_known=request.report_only)
+        cells, tuned = tune_cells(
+            task.cells, findings, tuning, request.backend, console, only_known=request.report_only
+        )
         runs = jobs(cells, task.seeds, task.runs)
         left = [job for job in runs if kept.get(job, task.recipe) is None]
         take = partial(kept.take, recipe=task.recipe)
-        failed = {} if request.report_only else run_all(left, request.place, console, take)
+        failed = {} if request.report_only else run_all(left, request.backend, console, take)
         whole &= not failed and (request.report_only or len(cells) == len(task.cells))
         for job in runs:
             if job.finished:

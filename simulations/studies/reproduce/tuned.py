@@ -12,8 +12,8 @@ from hetfl_flwr.common.errors import HetflError, RunFolderError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.runs.figures.tables import byte_size
-from simulations.studies.places.place import Place
-from simulations.studies.places.work import made_by
+from simulations.studies.backends.backend import Backend
+from simulations.studies.backends.work import made_by
 from simulations.studies.reproduce.recipe import Cell
 from simulations.studies.reproduce.records import PLACES
 from simulations.studies.tuning import Search, run_searches, usual_space
@@ -95,7 +95,7 @@ class Findings:
 
 
 def tune_cells(
-    cells: Sequence[Cell], known: Findings, folder: Path, place: Place, console: Console, *, only_known: bool
+    cells: Sequence[Cell], known: Findings, folder: Path, backend: Backend, console: Console, *, only_known: bool
 ) -> tuple[list[Cell], list[Found]]:
     """Return cells with the settings that were found for them, and what was found; others stay as they are.
 
@@ -108,7 +108,7 @@ def tune_cells(
         What was found before; what is found now is added.
     folder : Path
         Where the runs go, a folder for each cell. Those that have ended are not repeated.
-    place : Place
+    backend : Backend
         Where they run, and how many at a time.
     console : Console
         Where progress is shown.
@@ -116,7 +116,7 @@ def tune_cells(
         Run nothing. A cell of which nothing is known is left out, as is one whose tuning fails, with a line.
     """
     if not only_known:
-        for new in _tuned([cell for cell in cells if cell.trials and not known.of(cell)], folder, place, console):
+        for new in _tuned([cell for cell in cells if cell.trials and not known.of(cell)], folder, backend, console):
             known.add(new)
     findings = {cell.folder: found for cell in cells if cell.trials and (found := known.of(cell))}
     there = [cell for cell in cells if not cell.trials or cell.folder in findings]
@@ -127,7 +127,7 @@ def tune_cells(
     return with_values, list(findings.values())
 
 
-def _tuned(cells: Sequence[Cell], folder: Path, place: Place, console: Console) -> Iterator[Found]:
+def _tuned(cells: Sequence[Cell], folder: Path, backend: Backend, console: Console) -> Iterator[Found]:
     """Tune cells side by side, and go through what was found; of one that fails a line says so."""
     searches = dict[str, Search]()
     for cell in cells:
@@ -137,7 +137,7 @@ def _tuned(cells: Sequence[Cell], folder: Path, place: Place, console: Console) 
     if searches:
         trials = sum(cell.trials for cell in cells if cell.folder in searches)
         console.print(f"tuning {len(searches)} rows and columns: {trials} settings", highlight=False)
-    failed = run_searches(list(searches.values()), place, console)
+    failed = run_searches(list(searches.values()), backend, console)
     for cell in (cell for cell in cells if cell.folder in searches):
         with _told(cell, console):
             trials_of = searches[cell.folder].found(failed)

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.runs.schema import SERVER_STATE_FILE, read_rounds
+from simulations.studies.backends import cluster as ray_backend
+from simulations.studies.backends.cluster import RayBackend
+from simulations.studies.backends.folders import mend, pack, unpack
+from simulations.studies.backends.known import backend
+from simulations.studies.backends.local import LocalBackend
 from simulations.studies.jobs import Job, run_all
-from simulations.studies.places import cluster as places_cluster
-from simulations.studies.places.cluster import Cluster
-from simulations.studies.places.folders import mend, pack, unpack
-from simulations.studies.places.here import Here
-from simulations.studies.places.known import place
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
 SPACE = 80 * 2**20
@@ -65,8 +65,8 @@ def outcome(job):
 @pytest.mark.exhaustive
 def test_a_cluster_of_two_gives_the_bits_of_this_machine(tmp_path, machines, two, console):
     there, here = ([a_run(tmp_path / name, seed) for seed in range(3)] for name in ("there", "here"))
-    assert run_all(there, Cluster(2, machines.address), console) == {}
-    assert run_all(here, Here(2), console) == {}
+    assert run_all(there, RayBackend(2, machines.address), console) == {}
+    assert run_all(here, LocalBackend(2), console) == {}
     assert [outcome(job) for job in there] == [outcome(job) for job in here]
     assert all(job.finished for job in there)
 
@@ -91,13 +91,13 @@ def test_what_a_lost_machine_had_goes_on_elsewhere_from_what_was_fetched(tmp_pat
         timer.start()
 
     later()
-    assert run_all(wanted, Cluster(2, machines.address, fetch_every=0.0), console) == {}
+    assert run_all(wanted, RayBackend(2, machines.address, fetch_every=0.0), console) == {}
     assert lost
     assert all(done < 150 for done in lost[0])
     said = [line for line in capsys.readouterr().err.splitlines() if "was lost" in line]
     assert len(said) == 1
     assert int(said[0].rpartition(" ")[2]) > 0
-    assert run_all(alone, Here(2), console) == {}
+    assert run_all(alone, LocalBackend(2), console) == {}
     assert [outcome(job) for job in wanted] == [outcome(job) for job in alone]
 
 
@@ -107,7 +107,7 @@ def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines
     job, alone = a_run(tmp_path / "there", rounds=150), a_run(tmp_path / "here", rounds=150)
 
     def interrupted():
-        with Cluster(1, machines.address).open([job]) as slots:
+        with RayBackend(1, machines.address).open([job]) as slots:
             while not slots.free():
                 slots.ended(1)
             slots.begin(job)
@@ -119,7 +119,7 @@ def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines
         interrupted()
     assert 0 < job.done < 150
     assert not job.finished
-    assert run_all([job, alone], Here(2), console) == {}
+    assert run_all([job, alone], LocalBackend(2), console) == {}
     assert outcome(job) == outcome(alone)
 
 
@@ -127,7 +127,7 @@ def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines
 @pytest.mark.exhaustive
 def test_why_a_run_has_failed_is_said_with_its_machine(tmp_path, machines, first, console):
     job = a_run(tmp_path, **{"dataset": str(tmp_path / "nowhere.csv")})
-    failed = run_all([job], Cluster(1, machines.address), console)
+    failed = run_all([job], RayBackend(1, machines.address), console)
     assert failed[job.folder].startswith("on ")
     assert "nowhere.csv" in failed[job.folder]
 
@@ -135,8 +135,8 @@ def test_why_a_run_has_failed_is_said_with_its_machine(tmp_path, machines, first
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_another_version_on_a_machine_is_refused(tmp_path, machines, first, console, refusal, monkeypatch):
-    monkeypatch.setattr(places_cluster, "version", lambda name: "0.0.1")
-    said = refusal(HetflError, run_all, [a_run(tmp_path)], Cluster(1, machines.address), console)
+    monkeypatch.setattr(ray_backend, "version", lambda name: "0.0.1")
+    said = refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1, machines.address), console)
     assert "this machine 0.0.1: all machines of the cluster need the same" in said
 
 
@@ -145,11 +145,11 @@ def test_another_version_on_a_machine_is_refused(tmp_path, machines, first, cons
 def test_without_a_cluster_a_line_says_how_to_begin_one(tmp_path, console, monkeypatch, refusal):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert "ray start --head" in refusal(ConfigError, run_all, [a_run(tmp_path)], Cluster(1), console)
+    assert "ray start --head" in refusal(ConfigError, run_all, [a_run(tmp_path)], RayBackend(1), console)
 
 
-def test_a_place_that_is_none_is_refused(refusal):
-    assert "moon" in refusal(ConfigError, place, "moon", 1)
+def test_a_backend_that_is_none_is_refused(refusal):
+    assert "moon" in refusal(ConfigError, backend, "moon", 1)
 
 
 def test_a_folder_comes_out_as_it_was_put_in_and_takes_the_place_of_what_was_there(tmp_path):

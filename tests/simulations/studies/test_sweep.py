@@ -18,8 +18,8 @@ from hetfl_flwr import compare, load, run, sweep
 from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
 from simulations.cli.command import app
+from simulations.studies.backends.local import LocalBackend
 from simulations.studies.jobs import Job
-from simulations.studies.places.here import Here
 from simulations.studies.sweeps import jobs, parse_grid, run_sweep
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
@@ -101,7 +101,7 @@ def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     before = ended.stat().st_mtime_ns
     config = ended.with_name("config.toml")  # as of a version without this key
     config.write_text("".join(line for line in config.open() if not line.startswith("projection")))
-    folders, failed = run_sweep(SMALL, {"fedhe.alpha": [0, 0.5], "seed": [0, 1]}, tmp_path, Here(2), console)
+    folders, failed = run_sweep(SMALL, {"fedhe.alpha": [0, 0.5], "seed": [0, 1]}, tmp_path, LocalBackend(2), console)
     assert failed == {}
     assert [folder.name for folder in folders] == [
         "fedhe.alpha=0,seed=0",
@@ -151,7 +151,7 @@ def test_runs_whose_command_is_killed_end_with_their_round_and_go_on(tmp_path, c
             os.killpg(process.pid, signal.SIGKILL)
     reached = [Checkpoint.read(tmp_path / f"seed={seed}").round for seed in (0, 1)]
     settings["rounds"] = max(reached) + 1
-    folders, failed = run_sweep(settings, {"seed": [0, 1]}, tmp_path, Here(2), console)
+    folders, failed = run_sweep(settings, {"seed": [0, 1]}, tmp_path, LocalBackend(2), console)
     assert failed == {}
     assert [len(load(folder).rounds) for folder in folders] == [max(reached) + 2] * 2
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.runs.figures.tables import lines
-from simulations.studies.places.here import Here
+from simulations.studies.backends.local import LocalBackend
 from simulations.studies.tuning import (
     Among,
     Between,
@@ -40,7 +40,7 @@ BASE = {
 
 def tuned(out, space=None, **keys):
     space = space or {"learning-rate": Between(1e-5, 1.0), "fedhe.alpha": Between(0.1, 10.0)}
-    return tune({**BASE, **keys.pop("base", {})}, space, out, Console(file=StringIO()), Here(), **keys)
+    return tune({**BASE, **keys.pop("base", {})}, space, out, Console(file=StringIO()), LocalBackend(), **keys)
 
 
 def test_what_is_to_be_tried_is_read():

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.runs.schema import CHECKPOINTS, rounds_written
-from simulations.studies.places.folders import pack, unpack
-from simulations.studies.places.work import processes, run_one
+from simulations.studies.backends.folders import pack, unpack
+from simulations.studies.backends.work import processes, run_one
 
 
 class Ready(NamedTuple):
@@ -45,7 +45,7 @@ class Look(NamedTuple):
     reason: str | None
 
 
-class Host:
+class Worker:
     """Has runs done in a process of its own, which ends with this one."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a study asks of the place where its runs happen."""
+"""What a study asks of the backend on which its runs happen."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 from hetfl_flwr.config import Value
 
 
-class Wanted(Protocol):
-    """What a place is told of a run; `simulations.studies.jobs.Job` has it."""
+class JobLike(Protocol):
+    """What a backend gets to know of a run; `simulations.studies.jobs.Job` has it."""
 
     @property
     def name(self) -> str:
@@ -35,13 +35,13 @@ class Ended(NamedTuple):
     reason: str
 
 
-class Slots(Protocol):
+class WorkerPool(Protocol):
     """Room for some runs at a time."""
 
     def free(self) -> bool:
         """Return whether one more run can begin now."""
 
-    def begin(self, job: Wanted) -> None:
+    def begin(self, job: JobLike) -> None:
         """Begin a run, or go on with it from what is in its folder. Only where `free` has said so."""
 
     def ended(self, seconds: float) -> list[Ended]:
@@ -55,14 +55,14 @@ class Slots(Protocol):
             Nothing can run here any longer.
         """
 
-    def done(self, job: Wanted) -> int:
+    def done(self, job: JobLike) -> int:
         """Return how many rounds a run that has begun has done, as far as is known here."""
 
 
-class Place(Protocol):
-    """Where runs happen."""
+class Backend(Protocol):
+    """What runs happen on."""
 
-    def open(self, wanted: Sequence[Wanted]) -> AbstractContextManager[Slots]:
+    def open(self, wanted: Sequence[JobLike]) -> AbstractContextManager[WorkerPool]:
         """Make room for these runs. Where the block is left by an exception, what runs ends its round first.
 
         Raises

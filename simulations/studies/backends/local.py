@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetfl_flwr.common.errors import HetflError
-from simulations.studies.places.place import Ended, Wanted
-from simulations.studies.places.work import processes, run_one
+from simulations.studies.backends.backend import Ended, JobLike
+from simulations.studies.backends.work import processes, run_one
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalBackend:
     """Processes of this machine.
 
     Parameters
@@ -25,14 +25,14 @@ class Here:
     workers: int = 1
 
     @contextmanager
-    def open(self, wanted: Sequence[Wanted]) -> Iterator["Processes"]:
+    def open(self, wanted: Sequence[JobLike]) -> Iterator["ProcessPool"]:
         """Start processes. Ctrl-C reaches them, too; they end their rounds before the block is left."""
         count = min(self.workers, len(wanted))
         with processes(count) as pool:
-            yield Processes(pool, count)
+            yield ProcessPool(pool, count)
 
 
-class Processes:
+class ProcessPool:
     """Some processes, each of which runs one at a time."""
 
     def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
@@ -43,7 +43,7 @@ class Processes:
         """Return whether a process has nothing to do: one that waits in the pool would begin after Ctrl-C."""
         return len(self._running) < self._count
 
-    def begin(self, job: Wanted) -> None:
+    def begin(self, job: JobLike) -> None:
         """Begin a run."""
         self._running[self._pool.submit(run_one, job.folder, job.settings)] = job.folder
 
@@ -64,6 +64,6 @@ class Processes:
                 'if __name__ == "__main__":; what has ended is kept'
             ) from None
 
-    def done(self, job: Wanted) -> int:
+    def done(self, job: JobLike) -> int:
         """Return how many rounds a run has done."""
         return job.done

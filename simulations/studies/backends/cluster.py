@@ -19,9 +19,9 @@ from typing import Any
 
 from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.common.notices import warn
-from simulations.studies.places.folders import mend, pack, unpack
-from simulations.studies.places.host import Host, Ready
-from simulations.studies.places.place import Ended, Wanted
+from simulations.studies.backends.backend import Ended, JobLike
+from simulations.studies.backends.folders import mend, pack, unpack
+from simulations.studies.backends.worker import Ready, Worker
 
 MOST_LOSSES = 3
 """How often a run begins again when the machine that has it is lost."""
@@ -37,7 +37,7 @@ FETCH_EVERY = 300.0
 
 
 @dataclass(frozen=True)
-class Cluster:
+class RayBackend:
     """A Ray cluster that is there.
 
     Parameters
@@ -57,7 +57,7 @@ class Cluster:
     fetch_every: float = FETCH_EVERY
 
     @contextmanager
-    def open(self, wanted: Sequence[Wanted]) -> Iterator["Hosts"]:
+    def open(self, wanted: Sequence[JobLike]) -> Iterator["RayPool"]:
         """Connect to the cluster. Where the block is left by an exception, runs end their rounds and are fetched.
 
         Raises
@@ -82,39 +82,39 @@ class Cluster:
                     "`ray start --head`, and name another one in RAY_ADDRESS"
                 ) from None
         try:
-            hosts = Hosts(ray, wanted, min(self.workers, len(wanted)), self.fetch_every)
+            pool = RayPool(ray, wanted, min(self.workers, len(wanted)), self.fetch_every)
             try:
-                yield hosts
+                yield pool
             except BaseException:
-                hosts.stop()
+                pool.stop()
                 raise
             finally:
-                hosts.close()
+                pool.close()
         finally:
             if mine:
                 ray.shutdown()
 
 
 @dataclass(eq=False)
-class _Hired:
+class _Remote:
     """A process on some machine, and what was last asked of it."""
 
     actor: Any
     asked: Any
     where: str = ""
-    job: Wanted | None = None
+    job: JobLike | None = None
 
 
-class Hosts:
+class RayPool:
     """Processes on the machines of a cluster, each of which has one run at a time."""
 
-    def __init__(self, ray: Any, wanted: Sequence[Wanted], count: int, fetch_every: float) -> None:
+    def __init__(self, ray: Any, wanted: Sequence[JobLike], count: int, fetch_every: float) -> None:
         self._ray, self._count, self._fetch_every = ray, count, fetch_every
         threads = [job.settings.get("threads", 1) for job in wanted]
         gpu = any(str(job.settings.get("device", "")).startswith("cuda") for job in wanted)
         self._needs = {"num_cpus": max(1, *map(int, threads)), "num_gpus": int(gpu)}
-        self._hired: list[_Hired] = []
-        self._again: deque[Wanted] = deque()
+        self._remotes: list[_Remote] = []
+        self._again: deque[JobLike] = deque()
         self._over: list[Ended] = []
         self._losses: Counter[Path] = Counter()
         self._done: dict[Path, int] = {}
@@ -126,10 +126,10 @@ class Hosts:
         """Return whether a process has nothing to do, and no run that was lost waits for one."""
         return not self._again and self._idle() is not None
 
-    def begin(self, job: Wanted) -> None:
+    def begin(self, job: JobLike) -> None:
         """Begin a run on a machine that has said that it is ready, from what is in its folder here."""
-        host = self._idle()
-        assert host is not None
+        remote = self._idle()
+        assert remote is not None
         self._done[job.folder] = job.done
         try:
             mend(job.folder)
@@ -137,7 +137,7 @@ class Hosts:
         except OSError as error:
             self._over.append(Ended(job.folder, f"{job.folder} cannot be read: {error.strerror}"))
             return
-        host.job, host.asked = job, host.actor.begin.remote(job.settings, packed)
+        remote.job, remote.asked = job, remote.actor.begin.remote(job.settings, packed)
 
     def ended(self, seconds: float) -> list[Ended]:
         """Wait until a run is over, at most about so many seconds, and return which are, their folders fetched.
@@ -149,7 +149,7 @@ class Hosts:
         """
         while self._again and self._idle() is not None:
             self.begin(self._again.popleft())
-        asked = {host.asked: host for host in self._hired if host.asked is not None}
+        asked = {remote.asked: remote for remote in self._remotes if remote.asked is not None}
         over, _ = self._ray.wait(list(asked), timeout=seconds) if asked else ([], [])
         for reference in over:
             self._take(asked[reference], seconds)
@@ -157,49 +157,49 @@ class Hosts:
         known, self._over = self._over, []
         return known
 
-    def done(self, job: Wanted) -> int:
+    def done(self, job: JobLike) -> int:
         """Return how many rounds a run had done when its machine was last asked."""
         return self._done[job.folder]
 
     def stop(self) -> None:
         """Let what runs end its round, and fetch it."""
-        busy = [host for host in self._hired if host.job is not None]
+        busy = [remote for remote in self._remotes if remote.job is not None]
         if busy:
             warn(f"{len(busy)} runs finish their rounds; once more to stop at once")
-        for host in busy:
-            host.actor.stop.remote()
+        for remote in busy:
+            remote.actor.stop.remote()
         self._again.clear()
         self._count = 0
-        while any(host.job is not None for host in self._hired):
+        while any(remote.job is not None for remote in self._remotes):
             self.ended(seconds=1)
 
     def close(self) -> None:
         """End all processes."""
-        for host in self._hired:
-            self._ray.kill(host.actor)
-        self._hired.clear()
+        for remote in self._remotes:
+            self._ray.kill(remote.actor)
+        self._remotes.clear()
 
-    def _idle(self) -> _Hired | None:
-        return next((host for host in self._hired if host.job is None and host.asked is None), None)
+    def _idle(self) -> _Remote | None:
+        return next((remote for remote in self._remotes if remote.job is None and remote.asked is None), None)
 
     def _hire(self) -> None:
-        actor = self._ray.remote(Host).options(max_concurrency=2, **self._needs).remote()
-        self._hired.append(_Hired(actor, actor.ready.remote(os.getcwd())))
+        actor = self._ray.remote(Worker).options(max_concurrency=2, **self._needs).remote()
+        self._remotes.append(_Remote(actor, actor.ready.remote(os.getcwd())))
 
-    def _take(self, host: _Hired, seconds: float) -> None:
+    def _take(self, remote: _Remote, seconds: float) -> None:
         """Take in what a machine has answered."""
         try:
-            answer = self._ray.get(host.asked)
+            answer = self._ray.get(remote.asked)
         except self._ray.exceptions.RayTaskError as error:
-            raise HetflError(f"{host.where or 'a machine of the cluster'} cannot run this: {_cause(error)}") from None
+            raise HetflError(f"{remote.where or 'a machine of the cluster'} cannot run this: {_cause(error)}") from None
         except self._ray.exceptions.RayError as error:
-            self._lost(host, _first_line(error))
+            self._lost(remote, _first_line(error))
             return
         if isinstance(answer, Ready):
             self._check(answer)
-            host.where, host.asked, self._alone_since = answer.where, None, None
+            remote.where, remote.asked, self._alone_since = answer.where, None, None
             return
-        job = host.job
+        job = remote.job
         if job is not None and answer is not None:
             self._done[job.folder] = answer.done
             if answer.packed is not None:
@@ -208,20 +208,20 @@ class Hosts:
                 except OSError as error:
                     answer = answer._replace(reason=f"{job.folder} cannot be written: {error.strerror or error}")
             if answer.reason is not None:
-                host.job = host.asked = None
-                reason = f"on {host.where}: {answer.reason}" if answer.reason else ""
+                remote.job = remote.asked = None
+                reason = f"on {remote.where}: {answer.reason}" if answer.reason else ""
                 self._over.append(Ended(job.folder, reason))
                 return
-        host.asked = host.actor.look.remote(seconds, self._fetch_every)
+        remote.asked = remote.actor.look.remote(seconds, self._fetch_every)
 
-    def _lost(self, host: _Hired, why: str) -> None:
+    def _lost(self, remote: _Remote, why: str) -> None:
         """Do without a machine, and have its run done again, from what was fetched of it."""
-        self._hired.remove(host)
+        self._remotes.remove(remote)
         with suppress(Exception):
-            self._ray.kill(host.actor)
-        where, job = host.where or "a machine of the cluster", host.job
+            self._ray.kill(remote.actor)
+        where, job = remote.where or "a machine of the cluster", remote.job
         if job is None:
-            self._losses[Path()] += not host.where
+            self._losses[Path()] += not remote.where
             if self._losses[Path()] > MOST_LOSSES * max(self._count, 1):
                 raise HetflError(f"no machine of the cluster starts a process for these runs: {why}")
         else:
@@ -231,7 +231,7 @@ class Hosts:
             else:
                 warn(f"{job.name}: {where} was lost; it goes on elsewhere from round {job.done}")
                 self._again.append(job)
-        if len(self._hired) < self._count:
+        if len(self._remotes) < self._count:
             self._hire()
 
     def _check(self, ready: Ready) -> None:
