@@ -206,7 +206,7 @@ class DataKeys(Keys):
     augment: Annotated[
         Literal["none", "crop", "flip", "crop-flip"],
         Field(
-            description="How training images are changed at random, each time again. crop: shifted by up "
+            description="How training images are changed at random, each time differently. crop: shifted by up "
             "to an eighth of each side, what lies beyond is 0; flip: every second one mirrored; crop-flip: both. Not "
             "those that are measured, shown to others or represented for them."
         ),

@@ -21,7 +21,7 @@ NPY_HEADER = 1024
 
 NOTHING = ArrayRecord()
 MOST_SIZES = 1000
-_SIZES: dict[tuple[str, ...], int] = {}
+_SIZES: dict[int, int] = {}
 """Bytes on the wire by `_kind`, beyond those of no arrays."""
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
@@ -203,15 +203,13 @@ def _serialised(sent: Message | ArrayRecord) -> int:
     return sum(len(part.deflate()) for part in get_all_nested_objects(sent).values())
 
 
-def _kind(record: ArrayRecord) -> tuple[str, ...] | None:
-    """Return what arrays take their bytes by; None where the numbers matter, too: some may be equal."""
+def _kind(record: ArrayRecord) -> int | None:
+    """Return a hash of what arrays take their bytes by; None where the numbers matter, too: some may be equal."""
     lengths = Counter(len(array.data) for array in record.values())
     twins = [array.data for array in record.values() if lengths[len(array.data)] > 1]
     if len({*twins}) < len(twins) or any(length > LARGEST_CHUNK for length in lengths):
         return None
-    return tuple(
-        f"{name}|{array.dtype}|{array.shape}|{array.stype}|{len(array.data)}" for name, array in record.items()
-    )
+    return hash(tuple(f"{name}|{one.dtype}|{one.shape}|{one.stype}|{len(one.data)}" for name, one in record.items()))
 
 
 def _content_numbers(npy: bytes) -> int:

@@ -103,15 +103,15 @@ def run_all(
     todo, running = deque(left), dict[Path, J]()
     try:
         with (
-            backend.open(left) as slots,
+            backend.open(left) as pool,
             Bar(column, console=console, label=label, total=total, period=600) as bar,
         ):
             while todo or running:
-                while todo and slots.free():
+                while todo and pool.free():
                     job = todo.popleft()
                     running[job.folder] = job
-                    slots.begin(job)
-                for folder, reason in slots.ended(seconds=1):
+                    pool.begin(job)
+                for folder, reason in pool.ended(seconds=1):
                     job = running.pop(folder)
                     done[folder] = job.rounds
                     for line in [line for line in read_notes(folder) if line not in said]:
@@ -122,7 +122,7 @@ def run_all(
                         console.print(f"{job.name}: {reason}", markup=False)
                     else:
                         ended(job)
-                done |= {job.folder: slots.done(job) for job in running.values()}
+                done |= {job.folder: pool.done(job) for job in running.values()}
                 bar.update(sum(done.values()), description=f"{len(todo) + len(running)} runs")
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command goes on") from None

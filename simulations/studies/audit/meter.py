@@ -16,7 +16,7 @@ from simulations.studies.audit import histogram, membership
 from simulations.studies.audit.findings import Finding, Pictures, Separation, mean, of_membership, pooled
 from simulations.studies.audit.measures import auc, total_variation
 from simulations.studies.audit.readings import ClassOutputs, Head, Prototypes, Reading, Weights, reading_of
-from simulations.studies.audit.sent import pooled as pooled_uploads
+from simulations.studies.audit.sent import pooled_upload
 from simulations.studies.audit.subject import Rows, Subject, joined
 from simulations.studies.audit.training import Predictor, logits_of, predicting
 from simulations.studies.audit.uploads import KeptUpload
@@ -51,7 +51,7 @@ class Case:
     @cached_property
     def upload(self) -> Arrays:
         """What is read: the last upload, or where noise drowns one, what the uploads say together."""
-        return pooled_uploads(self.subject)[0]
+        return pooled_upload(self.subject)
 
     @cached_property
     def predictor(self) -> Predictor:

@@ -26,7 +26,7 @@ def upload_norm(subject: Subject) -> float:
 
 
 def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Arrays:
-    """Return what an imitated client would upload: clipped and with noise, by the run config; see `pooled`.
+    """Return what an imitated client would upload: clipped and with noise, by the run config; see `pooled_upload`.
 
     Parameters
     ----------
@@ -38,37 +38,54 @@ def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Array
         What the noise is drawn from.
     """
     upload = {**subject.last.upload, **learnt}
-    noise = subject.config.noise_multiplier / sqrt(pooled(subject)[1])
+    noise = subject.config.noise_multiplier / sqrt(len(read_together(subject)))
     config = subject.config.with_values({"noise-source": "seed", "noise-multiplier": noise})
     spec, sent_spec = _specs(subject, upload, subject.last.download)
     return private_upload(upload, spec, subject.last.download, sent_spec, config, "audit", int(rng.integers(2**62)))
 
 
-def pooled(subject: Subject) -> tuple[Arrays, int]:
-    """Return what is read of a client, and how many of its uploads that is.
+def read_together(subject: Subject) -> list[KeptUpload]:
+    """Return the uploads of a client that are read together; the last one is among them.
 
-    The last one; but where its noise is longer than what it may hide (the standard deviation times the root of how many
-    numbers there are is above the clipping norm), the mean of all that have its form, the noise of which is shorter by
-    the root of their number. Of weights it is the mean of the changes. A mark of a class is 1 if most are.
+    That alone; but where its noise is longer than what it may hide (the standard deviation times the root of how many
+    numbers there are is above the clipping norm), all that have its form and are about the same samples.
     """
-    last = subject.last
-    spec, sent = _specs(subject, last.upload, last.download)
-    covered = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
+    last, covered = subject.last, _covered(subject)
     length = subject.config.noise_multiplier * sqrt(sum(last.upload[one.name].size for one in covered))
     if length <= 1 or any(one.name.endswith((".left", ".right")) for one in covered):  # the mean of factors is none
-        return last.upload, 1
+        return [last]
     rest = last.upload.keys() - {one.name for one in covered}
-    alike = [one for one in subject.kept if _is_like(one, last, rest)]
+    return [one for one in subject.kept if _is_like(one, last, rest)]
+
+
+def pooled_upload(subject: Subject) -> Arrays:
+    """Return the mean of the uploads that are read together: its noise is shorter by the root of their number.
+
+    Of weights it is the mean of the changes. A mark of a class is 1 if most are.
+    """
+    last, together = subject.last, read_together(subject)
+    if len(together) == 1:
+        return last.upload
+    _, sent = _specs(subject, last.upload, last.download)
 
     def mean(one: ArraySpec) -> NDArray[Any]:
-        values = [_amounts(each.upload[one.name], one) for each in alike]
-        if one in sent.arrays:
-            values = [value - each.download[one.name] for value, each in zip(values, alike, strict=True)]
-        whole = np.mean(values, axis=0) + (last.download[one.name] if one in sent.arrays else 0)
+        before = [each.download[one.name] if one in sent.arrays else 0 for each in (*together, last)]
+        changes = [_amounts(each.upload[one.name], one) - own for each, own in zip(together, before[:-1], strict=True)]
+        whole = np.mean(changes, axis=0) + before[-1]
         found: NDArray[Any] = (whole > 0.5 if one.sensitive else whole).astype(one.dtype)
         return found
 
-    return {**last.upload, **{one.name: mean(one) for one in covered}}, len(alike)
+    return {**last.upload, **{one.name: mean(one) for one in _covered(subject)}}
+
+
+def _covered(subject: Subject) -> list[ArraySpec]:
+    """Return the arrays of an upload that clipping and noise cover."""
+    spec, _ = _specs(subject, subject.last.upload, subject.last.download)
+    return [one for one in spec.arrays if _is_covered(one)]
+
+
+def _is_covered(one: ArraySpec) -> bool:
+    return one.sensitive or np.dtype(one.dtype).kind == "f"
 
 
 def _is_like(one: KeptUpload, last: KeptUpload, rest: Set[str]) -> bool:
@@ -84,7 +101,7 @@ def _norm(subject: Subject, kept: KeptUpload) -> float:
     spec, sent = _specs(subject, kept.upload, kept.download)
     total = 0.0
     for one in spec.arrays:
-        if one.sensitive or np.dtype(one.dtype).kind == "f":
+        if _is_covered(one):
             own = _amounts(kept.upload[one.name], one)
             change = own - kept.download[one.name].astype(np.float64) if one in sent.arrays else own
             total += float(np.square(change).sum())

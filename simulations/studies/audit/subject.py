@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -111,12 +112,12 @@ class Subject:
         """The upload that is attacked: the newest."""
         return self.kept[-1]
 
-    @property
+    @cached_property
     def to_train(self) -> Rows:
         """The half of `known` that models of the attacker's are trained on which are asked about classes."""
         return self.known.some(np.arange(0, len(self.known), 2))
 
-    @property
+    @cached_property
     def to_ask(self) -> Rows:
         """The half of `known` that they are asked about, which is new to them; all, where there is one sample."""
         return self.known.some(np.arange(min(1, len(self.known) - 1), len(self.known), 2))

@@ -24,7 +24,7 @@ from simulations.studies.backends.folders import mend, pack, unpack
 from simulations.studies.backends.worker import Ready, Worker
 
 MOST_LOSSES = 3
-"""How often a run begins again when the machine that has it is lost."""
+"""How often a run begins again when the machine that has it is lost, or its process there."""
 
 PATIENCE = 60.0
 """Seconds without a free machine after which a line says so."""
@@ -170,14 +170,21 @@ class RayPool:
             remote.actor.stop.remote()
         self._again.clear()
         self._count = 0
+        self._dismiss([remote for remote in self._remotes if remote.job is None])
         while any(remote.job is not None for remote in self._remotes):
             self.ended(seconds=1)
 
     def close(self) -> None:
         """End all processes."""
-        for remote in self._remotes:
+        self._dismiss(list(self._remotes))
+
+    def _dismiss(self, remotes: Sequence[_Remote]) -> None:
+        left = [remote.actor.leave.remote() for remote in remotes if remote.where]
+        if left:
+            self._ray.wait(left, num_returns=len(left), timeout=CONNECT)
+        for remote in remotes:
             self._ray.kill(remote.actor)
-        self._remotes.clear()
+            self._remotes.remove(remote)
 
     def _idle(self) -> _Remote | None:
         return next((remote for remote in self._remotes if remote.job is None and remote.asked is None), None)
@@ -191,7 +198,10 @@ class RayPool:
         try:
             answer = self._ray.get(remote.asked)
         except self._ray.exceptions.RayTaskError as error:
-            raise HetflError(f"{remote.where or 'a machine of the cluster'} cannot run this: {_cause(error)}") from None
+            if remote.job is None:
+                raise HetflError(f"a machine of the cluster cannot run these: {_cause(error)}") from None
+            self._lost(remote, _cause(error))
+            return
         except self._ray.exceptions.RayError as error:
             self._lost(remote, _first_line(error))
             return
@@ -215,7 +225,7 @@ class RayPool:
         remote.asked = remote.actor.look.remote(seconds, self._fetch_every)
 
     def _lost(self, remote: _Remote, why: str) -> None:
-        """Do without a machine, and have its run done again, from what was fetched of it."""
+        """Do without a machine, or a process there, and have its run done again, from what was fetched of it."""
         self._remotes.remove(remote)
         with suppress(Exception):
             self._ray.kill(remote.actor)
@@ -229,7 +239,7 @@ class RayPool:
             if self._losses[job.folder] > MOST_LOSSES or not self._count:
                 self._over.append(Ended(job.folder, f"{where} was lost: {why}"))
             else:
-                warn(f"{job.name}: {where} was lost; it goes on elsewhere from round {job.done}")
+                warn(f"{job.name}: {where} was lost ({why}); it goes on elsewhere from round {job.done}")
                 self._again.append(job)
         if len(self._remotes) < self._count:
             self._hire()

@@ -1,13 +1,13 @@
 """The backends that a command line can name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from hetfl_flwr.common.errors import ConfigError, unknown
 from simulations.studies.backends.backend import Backend
 from simulations.studies.backends.cluster import RayBackend
 from simulations.studies.backends.local import LocalBackend
 
-BACKENDS: Mapping[str, Callable[[int], Backend]] = {"local": LocalBackend, "ray": RayBackend}
+BACKENDS: dict[str, Callable[[int], Backend]] = {"local": LocalBackend, "ray": RayBackend}
 """By name, what makes one with so many runs at a time: processes of this machine, or a Ray cluster."""
 
 

@@ -49,12 +49,13 @@ class Worker:
     """Has runs done in a process of its own, which ends with this one."""
 
     def __init__(self) -> None:
-        self._here = TemporaryDirectory(prefix="hetfl-")
+        self._here = TemporaryDirectory(prefix="hetfl-on-ray-")
         self._folder = Path(self._here.name) / "run"
         self._pool = processes(1)
         self._running: Future[str] | None = None
         self._process = 0
         self._fetched = 0.0
+        self._stopped = False
         self._checkpoints: set[str] = set()
 
     def ready(self, folder: str) -> Ready:
@@ -71,24 +72,33 @@ class Worker:
             unpack(packed, self._folder)
         self._checkpoints, self._fetched = self._there(), time.monotonic()
         self._running = self._pool.submit(run_one, self._folder, settings)
+        if self._stopped:  # asked for before there was a run
+            self.stop()
 
     def look(self, seconds: float, fetch_every: float) -> Look:
         """Wait for the end of the run, at most so many seconds, and say how far it is."""
         assert self._running is not None
         over, _ = wait([self._running], timeout=seconds)
         if over:
-            return Look(rounds_written(self._folder), pack(self._folder), self._running.result())
-        packed = None
+            done, packed = rounds_written(self._folder), pack(self._folder)
+            rmtree(self._folder, ignore_errors=True)
+            return Look(done, packed, self._running.result())
+        so_far = None
         if time.monotonic() - self._fetched >= fetch_every and self._there() - self._checkpoints:
             with self._held():
-                self._checkpoints, packed = self._there(), pack(self._folder)
+                self._checkpoints, so_far = self._there(), pack(self._folder)
             self._fetched = time.monotonic()
-        return Look(rounds_written(self._folder), packed, None)
+        return Look(rounds_written(self._folder), so_far, None)
 
     def stop(self) -> None:
         """Let the run end its round."""
+        self._stopped = True
         if self._running is not None and not self._running.done():
             os.kill(self._process, signal.SIGINT)
+
+    def leave(self) -> None:
+        """Leave nothing behind on this machine."""
+        self._here.cleanup()
 
     def _there(self) -> set[str]:
         return {path.name for path in (self._folder / CHECKPOINTS).glob("round-*")}

@@ -3,17 +3,22 @@
 import json
 import tarfile
 from io import StringIO
+from pathlib import Path
+from tempfile import gettempdir
 from threading import Timer
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from hetfl_flwr import sweep
 from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.runs.schema import SERVER_STATE_FILE, read_rounds
+from simulations.cli.command import app
 from simulations.studies.backends import cluster as ray_backend
-from simulations.studies.backends.cluster import RayBackend
+from simulations.studies.backends.cluster import MOST_LOSSES, RayBackend
 from simulations.studies.backends.folders import mend, pack, unpack
-from simulations.studies.backends.known import backend
+from simulations.studies.backends.known import BACKENDS, backend
 from simulations.studies.backends.local import LocalBackend
 from simulations.studies.jobs import Job, run_all
 
@@ -65,10 +70,12 @@ def outcome(job):
 @pytest.mark.exhaustive
 def test_a_cluster_of_two_gives_the_bits_of_this_machine(tmp_path, machines, two, console):
     there, here = ([a_run(tmp_path / name, seed) for seed in range(3)] for name in ("there", "here"))
+    before = {*Path(gettempdir()).glob("hetfl-on-ray-*")}
     assert run_all(there, RayBackend(2, machines.address), console) == {}
     assert run_all(here, LocalBackend(2), console) == {}
     assert [outcome(job) for job in there] == [outcome(job) for job in here]
     assert all(job.finished for job in there)
+    assert {*Path(gettempdir()).glob("hetfl-on-ray-*")} <= before
 
 
 @pytest.mark.slow
@@ -99,6 +106,21 @@ def test_what_a_lost_machine_had_goes_on_elsewhere_from_what_was_fetched(tmp_pat
     assert int(said[0].rpartition(" ")[2]) > 0
     assert run_all(alone, LocalBackend(2), console) == {}
     assert [outcome(job) for job in wanted] == [outcome(job) for job in alone]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_run_whose_process_dies_is_begun_again_and_packages_in_the_callers_folder_are_found(
+    tmp_path, machines, first, console, capsys, monkeypatch
+):
+    """Nothing was fetched before it died, so it dies again each time, and at last counts as failed."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    job = a_run(tmp_path, callbacks="fixtures.callbacks:OutOfMemory")
+    failed = run_all([job], RayBackend(1, machines.address), console)
+    said = [line for line in capsys.readouterr().err.splitlines() if "was lost" in line]
+    assert len(said) == MOST_LOSSES
+    assert all("BrokenProcessPool" in line for line in said)
+    assert "was lost: BrokenProcessPool" in failed[job.folder]
 
 
 @pytest.mark.slow
@@ -186,3 +208,49 @@ def test_a_folder_that_was_away_when_its_writer_was_killed_comes_back(tmp_path):
     mend(tmp_path / "run")
     assert (tmp_path / "run" / "kept").exists()
     assert not (tmp_path / ".run.old").exists()
+
+
+@pytest.fixture
+def asked_for(monkeypatch):
+    """What a backend called ray is asked for; its runs happen here."""
+    workers = []
+
+    def backend(count):
+        workers.append(count)
+        return LocalBackend(count)
+
+    monkeypatch.setitem(BACKENDS, "ray", backend)
+    return workers
+
+
+OF_DIGITS = ["--clients", "2", "--rounds", "1", "--set", "models=mlp", "--set", "local-batches=1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "fedhe", *OF_DIGITS, "--sweep", "seed=0:1"],
+        ["run", "fedhe", *OF_DIGITS, "--against", "local"],
+        ["tune", "fedhe", *OF_DIGITS, "--trials", "1"],
+        ["reproduce", "fedhe-table3", "--quick", "--only", "FedAvg"],
+    ],
+    ids=lambda command: command[0] + command[-2],
+)
+def test_each_command_that_makes_many_runs_makes_them_where_it_is_told(tmp_path, asked_for, command):
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out"), "--on", "ray", "--workers", "2"])
+    assert done.exit_code == 0, done.output
+    assert asked_for == [2]
+
+
+@pytest.mark.slow
+def test_a_sweep_from_python_is_made_where_it_is_told(tmp_path, asked_for):
+    keys = {"clients": 2, "rounds": 1, "models": "mlp", "local_batches": 1, "progress": False}
+    assert len(sweep("fedhe", grid={"seed": [0]}, out=tmp_path, workers=2, on="ray", **keys)) == 1
+    assert asked_for == [2]
+
+
+def test_one_run_has_no_backend(tmp_path):
+    done = CliRunner().invoke(app, ["run", "fedhe", "--on", "ray", "--out", str(tmp_path / "out")])
+    assert isinstance(done.exception, ConfigError)
+    assert "one run is spread by `flwr run`" in str(done.exception)

@@ -18,7 +18,7 @@ from simulations.studies.audit import reconstruction, training
 from simulations.studies.audit.meter import by_counts, by_imitation, by_likelihood, by_threshold, cases_of, separation
 from simulations.studies.audit.picturing import by_gradient, by_means, fits_gradient, fits_means
 from simulations.studies.audit.report import audited
-from simulations.studies.audit.sent import as_sent, pooled, upload_norm
+from simulations.studies.audit.sent import as_sent, pooled_upload, read_together, upload_norm
 from simulations.studies.audit.subject import Rows, subjects_of
 from simulations.studies.audit.uploads import KeptUpload
 
@@ -323,8 +323,8 @@ def test_noise_that_drowns_an_upload_is_averaged_over_rounds(lab, algorithm):
     noisy = {"clipping_norm": 1.0, "noise_multiplier": 50.0}
     keys = KEPT | {"clients": 2, "rounds": 16, "local_batches": 1, "algorithm": algorithm, **noisy}
     [subject] = subjects_of(lab.run(lab.config(**keys)), most=1)
-    upload, count = pooled(subject)
-    assert count == 16
+    upload = pooled_upload(subject)
+    assert len(read_together(subject)) == 16
     name = max((name for name in upload if upload[name].dtype.kind == "f"), key=lambda name: upload[name].size)
     begun = subject.last.download[name] if algorithm == "fedavg" else 0
     assert np.std(subject.last.upload[name] - begun) == pytest.approx(50.0, rel=0.1)
@@ -342,9 +342,10 @@ def test_uploads_with_little_noise_or_about_other_samples_are_read_by_themselves
             {"algorithm": "fedmd", "noise_multiplier": 50.0, "fedmd.public-samples": 9, "public_fraction": 0.3},
         )
     )
-    assert pooled(little) == (little.last.upload, 1)
+    assert read_together(little) == [little.last]
+    assert pooled_upload(little) is little.last.upload
     assert not np.array_equal(drawn.kept[0].download["asked"], drawn.last.download["asked"])
-    assert pooled(drawn)[1] == 1
+    assert read_together(drawn) == [drawn.last]
 
 
 def test_what_models_are_asked_about_is_new_to_them(cases):
