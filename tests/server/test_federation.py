@@ -4,9 +4,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fixtures.federations.post import GOOD, Post, client_ids, fails, federation_of, member, never, reply_with
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
+from hetfl_flwr import server_app
 from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.admission import attendance
@@ -628,3 +629,14 @@ def test_where_all_have_missed_two_messages_they_are_waited_for():
 
 def is_train(message):
     return message.metadata.message_type == "train"
+
+
+@pytest.mark.parametrize(("engine", "asked"), [("deployment", [0.1]), ("simulation", []), ("local", [])])
+def test_only_a_server_with_a_network_asks_again_sooner_for_what_has_not_come_whole(monkeypatch, engine, asked):
+    """Elsewhere this would import Flower's HTTP client for nothing."""
+    said = []
+    monkeypatch.setattr(server_app, "engine_of", lambda grid: engine)
+    monkeypatch.setattr(server_app, "ask_again", lambda after: said.append(after))
+    with pytest.raises(ConfigError, match="unknown"):
+        server_app.main(None, Context(1, 1, {}, RecordDict(), {"no-such-key": 1}))
+    assert said == asked

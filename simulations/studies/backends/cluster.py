@@ -11,10 +11,11 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from hetfl_flwr.common.errors import ConfigError, HetflError
@@ -74,7 +75,8 @@ class RayBackend:
         if mine:
             try:
                 _check_reached(address)
-                with warnings.catch_warnings(action="ignore", category=FutureWarning):
+                ignored = warnings.catch_warnings(action="ignore", category=FutureWarning)
+                with ignored, chdir(gettempdir()):  # Ray would put this folder first on the path of each worker
                     ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
             except (RuntimeError, ValueError, OverflowError, OSError) as error:
                 raise ConfigError(

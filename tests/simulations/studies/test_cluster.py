@@ -125,6 +125,16 @@ def test_a_run_whose_process_dies_is_begun_again_and_packages_in_the_callers_fol
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+def test_packages_in_the_callers_folder_hide_none_of_this_project(tmp_path, machines, first, console, monkeypatch):
+    for name in ("simulations", "strategies", "hetfl_flwr"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        (tmp_path / "mine" / name / "__init__.py").write_text("raise ImportError('hidden')")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert run_all([a_run(tmp_path)], RayBackend(1, machines.address), console) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines, first, console):
     job, alone = a_run(tmp_path / "there", rounds=150), a_run(tmp_path / "here", rounds=150)
 
