@@ -3,14 +3,15 @@
 Every algorithm that uploads anything, on the bundled digits: five clients of uneven classes, ten rounds of two epochs,
 two clients attacked. The columns of a run, each with the accuracy that it costs:
 
-- *plain*, and *half precision*;
+- *at length*: twenty rounds, the attackers of ``hetfl audit`` as they are by default, FedKD with its own energies;
+- *plain*, and *half precision*, these and all others with attackers who train less;
 - *clipped*: ``clipping-norm`` alone, the median of the L2 norms of the plain run's uploads with seed 0;
 - *epsilon 1000*, *100*, *10*: that norm, and noise by which the upload of ten rounds has this epsilon at delta 1e-5.
 
 An attacker knows what is clipped and how much noise there is: the clients that it imitates clip and add noise as well.
-FedKD sends whole matrices (``energy-start`` and ``energy-end`` are 1), for noise on factors is noise on both. Public
-samples are shared as they are. A run whose record is in ``DIR/leaks.jsonl`` is not made again; seeds go first, then
-columns. The table is ``DIR/leaks.md``; records of attacks that have changed since are left out of it.
+FedKD sends whole matrices there (``energy-start`` and ``energy-end`` are 1), for noise on factors is noise on both.
+Public samples are shared as they are. A run whose record is in ``DIR/leaks.jsonl`` is not made again; seeds go first,
+then columns. The table is ``DIR/leaks.md``; records of attacks that have changed since are left out of it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,8 @@ from simulations.studies.backends.work import made_by
 
 CLIENTS, ATTACKED, ROUNDS, SEEDS, SHADOWS, MIMICS = 5, 2, 10, 5, 4, 12
 
+LONG_ROUNDS, LONG_SHADOWS, LONG_MIMICS = 20, 8, 24
+
 ATTACKS = 2
 """Counted up when an attack becomes another one: records of those before are left out, and their runs made again."""
 
@@ -44,7 +47,7 @@ MIXED, ALIKE = "mlp,lenet5", "lenet5"
 ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     **{name: {"models": MIXED} for name in ("fedhe", "fd", "fedproto", "fedgh", "fedtgp", "chfl", "lgfedavg")},
     **{name: {"models": MIXED} for name in ("fedh2l", "fedmd", "dsfl", "fedhenn", "fml")},
-    "fedkd": {"models": MIXED, "fedkd.energy-start": 1.0, "fedkd.energy-end": 1.0},
+    "fedkd": {"models": MIXED},
     "fedrep": {"models": ALIKE},
     "feddf": {"models": MIXED},
     "heterofl": {"models": "lenet5,lenet5@0.5"},
@@ -53,17 +56,21 @@ ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
 }
 """The rows: config keys of each."""
 
-PLAIN = "plain"
+WHOLE: Mapping[str, Mapping[str, Value]] = {"fedkd": {"fedkd.energy-start": 1.0, "fedkd.energy-end": 1.0}}
+"""More keys of a row in every column but the one at length."""
+
+PLAIN, LONG = "plain", "at length"
 
 COLUMNS: Mapping[str, float | None] = {
     PLAIN: None,
     **{f"epsilon {target}": float(target) for target in (100, 10, 1000)},
     "clipped": 0.0,
     "half precision": None,
+    LONG: None,
 }
 """The settings, in the order of the work, and the epsilon of each; 0: clipping without noise. None: no clipping."""
 
-SHOWN = (PLAIN, "half precision", "clipped", "epsilon 1000", "epsilon 100", "epsilon 10")
+SHOWN = (LONG, PLAIN, "half precision", "clipped", "epsilon 1000", "epsilon 100", "epsilon 10")
 """The settings in the order of the table."""
 
 MEASURES: Mapping[str, tuple[str, str]] = {
@@ -99,28 +106,31 @@ def settings(column: str, norm: float) -> dict[str, Value]:
     """Return the config keys of a setting."""
     target = COLUMNS[column]
     if target is None:
-        return {"payload-precision": "full" if column == PLAIN else "half"}
+        return {"payload-precision": "half" if column == "half precision" else "full"}
     return {"clipping-norm": norm, "noise-multiplier": noise_for(target, ROUNDS) if target else 0.0}
 
 
 def measured(row: str, column: str, seed: int, norm: float, **more: Value) -> dict[str, Any]:
     """Run one federation and attack it: the accuracy of all clients and the figures of `MEASURES`, and the norm."""
+    long = column == LONG
+    rounds, shadows, mimics = (LONG_ROUNDS, LONG_SHADOWS, LONG_MIMICS) if long else (ROUNDS, SHADOWS, MIMICS)
     keys: dict[str, Value] = {
         "clients": CLIENTS,
-        "rounds": ROUNDS,
+        "rounds": rounds,
         "seed": seed,
         "partition": "dirichlet:0.5",
         "local-batches": 0,
         "local-epochs": 2,
         "keep-uploads": True,
-        "evaluate-every": ROUNDS,
+        "evaluate-every": rounds,
         **ALGORITHMS[row],
+        **({} if long else WHOLE.get(row, {})),
         **settings(column, norm),
         **more,
     }
     with TemporaryDirectory() as place:
         result = run(row, out=Path(place) / "run", progress=False, settings=keys)
-        found = audited(result.folder, shadows=SHADOWS, clients=ATTACKED, mimics=MIMICS)
+        found = audited(result.folder, shadows=shadows, clients=ATTACKED, mimics=mimics)
         record: dict[str, Any] = {"accuracy": result.summary["accuracy"], "epsilon": result.summary["epsilon"]}
         if column == PLAIN:
             record["norm"] = float(f"{median(map(upload_norm, subjects_of(result.folder))):.2g}")
@@ -150,10 +160,11 @@ def main(
     path = out / "leaks.jsonl"
     done = {key: one for key, one in read(path).items() if one.get("attacks") == ATTACKS}
     rows, columns = chosen(only, ALGORITHMS, "only"), chosen(column, COLUMNS, "column")
-    plain = [(row, PLAIN, 0) for row in rows]  # whose norms the others take
+    clipped = any(COLUMNS[name] is not None for name in columns)
+    plain = [(row, PLAIN, 0) for row in rows if clipped]  # whose norms the others take
     for row, name, seed in [*plain, *((row, name, seed) for seed, name, row in product(range(seeds), columns, rows))]:
         if (row, name, seed) not in done:
-            norm = 0.0 if name == PLAIN else done[row, PLAIN, 0]["norm"]
+            norm = 0.0 if COLUMNS[name] is None else done[row, PLAIN, 0]["norm"]
             found = {"row": row, "column": name, "seed": seed, **measured(row, name, seed, norm)}
             keep(path, done, found | {"attacks": ATTACKS, "commit": made_by()})
     text = "\n".join(table(done.values()))

@@ -1,15 +1,19 @@
 """The benchmark of what payloads give away: its settings, its table, and records that are not made again."""
 
 import json
+from inspect import signature
 from math import inf
 
 import pytest
 import typer
 
+from hetfl_flwr import audit
+from hetfl_flwr.common.errors import Interrupted
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.wire.privacy import epsilon
 from simulations.benchmarks import leaks
 from simulations.studies.audit.findings import Finding
+from simulations.studies.audit.report import audited
 
 
 @pytest.mark.parametrize("target", [10.0, 100.0, 1000.0])
@@ -27,8 +31,8 @@ def test_without_noise_nothing_is_guaranteed():
 
 @pytest.mark.parametrize("row", leaks.ALGORITHMS)
 def test_rows_are_configs(row):
-    config = RunConfig.from_flat({"algorithm": row, **leaks.ALGORITHMS[row], **leaks.settings("epsilon 100", 1.0)})
-    assert config.algorithm == row
+    keys = {"algorithm": row, **leaks.ALGORITHMS[row], **leaks.WHOLE.get(row, {})}
+    assert RunConfig.from_flat({**keys, **leaks.settings("epsilon 100", 1.0)}).algorithm == row
 
 
 def test_a_record_has_the_strongest_attack():
@@ -75,10 +79,30 @@ def test_a_run_that_is_there_is_not_made_again_and_others_take_the_norm_of_seed_
     made.clear()
     leaks.main(tmp_path, ["chfl"], ["clipped"], 3)
     assert made == [("chfl", "clipped", 2, 2.0)]
-    assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) == 1 + 4
+    made.clear()
+    leaks.main(tmp_path, ["fedhe"], ["at length"], 1)
+    assert made == [("fedhe", "at length", 0, 0.0)]
+    assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) == 1 + 5
     assert capsys.readouterr().out.endswith((tmp_path / "leaks.md").read_text())
     with pytest.raises(typer.BadParameter, match="'gone', expected one of: fedhe; fd; "):
         leaks.main(tmp_path, ["gone"], None, 1)
+
+
+def test_at_length_the_attackers_are_those_of_the_command_and_fedkd_has_its_own_energies(monkeypatch):
+    seen = {}
+
+    def made(row, *, settings, **_):
+        seen["keys"] = settings
+        raise Interrupted
+
+    monkeypatch.setattr(leaks, "run", made)
+    for column, rounds, energies in (("at length", 20, 0), ("plain", 10, 2)):
+        with pytest.raises(Interrupted):
+            leaks.measured("fedkd", column, 0, 0.0)
+        assert (seen["keys"]["rounds"], sum("energy" in key for key in seen["keys"])) == (rounds, energies)
+    defaults = signature(audit).parameters
+    assert defaults["shadows"].default == leaks.LONG_SHADOWS
+    assert signature(audited).parameters["mimics"].default == leaks.LONG_MIMICS
 
 
 def test_a_run_is_attacked(monkeypatch):
