@@ -32,13 +32,17 @@ settings.load_profile("without a clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the decoded data sets of this session, and of its subprocesses, in a folder of its own."""
+    """Keep the decoded data sets of this session, and of its subprocesses, in a folder of its own.
+
+    And leave a Ray cluster alone that this machine is part of: Flower's simulation would take it.
+    """
     cache = TemporaryDirectory(prefix="hetfl-tests-")
     config.add_cleanup(cache.cleanup)
     os.environ["HF_DATASETS_CACHE"] = cache.name
+    os.environ["RAY_ADDRESS"] = "local"
 
 
-SHARED = ("deployed", "ray", "secured")
+SHARED = ("deployed", "machines", "ray", "secured")
 """Fixtures that take long to set up: all tests that use one run in the same process."""
 
 DEPLOYING = ("test_survival.py", "test_deployment.py", "test_engines.py", "test_outside.py")

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.common.notices import warn
 from simulations.studies.backends.backend import Ended, JobLike
 from simulations.studies.backends.folders import mend, pack, unpack
@@ -63,13 +63,13 @@ class RayBackend:
 
         Raises
         ------
-        ConfigError
+        HetflError
             Ray is not installed, no cluster answers there, or it has another Ray or Python.
         """
         try:
             import ray
         except ImportError:
-            raise ConfigError("--on ray needs Ray: pip install 'hetfl[simulation]'") from None
+            raise HetflError("--on ray needs Ray: pip install 'hetfl[simulation]'") from None
         address = self.address or os.environ.get("RAY_ADDRESS") or "auto"
         mine = not ray.is_initialized()
         if mine:
@@ -79,7 +79,7 @@ class RayBackend:
                 with ignored, chdir(gettempdir()):  # Ray would put this folder first on the path of each worker
                     ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
             except (RuntimeError, ValueError, OverflowError, OSError) as error:
-                raise ConfigError(
+                raise HetflError(
                     f"no Ray cluster at {address!r} that this machine could use: {_first_line(error)}; begin one by "
                     "`ray start --head`, and name another one in RAY_ADDRESS"
                 ) from None
@@ -279,5 +279,5 @@ def _cause(error: Any) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return (f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]).rstrip(".")

@@ -1,7 +1,10 @@
 """Runs on a Ray cluster of two machines, both on loopback: the same bits as here, and nothing lost with a machine."""
 
 import json
+import socket
 import tarfile
+import time
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from tempfile import gettempdir
@@ -21,6 +24,7 @@ from simulations.studies.backends.folders import mend, pack, unpack
 from simulations.studies.backends.known import BACKENDS, backend
 from simulations.studies.backends.local import LocalBackend
 from simulations.studies.jobs import Job, run_all
+from simulations.studies.tuning import Among, tune
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
 SPACE = 80 * 2**20
@@ -31,12 +35,23 @@ def machines():
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster as RayCluster
 
-    cluster = RayCluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "object_store_memory": SPACE, "include_dashboard": False},
-    )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    head = {"num_cpus": 0, "object_store_memory": SPACE, "include_dashboard": False, "ray_client_server_port": port}
+    cluster = RayCluster(initialize_head=True, head_node_args=head)
     yield cluster
     cluster.shutdown()
+
+
+@pytest.fixture
+def outside(machines):
+    """Where the head serves those who are no machine of its cluster, some seconds after it has begun."""
+    address = (machines.head_node.node_ip_address, machines.head_node._ray_params.ray_client_server_port)
+    for _ in range(600):
+        with suppress(OSError), socket.create_connection(address, timeout=1):
+            return "{}:{}".format(*address)
+        time.sleep(0.1)
+    pytest.fail("no server for Ray clients")
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +91,14 @@ def test_a_cluster_of_two_gives_the_bits_of_this_machine(tmp_path, machines, two
     assert [outcome(job) for job in there] == [outcome(job) for job in here]
     assert all(job.finished for job in there)
     assert {*Path(gettempdir()).glob("hetfl-on-ray-*")} <= before
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_who_is_outside_the_cluster_gets_its_runs_from_there(tmp_path, first, outside, console):
+    job = a_run(tmp_path)
+    assert run_all([job], RayBackend(1, f"ray://{outside}"), console) == {}
+    assert job.finished
 
 
 @pytest.mark.slow
@@ -177,7 +200,10 @@ def test_another_version_on_a_machine_is_refused(tmp_path, machines, first, cons
 def test_without_a_cluster_a_line_says_how_to_begin_one(tmp_path, console, monkeypatch, refusal):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert "ray start --head" in refusal(ConfigError, run_all, [a_run(tmp_path)], RayBackend(1), console)
+    assert "ray start --head" in refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1), console)
+    base, space = {**SMALL, "rounds": 1, "validation-fraction": 0.2}, {"fedhe.alpha": Among((0.0, 1.0))}
+    said = refusal(HetflError, tune, base, space, tmp_path / "tuned", console, RayBackend(1))
+    assert said.startswith("no Ray cluster")  # not as a setting's refusal, which would have each of them tried
 
 
 def test_a_backend_that_is_none_is_refused(refusal):
