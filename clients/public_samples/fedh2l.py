@@ -26,12 +26,13 @@ from hetfl_flwr.wire.samples import Numbers
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from strategies.public_samples.fedh2l import relayed_signals, teaching_signal
 
-UPDATES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "qp": project,
-    "pcgrad": pcgrad,
-    "none": lambda public, local: public,
+UPDATES: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "qp": lambda public, projected, local: projected,
+    "pcgrad": lambda public, projected, local: pcgrad(public, local),
+    "none": lambda public, projected, local: public,
 }
-"""What becomes of ``g_pub`` in view of ``g_loc``, by the name of the projection."""
+"""What is stepped along, of ``g_pub``, what of it does not conflict with ``g_loc``, and ``g_loc``, by the projection's
+name."""
 
 
 class FedH2LClient(KnowledgeClient):
@@ -173,8 +174,9 @@ class FedH2LClient(KnowledgeClient):
 
         def resolve() -> None:
             gradient = flat_gradient(parameters)
-            conflicts.append(not torch.equal(project(gradient, local), gradient))
-            set_gradient(parameters, UPDATES[self.projection](gradient, local))
+            projected = project(gradient, local)
+            conflicts.append(not torch.equal(projected, gradient))
+            set_gradient(parameters, UPDATES[self.projection](gradient, projected, local))
 
         _, public_loss = train(self.node.pool.samples, [rows], optimizer, loss, before_step=resolve)
         projected = any(conflicts) and self.projection != "none"

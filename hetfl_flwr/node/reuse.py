@@ -65,7 +65,7 @@ class _Process:
         except HetflError:
             return None  # a new one is built; who reads the state next says what is wrong with it
         shared = shared_model(around) if state else None
-        return with_weights(*shared, state.tensors) if state and shared else None
+        return shared.with_weights(state.tensors) if state and shared else None
 
 
 def keeper_of(context: Context) -> Keeper:
@@ -75,8 +75,43 @@ def keeper_of(context: Context) -> Keeper:
     return _Process(context) if os.environ.get(KEEP) == "resident" else _Nothing(context)
 
 
-def shared_model(around: Surroundings, slot: int = 0) -> tuple[SplitModel, dict[str, torch.Tensor]] | None:
-    """Return this process's model of a client's architecture, as it was left last, and its tensors by name.
+class Shared:
+    """A model that clients of one architecture take turns with.
+
+    Parameters
+    ----------
+    model : SplitModel
+        The model.
+
+    Attributes
+    ----------
+    model : SplitModel
+        As it was left last.
+    """
+
+    def __init__(self, model: SplitModel) -> None:
+        self.model = model
+        self._tensors = model.state_dict()
+        self._modules, self._parameters = tuple(model.modules()), tuple(model.parameters())
+
+    def with_weights(self, saved: Mapping[str, torch.Tensor]) -> SplitModel | None:
+        """Return the model with the weights of a saved state, ready for training; None where it has none that fit."""
+        weights = {key.removeprefix("model."): saved[key] for key in saved if key.startswith("model.")}
+        if _shapes(weights) != _shapes(self._tensors):
+            return None  # a new one is built, and loading it says what does not fit
+        for key, tensor in self._tensors.items():
+            tensor.copy_(weights[key])
+        for parameter in self._parameters:
+            parameter.grad = None
+            parameter.requires_grad = True
+        for module in self._modules:
+            if not module.training:  # setting it takes torch longer than all the rest here
+                module.training = True
+        return self.model
+
+
+def shared_model(around: Surroundings, slot: int = 0) -> Shared | None:
+    """Return this process's model of a client's architecture.
 
     Clients of one architecture take turns with it; those that run together have one each, by their `slot`. Models of
     the user's own, which may keep what no state holds, are not shared: None.
@@ -89,24 +124,14 @@ def shared_model(around: Surroundings, slot: int = 0) -> tuple[SplitModel, dict[
     return _model(name, spec, layout, config.device, config.mixed_precision, slot)
 
 
-def with_weights(
-    model: SplitModel, held: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]
-) -> SplitModel | None:
-    """Return a shared model with the weights of a saved state, ready for training; None where it has none that fit."""
-    weights = {key.removeprefix("model."): saved[key] for key in saved if key.startswith("model.")}
-    if [(key, tensor.shape) for key, tensor in weights.items()] != [(key, one.shape) for key, one in held.items()]:
-        return None  # a new one is built, and loading it says what does not fit
-    for key, tensor in held.items():
-        tensor.copy_(weights[key])
-    model.zero_grad()
-    return model.requires_grad_(True).train()
-
-
 @lru_cache(maxsize=MOST_MODELS)
 def _model(
     name: str, spec: DataSpec, layout: tuple[int, bool, WidthBy, Stem], device: str, precision: str, slot: int
-) -> tuple[SplitModel, dict[str, torch.Tensor]]:
+) -> Shared:
     width, head_bias, width_by, stem = layout
     built = build_model(name, spec, seed=0, width=width, head_bias=head_bias, width_by=width_by, stem=stem)
-    model = mixed(built.to(find_device(device)), precision)
-    return model, model.state_dict()
+    return Shared(mixed(built.to(find_device(device)), precision))
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, torch.Size]]:
+    return [(name, tensor.shape) for name, tensor in tensors.items()]

@@ -60,7 +60,8 @@ class Session:
         others = {name: model for name, model in vars(client).items() if isinstance(model, SplitModel)}
         models = {f"model {node.model_name}": node.model, **others}
         with seeded(node.config.seed, node.client_id, round, "train"), stepper.get().training(models):
-            node.model.train()
+            if not node.restored:  # one that is restored has been made ready
+                node.model.train()
             upload, metrics = client.learn(download, round)
         self._check_weighted()
         checked = client.upload_spec().check_named(upload, str(node))

@@ -9,7 +9,7 @@ from flwr.app import Context
 
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.keeper import Surroundings
-from hetfl_flwr.node.reuse import shared_model, with_weights
+from hetfl_flwr.node.reuse import shared_model
 from hetfl_flwr.node.state import ClientState, Stamp, check_stamp, encode
 from hetfl_flwr.node.stores import BlobStore, ContextStore
 from simulations.engine.stacks import stackable
@@ -139,9 +139,9 @@ class ResidentContext(Context):
         shared = shared_model(around) if state else None
         if state is None or shared is None:
             return None
-        if stackable(shared[0], around["config"].batched, self.place.clients):
+        if stackable(shared.model, around["config"].batched, self.place.clients):
             shared = shared_model(around, self.place.slot) or shared
-        return with_weights(*shared, state.tensors)
+        return shared.with_weights(state.tensors)
 
     def rest(self) -> None:
         """Keep nothing in memory but the records: the state goes to its file, the surroundings are made again."""

@@ -127,7 +127,7 @@ def test_every_model_of_a_client_is_mixed(make_config, make_node):
     inputs, _ = node.data.train.batch(torch.arange(2))
     around = {"config": node.config, "model_name": "mlp", "data": node.data}
     living, plain = (
-        shared_model({**around, "config": node.config.with_values({"mixed-precision": precision})})[0]
+        shared_model({**around, "config": node.config.with_values({"mixed-precision": precision})}).model
         for precision in ("bfloat16", "none")
     )
     for model in (node.model, living, FMLClient(node).meme, plain):
