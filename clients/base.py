@@ -113,6 +113,14 @@ class KnowledgeClient(NumPyClient, ABC):
         """Return what the server sends along when it asks to `assess`: by default nothing."""
         return EMPTY
 
+    def local_steps(self, samples: int) -> int:
+        """Return how many steps on so many own samples a round takes: by default, as the run config says.
+
+        Training does not ask for it; an attacker does, who imitates a client.
+        """
+        config = self.node.config
+        return config.local_batches or config.local_epochs * -(-samples // config.batch_size)
+
     def epochs(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[list[torch.Tensor]]:
         """Draw this round's mini-batches as the run config says, pass by pass over the data.
 

@@ -129,6 +129,10 @@ class FedH2LClient(KnowledgeClient):
         public = len(self.node.data.public)
         return teaching_signal(min(self.node.config.batch_size, public), public, self.node.data.spec.classes)
 
+    def local_steps(self, samples: int) -> int:
+        """Return the steps between two exchanges, however many samples there are."""
+        return self.exchange_every
+
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Take the global step of the last round and the local steps of this one, and make a signal."""
         optimizer = self.optimizer()

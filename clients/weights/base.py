@@ -86,6 +86,10 @@ class GlobalModelClient(KnowledgeClient):
         samples, mean_loss = self.train(batches, self.objective(), self.optimizer(moments=self.moments))
         return model_arrays(self.node.model), {SEEN: samples, "train-loss": mean_loss}
 
+    def local_steps(self, samples: int) -> int:
+        """Return as many steps as ``exchange-every`` lets lie between two exchanges."""
+        return self.exchange_every * super().local_steps(samples)
+
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model, or what it becomes with fine-tuning, on the own test set."""
         load_model_arrays(self.node.model, download)

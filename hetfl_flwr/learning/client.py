@@ -51,6 +51,9 @@ class FederatedClient(Protocol):
     def predictor(self) -> nn.Module:
         """Return what is measured, from inputs to logits."""
 
+    def local_steps(self, samples: int) -> int:
+        """Return how many steps on so many own samples a round takes."""
+
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
         """Answer a message that asks for training: Flower's hook."""
 

@@ -148,7 +148,7 @@ def fits_gradient(case: Case) -> str:
     if any("BatchNorm" in type(layer).__name__ for layer in case.reading.model.modules()):
         return "batch norm: what it has computed with in a step is not sent"
     rolling = config.momentum > 0 and getattr(subject.client, "moments", "") == "kept" and len(subject.kept) > 1
-    steps = subject.steps(len(subject.trained_on)) * case.reading.times
+    steps = subject.client.local_steps(len(subject.trained_on))
     if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
         return "a round is not one step of plain SGD (optimizer = sgd, local-batches = 1)"
     if min(config.batch_size, len(subject.trained_on)) > LARGEST_BATCH:

@@ -90,11 +90,6 @@ class Weights:
                 return cls(subject, model, factors, "its model" if own else "a small model")
         return None
 
-    @property
-    def times(self) -> int:
-        """How many times the local work of the run config a round is (``exchange-every``), 1 or more."""
-        return int(getattr(self.subject.client, "exchange_every", 1))
-
     def start(self) -> SplitModel:
         """Return the model as the client was first sent it."""
         return loaded(self.model, self._whole(self.subject.kept[0].download, "global."))
@@ -118,10 +113,9 @@ class Weights:
         that which is clipped, and gets noise.
         """
         if not self.subject.config.clipping_norm or self.factors:
-            rounds = self.times * len(self.subject.kept)
-            return predicting(trained(self.start(), rows, self.subject, rng, rounds=rounds))
+            return predicting(trained(self.start(), rows, self.subject, rng))
         begin = loaded(self.model, self._whole(self.subject.last.download))
-        return self.predictor(_imitated(trained(begin, rows, self.subject, rng, rounds=self.times), self.subject, rng))
+        return self.predictor(_imitated(trained(begin, rows, self.subject, rng, rounds=1), self.subject, rng))
 
     def _followed(self) -> dict[str, NDArray[Any]]:
         """Return the model that the client has begun the last round with, from what it was sent so far."""

@@ -131,12 +131,6 @@ class Subject:
         """Return the generator of one purpose of the attacker's."""
         return generator(self.config.seed, self.client_id, "audit", *scope)
 
-    def steps(self, samples: int) -> int:
-        """Return how many steps of local training a round has, on so many samples."""
-        config = self.config
-        whole = -(-samples // config.batch_size) * config.local_epochs
-        return config.local_batches or whole
-
     def picture(self, inputs: Tensor) -> NDArray[np.float64]:
         """Return inputs (..., *shape) as pixels in [0, 1]."""
         pixels: NDArray[np.float64] = (inputs + self.centre).clamp(0, 1).detach().cpu().double().numpy()

@@ -43,7 +43,7 @@ def trained(
 ) -> SplitModel:
     """Train a model as the run config says, for some rounds; 0: as many as the client has by its last upload."""
     config = subject.config
-    steps = min(subject.steps(len(rows)) * (rounds or len(subject.kept)), MOST_STEPS)
+    steps = min(subject.client.local_steps(len(rows)) * (rounds or len(subject.kept)), MOST_STEPS)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = make_optimizer(config, parameters)
     model.train()

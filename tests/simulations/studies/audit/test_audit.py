@@ -306,6 +306,33 @@ def test_nodes_of_a_simulation_are_refused(lab, tmp_path):
         audited(lab.run(lab.config(**KEPT)), places={0: tmp_path, 1: tmp_path})
 
 
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({"algorithm": "fedh2l", "fedh2l.exchange-every": 3}, 3 * 2),
+        ({"algorithm": "fedavg", "fedavg.exchange-every": 3, "local_batches": 2}, 3 * 2 * 2),
+        ({"algorithm": "fedmd", "local_batches": 0, "local_epochs": 2, "batch_size": 30}, 2 * 2 * 2),
+    ],
+)
+def test_an_imitation_takes_the_steps_that_its_client_has_taken(lab, monkeypatch, keys, steps):
+    """Over two rounds; two epochs of 40 samples in batches of 30 are four steps."""
+    subject = subjects_of(lab.run(lab.config(**KEPT | keys | {"rounds": 2})))[0]
+    drawn = []
+
+    def draw_batches(*args, batches, **more):
+        drawn.append(batches)
+        return iter(())
+
+    monkeypatch.setattr(training, "draw_batches", draw_batches)
+    training.trained(
+        training.fresh(subject, subject.rng("imitated")),
+        subject.known.some(np.arange(40)),
+        subject,
+        subject.rng("order"),
+    )
+    assert drawn == [steps]
+
+
 @pytest.mark.parametrize("algorithm", ["fedproto", "fedavg", "chfl", "fedhe"])
 def test_an_imitated_client_clips_and_adds_noise_as_the_client_does(lab, algorithm):
     """The noise of 50 clipping norms is all that is in an upload: its size is that of the client's own."""
