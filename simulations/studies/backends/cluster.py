@@ -47,7 +47,7 @@ class RayBackend:
         Runs at a time, 1 or more. Each takes as many processors of a machine as the most ``threads`` of any of them,
         and one GPU where the ``device`` of any is ``cuda``.
     address : str
-        Of the cluster: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto``, the one that this machine is part of.
+        Of the cluster: ``HOST:PORT`` or ``auto``, the one that this machine is part of.
         Empty: ``RAY_ADDRESS``, or else ``auto``.
     fetch_every : float
         Seconds between two fetches of a run that goes on, at least.

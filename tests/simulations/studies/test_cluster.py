@@ -1,10 +1,7 @@
 """Runs on a Ray cluster of two machines, both on loopback: the same bits as here, and nothing lost with a machine."""
 
 import json
-import socket
 import tarfile
-import time
-from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from tempfile import gettempdir
@@ -35,23 +32,10 @@ def machines():
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster as RayCluster
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-    head = {"num_cpus": 0, "object_store_memory": SPACE, "include_dashboard": False, "ray_client_server_port": port}
+    head = {"num_cpus": 0, "object_store_memory": SPACE, "include_dashboard": False}
     cluster = RayCluster(initialize_head=True, head_node_args=head)
     yield cluster
     cluster.shutdown()
-
-
-@pytest.fixture
-def outside(machines):
-    """Where the head serves those who are no machine of its cluster, some seconds after it has begun."""
-    address = (machines.head_node.node_ip_address, machines.head_node._ray_params.ray_client_server_port)
-    for _ in range(600):
-        with suppress(OSError), socket.create_connection(address, timeout=1):
-            return "{}:{}".format(*address)
-        time.sleep(0.1)
-    pytest.fail("no server for Ray clients")
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +75,6 @@ def test_a_cluster_of_two_gives_the_bits_of_this_machine(tmp_path, machines, two
     assert [outcome(job) for job in there] == [outcome(job) for job in here]
     assert all(job.finished for job in there)
     assert {*Path(gettempdir()).glob("hetfl-on-ray-*")} <= before
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_who_is_outside_the_cluster_gets_its_runs_from_there(tmp_path, first, outside, console):
-    job = a_run(tmp_path)
-    assert run_all([job], RayBackend(1, f"ray://{outside}"), console) == {}
-    assert job.finished
 
 
 @pytest.mark.slow
