@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig, Value, flattened, renamed
 from hetfl_flwr.runs.figures.quality import named_classes, notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
@@ -483,7 +484,8 @@ def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 
     if not is_object(keys.get("dataset", "")):
         return keys
-    folder, several = stored(keys["dataset"], keys.get("series_column") or keys.get("series-column") or "")
+    with seeded(0, "dataset"):  # its transforms may draw: equal data sets are equal files
+        folder, several = stored(keys["dataset"], keys.get("series_column") or keys.get("series-column") or "")
     return {**({"partition": "files"} if several else {}), **keys, "dataset": str(folder)}
 
 

@@ -74,9 +74,10 @@ class Session:
         """Let a client measure; return the loss, the samples, and its other metrics. A `round` of None: the last."""
         download = client.assess_spec().check(parameters, "server")
         self.restore(client)
-        metrics = client.assess(download)
-        metrics = {**metrics, **baseline(self._node.data)}
-        metrics |= _elsewhere(self._node, client.predictor(), float(metrics["accuracy"]))
+        with seeded(self._node.config.seed, self._node.client_id, round or 0, "evaluate"):
+            metrics = client.assess(download)
+            metrics = {**metrics, **baseline(self._node.data)}
+            metrics |= _elsewhere(self._node, client.predictor(), float(metrics["accuracy"]))
         if self._node.config.keep_best:
             metrics = self._best(self._node, metrics, self._saved.round if round is None else int(round))
         if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
