@@ -237,8 +237,10 @@ def build_strategy(config: RunConfig) -> "FederatedStrategy":
 
 def build_client(config: RunConfig, node: Any) -> "FederatedClient":
     """Build the client side, on a `Node`, with the hyper-parameters that the run config gives it."""
+    side = chosen(config).client
+    _typed(config, side)  # no node is needed to see that an option is wrong
     with seeded(config.seed, node.client_id, "client"):
-        client: FederatedClient = _build(config, chosen(config).client, node)
+        client: FederatedClient = _build(config, side, node)
     return client
 
 

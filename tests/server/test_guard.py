@@ -405,36 +405,35 @@ def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_f
 
 
 class Normalizing(torch.nn.Module):
-    """The mean and deviation of pixels, which no training changes, before a model's own layers."""
+    """The mean and deviation of pixels, frozen, before a model's own layers."""
 
     def __init__(self, body: torch.nn.Module) -> None:
         super().__init__()
         self.body = body
-        self.register_buffer("mean", torch.tensor([0.3]))
-        self.register_buffer("deviation", torch.tensor([0.4]))
+        self.mean, self.deviation = (torch.nn.Parameter(torch.tensor([x]), requires_grad=False) for x in (0.3, 0.4))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.body((inputs - self.mean) / self.deviation)
 
 
 def normalizing(spec: DataSpec) -> SplitModel:
-    """Build a perceptron behind buffers that stay as they are."""
+    """Build a perceptron behind weights that stay as they are."""
     layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(prod(spec.shape), 16), torch.nn.ReLU())
     return SplitModel(Normalizing(layers), torch.nn.Linear(16, spec.classes))
 
 
 def test_what_honest_clients_do_not_change_nobody_changes_much(tmp_path, run_federation):
-    """One of four, from round 2 on, in the two buffers alone: two uploads set aside, and the others' bits."""
+    """One of four, from round 2 on, in the two frozen weights alone: two uploads set aside, and the others' bits."""
     keys = {"algorithm": "fedavg", "models": "test_guard:normalizing", "clients": 4, "rounds": 3}
     config = RunConfig.from_flat({**keys, "output-dir": str(tmp_path / "hostile")})
 
-    def buffers(reply: Message) -> Message:
+    def frozen(reply: Message) -> Message:
         arrays = from_record(reply.content.array_records[ARRAYS])
         forged = {name: np.full_like(array, 1e5) if array.size == 1 else array for name, array in arrays.items()}
         reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in forged.items()})
         return reply
 
-    once = iter([lambda reply: reply, buffers, buffers])
+    once = iter([lambda reply: reply, frozen, frozen])
     folder = run_federation(config, Tampering(config, 2, lambda reply: next(once)(reply)))
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     reasons = [[(one["partition"], one["reason"]) for one in line["failures"]] for line in rounds[2:]]
