@@ -36,14 +36,6 @@ FLOORS = {
 }
 """What stands in a package, from the ground up: a room imports from rooms before it alone."""
 
-MOST_ENTRIES = 14
-"""Files and folders in a folder, at most: as many as one look takes in."""
-
-CROWDED = {
-    "simulations/recipes": "a file for each scenario, to be found by its name",
-    "simulations/recipes/tables": "a file for each table and figure of a paper, to be found by its name",
-    "simulations/results": "a file for each table, written by a command",
-}
 """Folders with more, and why: none of them holds a module."""
 
 
@@ -193,19 +185,6 @@ def test_no_room_imports_from_one_above_it(package):
     floor = {name: number for number, name in enumerate(FLOORS[package])}
     assert rooms(package).keys() == floor.keys()
     assert [(a, b) for a, others in rooms(package).items() for b in others if floor[b] >= floor[a]] == []
-
-
-def test_no_folder_is_crowded():
-    """Beside those that hold no module, of which each says why."""
-    seen = Counter(
-        path.parent.relative_to(ROOT).as_posix()
-        for place in (*PACKAGES, "tests")
-        for path in (ROOT / place).rglob("*")
-        if "__pycache__" not in path.parts and not path.name.startswith(".")
-    )
-    crowded = {folder: number for folder, number in seen.items() if number > MOST_ENTRIES}
-    assert crowded.keys() == CROWDED.keys(), crowded
-    assert [folder for folder in CROWDED if list((ROOT / folder).glob("*.py"))] == []
 
 
 @pytest.mark.parametrize("folder", folders(*PACKAGES), ids=lambda path: path.relative_to(ROOT).as_posix())
