@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.base import KnowledgeClient, Metrics, Moments
+from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.models import has_batch_norm
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays
+from hetfl_flwr.wire.weights import model_arrays
 from strategies.parts.heterofl import BatchNorm, down, part_weights, up
 
 
@@ -38,7 +38,7 @@ class HeteroFLClient(KnowledgeClient):
 
     Wire   as in `strategies.parts.heterofl.HeteroFL`.
     State  the own part as it was trained last, with batch norm's statistics; it begins each round as the server has it.
-           ``moments = "kept"``: the optimizer's moments.
+           With ``moments = "kept"``: the optimizer's moments.
     Departs from the paper: there the server asks the clients in turn for batch norm's statistics, once, after training,
     and all use the same; here each has its own, which never leave it. Its code measures the whole network alone, whose
     r is 1, and never a part; what it calls local accuracy has the client's mask on the logits. It clips gradients to a
@@ -54,8 +54,6 @@ class HeteroFLClient(KnowledgeClient):
         Whether logits of classes that the client does not have are 0 in its loss. Softmax scores of them count still.
     batch_norm : {"static", "averaged"}
         As in `strategies.parts.heterofl.HeteroFL`. "averaged": running statistics come from the server, as in FedAvg.
-    moments : {"reset", "kept"}
-        As in `clients.weights.base.GlobalModelClient`.
     """
 
     def __init__(
@@ -65,10 +63,9 @@ class HeteroFLClient(KnowledgeClient):
         scaler: bool = True,
         mask: bool = True,
         batch_norm: BatchNorm = "static",
-        moments: Moments = "reset",
     ) -> None:
         super().__init__(node)
-        self.scaler, self.mask, self.batch_norm, self.moments = scaler, mask, batch_norm, moments
+        self.scaler, self.mask, self.batch_norm = scaler, mask, batch_norm
         self._part = part_weights(node.model, batch_norm)
 
     def download_spec(self) -> PayloadSpec:
@@ -95,8 +92,7 @@ class HeteroFLClient(KnowledgeClient):
 
         rate = self._rate(download)
         with _divided(model.body, rate):
-            optimizer = self.optimizer(moments=self.moments)
-            samples, mean_loss = self.train(self.batches(round), loss, optimizer)
+            samples, mean_loss = self.train(self.batches(round), loss)
         trained = {name: array for name, array in model_arrays(model).items() if name in self._part.names}
         has = {"classes": (~absent).cpu().numpy().astype(np.uint8)} if self.mask else {}
         self._settle(rate)
@@ -113,7 +109,7 @@ class HeteroFLClient(KnowledgeClient):
         return float(download["rate"]) if self.scaler else 1.0
 
     def _take_up(self, download: Arrays) -> None:
-        load_model_arrays(self.node.model, {name: array for name, array in download.items() if name != "rate"})
+        self.load(self.node.model, {name: array for name, array in download.items() if name != "rate"})
 
     def _settle(self, rate: float) -> None:
         """Divide the weights, and give batch norm the statistics of the client's training samples, if it has no others.

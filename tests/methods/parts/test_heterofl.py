@@ -2,7 +2,7 @@
 
 import json
 from fractions import Fraction
-from math import exp, log
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,7 @@ def test_a_part_that_has_just_trained_divides_what_it_has_trained():
 
 
 def test_the_layers_of_a_body_that_share_weights_are_divided_once():
-    """Both layers of the body have the matrix A; its weights are divided by the rate once, as each layer's output is."""
+    """Two layers of the body have one matrix A, and each divides its output by 1/2."""
     first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
     second.weight = first.weight
     node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3, body=nn.Sequential(first, second))
