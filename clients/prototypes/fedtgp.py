@@ -36,6 +36,8 @@ class FedTGPClient(PrototypeClient):
         the model, and not the prototypes.
     """
 
+    starts_alike = True  # as in the authors' code, which draws each client's model from one seed
+
     def __init__(
         self,
         node: Node,

@@ -22,6 +22,13 @@ class TrainingKeys(Keys):
     )
     learning_rate: Annotated[float, Field(gt=0, description="Learning rate of the optimizer.")] = 0.001
     momentum: Annotated[float, Field(ge=0, lt=1, description="Momentum of sgd.")] = 0.0
+    moments: Annotated[
+        Literal["reset", "kept"],
+        Field(
+            description="What becomes of an optimizer's moments of weights that the server replaces; those of others "
+            "are always kept."
+        ),
+    ] = "reset"
     projection: Annotated[
         Literal["none", "qp", "pcgrad"],
         Field(

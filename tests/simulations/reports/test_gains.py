@@ -442,11 +442,11 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
 def test_baselines_have_the_models_that_the_method_settles_and_one_run_for_all_its_options(tmp_path):
     from simulations.studies.against import jobs_against
 
-    grid = {"seed": [0, 1], "fedavg.moments": ["reset", "kept"]}
+    grid = {"seed": [0, 1], "fedavg.exchange-every": [1, 2]}
     wanted = jobs_against({"algorithm": "fedavg", "clients": 2}, ["local"], grid, tmp_path)
     names = [str(job.folder.relative_to(tmp_path)) for job in wanted]
     assert names == [
-        *(f"fedavg/seed={s},fedavg.moments={m}" for s in (0, 1) for m in ("reset", "kept")),
+        *(f"fedavg/seed={s},fedavg.exchange-every={n}" for s in (0, 1) for n in (1, 2)),
         *(f"local/seed={s}" for s in (0, 1)),
     ]
     assert len({job.settings["models"] for job in wanted}) == 1

@@ -158,7 +158,7 @@ def test_the_gradient_of_many_steps_is_no_gradient(cases):
     "keys",
     [
         {"fedavg.exchange-every": 2, "rounds": 1},
-        {"fedavg.moments": "kept", "momentum": 0.9, "rounds": 2},
+        {"moments": "kept", "momentum": 0.9, "rounds": 2},
     ],
 )
 def test_a_round_of_more_steps_or_with_momentum_of_former_ones_is_no_gradient(cases, keys):
