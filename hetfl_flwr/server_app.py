@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
                 rounds.resume(choice.checkpoint.under_way)
                 go_on(choice, results)
             strategy.summary()
-            lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds)]
+            lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
             if config.keep_uploads:
                 lasting.insert(0, KeptUploads(federation, strategy.upload_spec))
             _federate(results, federation, rounds, [*lasting, Notes(federation.roster), Watch(), trackers, own])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig, Value, flattened, renamed
 from hetfl_flwr.runs.figures.quality import named_classes, notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
@@ -30,8 +31,8 @@ SHADOWS = 8
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from torch import nn
 
-    from hetfl_flwr.models import SplitModel
     from hetfl_flwr.node.node import Node
     from hetfl_flwr.runs.callbacks import RoundCallback
     from hetfl_flwr.runs.schema import Round
@@ -247,9 +248,13 @@ class Result:
         with process_as_it_was(log=False, bars=False):
             return load_client(self.folder, client)
 
-    def model(self, client: int | str) -> SplitModel:
-        """Return a client's trained model, to be called with inputs as `node` has them in its data."""
-        return self.node(client).model
+    def model(self, client: int | str) -> nn.Module:
+        """Return what was measured of a client, to be called with inputs as `node` has them in its data.
+
+        Where that is the client's own model, it is a SplitModel.
+        """
+        node = self.node(client)
+        return node.predictor or node.model
 
     def export(self, client: int | str, path: Path | str) -> Path:
         """Write a client's trained model to a file that needs nothing of this project; as `export`."""
@@ -483,7 +488,8 @@ def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 
     if not is_object(keys.get("dataset", "")):
         return keys
-    folder, several = stored(keys["dataset"], keys.get("series_column") or keys.get("series-column") or "")
+    with seeded(0, "dataset"):  # its transforms may draw: equal data sets are equal files
+        folder, several = stored(keys["dataset"], keys.get("series_column") or keys.get("series-column") or "")
     return {**({"partition": "files"} if several else {}), **keys, "dataset": str(folder)}
 
 

@@ -81,14 +81,19 @@ class NearestPrototype(nn.Module):
     tensor([[-2.2500, -0.2500, -3.2500]])
     """
 
+    prototypes: Tensor
+    known: Tensor
+
     def __init__(self, body: nn.Module, prototypes: Tensor, known: Tensor) -> None:
         super().__init__()
-        self.body, self._prototypes, self._known = body, prototypes, known
+        self.body = body
+        self.register_buffer("prototypes", prototypes)
+        self.register_buffer("known", known)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits (B, C) of inputs (B, ...)."""
         embeddings: Tensor = self.body(inputs)
         exact = "donot_use_mm_for_euclid_dist"
-        logits = -torch.cdist(embeddings, self._prototypes, compute_mode=exact).square()
-        farthest = logits[:, self._known].amin(1, keepdim=True)
-        return torch.where(self._known, logits, farthest - 1)
+        logits = -torch.cdist(embeddings, self.prototypes, compute_mode=exact).square()
+        farthest = torch.where(self.known, logits, 0).amin(1, keepdim=True)
+        return torch.where(self.known, logits, farthest - 1)

@@ -199,16 +199,6 @@ def _lay_out(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tenso
     return (images.contiguous(memory_format=torch.channels_last),)
 
 
-def checked(model: object, spec: DataSpec) -> SplitModel:
-    """Return what a user's function gave as a SplitModel that fits the data, or raise ModelError."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"its function returned {type(model).__name__}; return a torch.nn.Module")
-    if not isinstance(model, SplitModel):
-        return split(model, spec=spec)
-    _probe(model, spec)
-    return model
-
-
 def cause(error: BaseException) -> str:
     """Return the first line of an error; of one that is not this project's its type, and the line as `private`."""
     if isinstance(error, HetflError):
@@ -226,26 +216,55 @@ def cut(module: nn.Module, name: str) -> SplitModel:
     return SplitModel(module, head)
 
 
-def _same(module: nn.Module, model: SplitModel, spec: DataSpec) -> bool:
-    logits = _probe(module, spec)
-    try:
-        return torch.equal(_probe(model, spec), logits)
-    except ModelError:
-        return False
+def constant_buffers(model: nn.Module) -> set[str]:
+    """Return the names of the buffers that training does not change, as `mark_constant` has marked them."""
+    layers = model.named_modules(remove_duplicate=False)
+    return {f"{path}.{name}" if path else name for path, layer in layers for name in getattr(layer, MARK, ())}
 
 
-def _probe(module: nn.Module, spec: DataSpec) -> torch.Tensor:
-    """Return the logits (2, C) of two samples, the same in each call; the module stays as it is."""
-    name = type(module).__name__
+def mark_constant(model: nn.Module, name: str) -> None:
+    """Mark a buffer as one that training does not change: it stays where it is, and copies of the layer know it."""
+    path, _, own = name.rpartition(".")
+    layer = model.get_submodule(path)
+    setattr(layer, MARK, {*getattr(layer, MARK, ()), own})
+
+
+MARK = "_hetfl_constant_buffers"
+"""Attribute of a layer: the names of its buffers that training does not change."""
+
+
+def logits_of(module: nn.Module, spec: DataSpec, size: int = 2) -> torch.Tensor:
+    """Return the logits (size, C) of samples of noise, the same in each call.
+
+    Raises
+    ------
+    ModelError
+        The module does not take them, or gives something else.
+    """
+    name, shape = type(module).__name__, (size, *spec.shape)
     try:
-        with seeded(0, "probe"), torch.no_grad():
-            shape = (2, *spec.shape)
+        with seeded(0, "samples"):
             samples = torch.randint(spec.vocabulary, shape) if spec.is_text else torch.randn(shape)
-            logits = deepcopy(module).eval()(samples)
+        logits = module(samples)
     except Exception as error:
-        batch = (2, *spec.shape)
-        raise ModelError(f"{name} does not accept a batch of shape {batch}: {cause(error)}") from error
-    if isinstance(logits, torch.Tensor) and logits.shape == (2, spec.classes):
+        raise ModelError(f"{name} does not accept a batch of shape {shape}: {cause(error)}") from error
+    if isinstance(logits, torch.Tensor) and logits.shape == (size, spec.classes):
         return logits
     given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    raise ModelError(f"{name} gives {given} for 2 samples; {spec.classes} classes need logits {(2, spec.classes)}")
+    raise ModelError(
+        f"{name} gives {given} for {size} samples; {spec.classes} classes need logits {(size, spec.classes)}"
+    )
+
+
+def _same(module: nn.Module, model: SplitModel, spec: DataSpec) -> bool:
+    """Say whether two modules give the same logits; both stay as they are."""
+
+    def logits(of: nn.Module) -> torch.Tensor:
+        with seeded(0, "probe"), torch.no_grad():
+            return logits_of(deepcopy(of).eval(), spec)
+
+    expected = logits(module)
+    try:
+        return torch.equal(logits(model), expected)
+    except ModelError:
+        return False

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.seeding import generators_kept
 from hetfl_flwr.learning.stepping import PLAIN, stepper
 from simulations.engine.stacks import Optimizers, Stack, stackable
 
@@ -134,23 +135,24 @@ def run_together(works: Sequence[Callable[[], Any]], batched: bool | str) -> lis
         (results if client.dead else waiting)[client] = what
 
     clients = [Client(work, len(works), batched) for work in works]
-    for client in clients:
-        advance(client)
     stacks: dict[object, Stack] = defaultdict(Stack)
     optimizers = Optimizers()
-    while waiting:
-        if calls := [(client, what) for client, what in waiting.items() if isinstance(what, Call)]:
-            for client, outputs in _called(calls, stacks):
-                advance(client, outputs)
-        elif losses := {client: what.loss for client, what in waiting.items() if isinstance(what, Gradient)}:
-            error = _differentiate(list(losses.values()), stacks.values())
-            for client in losses:
-                advance(client, error=error)
-        else:
-            steps = {client: what.optimizer for client, what in waiting.items() if isinstance(what, Step)}
-            optimizers.step(tuple(steps.values()))
-            for client in steps:
-                advance(client)
+    with generators_kept():  # each client puts them back as another one has left them
+        for client in clients:
+            advance(client)
+        while waiting:
+            if calls := [(client, what) for client, what in waiting.items() if isinstance(what, Call)]:
+                for client, outputs in _called(calls, stacks):
+                    advance(client, outputs)
+            elif losses := {client: what.loss for client, what in waiting.items() if isinstance(what, Gradient)}:
+                error = _differentiate(list(losses.values()), stacks.values())
+                for client in losses:
+                    advance(client, error=error)
+            else:
+                steps = {client: what.optimizer for client, what in waiting.items() if isinstance(what, Step)}
+                optimizers.step(tuple(steps.values()))
+                for client in steps:
+                    advance(client)
     return [results[client] for client in clients]
 
 

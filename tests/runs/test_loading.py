@@ -6,9 +6,11 @@ from shutil import copyfile, rmtree
 import pytest
 from safetensors.numpy import save
 
+from hetfl_flwr.algorithms import names
 from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import header, seal
 from hetfl_flwr.learning.training import evaluate
+from simulations.inference.export import program_of
 from simulations.inference.loading import SHOWN, load_client
 
 
@@ -23,6 +25,40 @@ def test_a_client_s_model_measures_what_its_run_has_measured(make_config, run_fe
         node = load_client(folder, client_id)
         assert node.model_name == model
         assert evaluate(node.model, node.data.test).accuracy == accuracy
+
+
+OPTIONS = {
+    "fedavg": [{"fedavg.fine-tune-epochs": 1}],
+    "fedproto": [{"fedproto.predict": "prototype"}, {"fedproto.predict": "own-prototype"}],
+    "fedtgp": [{"fedtgp.predict": "prototype"}],
+    "fedgh": [{"fedgh.measured": "global"}],
+    "chfl": [{"chfl.mode": "avg", "chfl.measured": "averaged"}],
+    "heterofl": [{"models": "lenet5,lenet5@0.5"}],
+    "lgfedavg": [{"lgfedavg.mode": "body"}],
+    "fedhenn": [{"fedhenn.mode": "homogeneous"}],
+}
+"""Options of methods with which something else predicts, or another part is sent."""
+
+
+@pytest.mark.parametrize("keep_best", [False, True])
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name in names() for options in ({}, *OPTIONS.get(name, []))]
+)
+def test_what_is_read_back_of_a_client_measures_what_the_table_says(
+    make_config, run_federation, name, options, keep_best
+):
+    """Of every method: the module that was measured, and the program that is exported of it, to the digit."""
+    own = {"algorithm": name, "models": "lenet5", "clients": 3, "rounds": 3, "learning_rate": 0.02, **options}
+    config = make_config(**own, keep_best=keep_best, validation_fraction=0.2, partition="classes:6")
+    folder = run_federation(config)
+    accuracies = json.loads((folder / "summary.json").read_text())["accuracy_per_client"]
+    for client_id, accuracy in enumerate(accuracies):
+        node = load_client(folder, client_id)
+        assert evaluate(node.predictor, node.data.test).accuracy == accuracy
+        test = node.data.test
+        guesses = program_of(node)(test.arrays.inputs[test.rows]).argmax(1)
+        assert float((guesses == test.labels).sum()) / len(test) == accuracy
+    assert len(set(accuracies)) > 1
 
 
 @pytest.mark.parametrize("run_named", [False, True])
