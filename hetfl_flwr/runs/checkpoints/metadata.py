@@ -12,9 +12,7 @@ from hetfl_flwr.runs.schema import ClientKey, Count, Number, first_problem
 
 _Id = Annotated[int, Field(ge=0, lt=2**64)]
 _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-_OlderSize = tuple[float | str, int | float | str, float | str, Count]
-_OldSize = tuple[float | str, int | float | str, float | str]
-_Size = tuple[float | str, int | float | str, float | str, Count, float | str] | _OlderSize | _OldSize
+_Size = Annotated[list[int | float | str], Field(min_length=3, max_length=6)]  # earlier versions wrote fewer
 
 
 class Counted(TypedDict):

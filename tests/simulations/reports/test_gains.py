@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,8 @@ from hetfl_flwr.runs.figures.tables import client_table, lines
 from simulations.cli.command import app, main
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
-from simulations.reports.gains import answer
-from simulations.reports.gains_tables import gains_table, in_words
+from simulations.reports.gains import Gain, answer
+from simulations.reports.gains_tables import gains_table, in_words, write_csv
 from simulations.reports.html.report import write_report
 from simulations.reports.runs import load_run, run_folders
 from simulations.reports.tables import compare_table
@@ -343,6 +344,13 @@ def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl
     told = json.loads(files["json"].read_text())
     assert (told["comparisons"], told["baseline"], len(told["gains"])) == (3, "local", 3)
     assert told["gains"][0]["words"] == "helps client 0 by 10.0 points (9.7 to 10.4)"
+
+
+def test_a_client_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path):
+    gain = Gain(**dict.fromkeys(Gain.__dataclass_fields__, -0.25) | {"name": "=1+1", "method": "fedhe"})
+    write_csv(SimpleNamespace(frame=lambda: pd.DataFrame([asdict(gain)])), tmp_path / "g.csv")
+    frame = pd.read_csv(tmp_path / "g.csv")
+    assert (frame.name[0], frame.method[0], frame.difference[0]) == ("'=1+1", "fedhe", -0.25)
 
 
 def test_compare_without_local_runs_is_as_it_was_and_writes_no_gains(tmp_path, hetfl):
