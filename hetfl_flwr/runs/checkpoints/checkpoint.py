@@ -8,7 +8,7 @@ missing, damaged or of another checkpoint is noticed. The last two are kept.
 import os
 import re
 import shutil
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,8 @@ class Checkpoint:
         The id under which the run was begun, which stays where it goes on under another.
     members : mapping of int to mapping
         What each client has said of its data, by client id: see `data_of`.
+    versions : sequence of mapping
+        What the run was made with so far, as `Ledger.versions`.
     """
 
     round: int
@@ -78,6 +80,7 @@ class Checkpoint:
     clients: Mapping[int, str] = field(default_factory=dict)
     begun: int | None = None
     members: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    versions: Sequence[Mapping[str, str]] = ()
 
     def write(self, run_folder: Path, grid: object) -> None:
         """Write this checkpoint into a run folder, and remove all but the last two; that of a round is written once."""
@@ -102,6 +105,7 @@ class Checkpoint:
             "messages": check_seal(messages) if self.under_way.messages else None,
             "clients": clients,
             "members": self.members,
+            "versions": self.versions,
         }
         replace_file(unfinished / SERVER_STATE_FILE, pack(self.arrays, metadata))
         unfinished.replace(target)
@@ -197,6 +201,7 @@ class Checkpoint:
                 {int(client): digest for client, digest in metadata["clients"].items()},
                 metadata.get("begun"),
                 {int(client): said for client, said in metadata.get("members", {}).items()},
+                metadata.get("versions", []),
             )
         except DamagedError as error:
             raise RunFolderError(f"{folder}: damaged checkpoint ({error})") from None

@@ -97,6 +97,7 @@ Metadata = TypedDict(
         "messages": _Digest | None,
         "clients": dict[ClientKey, _Digest],
         "members": NotRequired[dict[ClientKey, MemberData]],
+        "versions": NotRequired[list[dict[str, str]]],
     },
 )
 _METADATA = TypeAdapter(Metadata)
