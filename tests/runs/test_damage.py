@@ -549,7 +549,26 @@ def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
     assert "cannot be read: it has no checksum" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")
 
 
-# --- older versions ------------------------------------------------------------------------------
+# --- other versions ------------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on_with_other_versions_says_so_in_one_line_and_keeps_both(folder, capsys):
+    """Back to the first ones, they are the last in the list; with equal ones nothing is said."""
+    now = json.loads((folder / "summary.json").read_text())["versions"]
+    other = now | {"torch": "1.0", "threads": "4"}
+    for checkpoint in checkpoints(folder):
+        repacked(checkpoint / "knowledge.safetensors", lambda told: told.update(versions=[other]))
+    capsys.readouterr()
+    go_on(folder)
+    said = [line for line in capsys.readouterr().err.splitlines() if "versions differ" in line]
+    assert len(said) == 1
+    assert said[0].endswith(f"may: torch 1.0 before, {now['torch']} now; threads 4 before, 1 now")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["earlier_versions"], summary["versions"]) == ([other], now)
+    go_on(folder, rounds=6)
+    assert "versions differ" not in capsys.readouterr().err
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["earlier_versions"], summary["versions"]) == ([other], now)
 
 
 def repacked(path: Path, change: Callable[[dict[str, Any]], object], name: str = "knowledge") -> str:
@@ -584,7 +603,7 @@ def older(folder: Path, today: str, then: str) -> None:
 
         def change(told: dict[str, Any], digests: dict[str, str] = digests) -> None:
             told.update(config=digest, clients=digests)
-            del told["begun"], told["members"], told["under way"]["engine"]["rows"]
+            del told["begun"], told["members"], told["versions"], told["under way"]["engine"]["rows"]
 
         repacked(checkpoint / "knowledge.safetensors", change)
 

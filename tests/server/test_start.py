@@ -959,8 +959,8 @@ def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
     assert client_ids(federation.roster) == [0, 1, 2]
     assert federation.notes() == []
     assert caplog.messages == [
-        f"versions differ, and bits may: the server has hetfl {here['hetfl']}, flwr {here['flwr']}, torch "
-        f"{here['torch']}; client 1 (mlp) has flwr 0.1 and torch 1.0; client 2 (mlp) has hetfl 0"
+        f"versions differ, and bits may: the server has {', '.join(map(' '.join, here.items()))}; "
+        "client 1 (mlp) has flwr 0.1 and torch 1.0; client 2 (mlp) has hetfl 0"
     ]
     caplog.clear()
     federation.grid.members[7] = member(3, node=7, **here | {"torch": "2"})

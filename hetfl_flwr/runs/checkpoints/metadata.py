@@ -96,6 +96,7 @@ Metadata = TypedDict(
         "clients": dict[ClientKey, _Digest],
         "members": NotRequired[dict[ClientKey, MemberData]],
         "downloads": NotRequired[dict[ClientKey, dict[str, str]]],
+        "versions": NotRequired[list[dict[str, str]]],
     },
 )
 _METADATA = TypeAdapter(Metadata)
