@@ -14,7 +14,6 @@ from hetfl_flwr.config.federation_keys import (
 from hetfl_flwr.config.model_keys import AUTO, AUTO_MODELS, FIT, one_model
 from hetfl_flwr.config.node import NODE_KEYS, OWN_NODE_KEYS, for_node
 from hetfl_flwr.config.record_keys import COSTS, TRACKERS, parse_callbacks, parse_costs, parse_trackers
-from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.config.run_config import RunConfig
 from hetfl_flwr.config.toml import flattened, load_toml, read_toml, to_toml
 from hetfl_flwr.config.values import (
@@ -51,7 +50,6 @@ __all__ = [
     "parse_trackers",
     "parse_value",
     "read_toml",
-    "renamed",
     "simulated_latency",
     "simulated_links",
     "simulated_seconds",

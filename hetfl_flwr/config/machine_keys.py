@@ -32,11 +32,3 @@ class MachineKeys(Keys):
             "stay float32. No loss scaling is needed, because its range is float32's. none: float32."
         ),
     ] = "none"
-    batched: Annotated[
-        bool | Literal["auto"],
-        Field(
-            description="Whether clients of one architecture step together in the local engine with one worker; auto: "
-            "where that is faster. Results equal those of separate steps within floating-point tolerance, "
-            'not bit by bit. Needs an extra: pip install "hetfl[batched]".'
-        ),
-    ] = False

@@ -18,7 +18,6 @@ from hetfl_flwr.config.machine_keys import MachineKeys
 from hetfl_flwr.config.model_keys import FIT, ModelKeys
 from hetfl_flwr.config.payload_keys import PayloadKeys
 from hetfl_flwr.config.record_keys import RecordKeys, parse_costs
-from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.config.training_keys import TrainingKeys
 from hetfl_flwr.config.values import Value, check_values, parse_algorithm_options
 
@@ -62,7 +61,6 @@ class RunConfig(  # their keys are listed from the last to the first
         ConfigError
             One line that names the key, and the nearest valid one where it is unknown.
         """
-        values = renamed(values)
         check_values(values)
         config = _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
         return config.model_copy(update={"options": dict(config.options)})  # whoever changes them changes no other's
@@ -88,7 +86,7 @@ class RunConfig(  # their keys are listed from the last to the first
 
     def with_values(self, values: Mapping[str, Value]) -> "RunConfig":
         """Return a copy in which some keys have other values."""
-        return type(self).from_flat({**self.to_flat(), **renamed(values)})
+        return type(self).from_flat({**self.to_flat(), **values})
 
     def with_data(self) -> "RunConfig":
         """Return the config of a run whose clients are all simulated: with `BUNDLED` where it names no data set."""

@@ -9,7 +9,6 @@ from typing import Any
 import tomli_w
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.config.renamed import renamed
 from hetfl_flwr.config.values import Value, check_values, usable_path
 
 DEEPEST = 32
@@ -24,7 +23,7 @@ def read_toml(path: Path) -> dict[str, Value]:
     flat = dict(flattened(load_toml(path)))
     try:
         check_values(flat)
-        return renamed(flat)
+        return flat
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.marked}") from None
 

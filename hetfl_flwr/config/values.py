@@ -9,7 +9,6 @@ from typing import Any
 import tomli_w
 
 from hetfl_flwr.common.errors import ConfigError, private
-from hetfl_flwr.config.renamed import renamed
 
 Value = bool | int | float | str
 """What Flower allows as the value of a run-config or node-config key."""
@@ -109,10 +108,10 @@ def parse_setting(text: str) -> tuple[str, Value]:
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Value]:
-    """Read several ``key=value`` of the command line; the last one of a key counts, also under its old name."""
+    """Read several ``key=value`` of the command line; the last one of a key counts."""
     settings: dict[str, Value] = {}
     for text in texts:
-        settings |= renamed(dict([parse_setting(text)]))
+        settings |= dict([parse_setting(text)])
     return settings
 
 
