@@ -72,7 +72,7 @@ def test_no_file_lists_algorithms():
 
 @pytest.mark.slow
 def test_the_ground_floor_names_the_default_in_one_place():
-    assert [path.name for path in GROUND if DEFAULT in said(path.read_text())] == ["run_config.py"]
+    assert [path.name for path in GROUND if DEFAULT in said(path.read_text())] == ["config.py"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "clients").rglob("*.py")), ids=lambda path: path.stem)
