@@ -18,9 +18,7 @@ from hetfl_flwr.learning.client import FederatedClient, Metrics
 from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.quality import baseline
-from hetfl_flwr.learning.stepping import stepper
 from hetfl_flwr.learning.training import evaluate
-from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
@@ -59,9 +57,7 @@ class Session:
         download = client.download_spec().check(parameters, "server")
         self.restore(client)
         self._replaced.clear()
-        others = {name: model for name, model in vars(client).items() if isinstance(model, SplitModel)}
-        models = {f"model {node.model_name}": node.model, **others}
-        with seeded(node.config.seed, node.client_id, round, "train"), stepper.get().training(models):
+        with seeded(node.config.seed, node.client_id, round, "train"):
             if not node.restored:  # one that is restored has been made ready
                 node.model.train()
             upload, metrics = client.learn(download, round)

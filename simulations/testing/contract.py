@@ -3,8 +3,8 @@
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hetfl_flwr.algorithms import build_client, build_strategy, chosen, find
 from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.learning.stepping import PLAIN, Stepper, stepper
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Exchange, Reply
@@ -120,7 +121,7 @@ class AlgorithmContract:
             if build_strategy(config).asynchronous:
                 continue
             watch = _Watch()
-            _played(lab, rebuild=False, config=config, steps=watch)
+            _played(lab, rebuild=False, config=config, watch=watch)
             for found in watch.rounds[-config.clients :]:
                 assert found
                 assert [moments == "kept" or not replaced for replaced, _ in found] == [has for _, has in found]
@@ -319,25 +320,31 @@ class _Watch:
     def __init__(self) -> None:
         self.rounds: list[list[tuple[bool, bool]]] = []
 
-    def training(self, models: Mapping[str, nn.Module]) -> AbstractContextManager[None]:
-        self._before = {one: one.detach().clone() for model in models.values() for one in model.parameters()}
-        self._replaced: set[nn.Parameter] | None = None
-        self._known = set[Optimizer]()
-        self.rounds.append([])
-        return nullcontext()
+    @contextmanager
+    def over(self, client: Any) -> Iterator[None]:
+        """Watch a client while it answers one message."""
+        models = [client.node.model, *(model for model in vars(client).values() if isinstance(model, SplitModel))]
+        before = {one: one.detach().clone() for model in models for one in model.parameters()}
+        replaced, known = list[set[Tensor]](), set[Optimizer]()
 
-    def descend(self, optimizer: Optimizer, loss: Tensor, before: Callable[[], None]) -> None:
-        if self._replaced is None:
-            self._replaced = {one for one, value in self._before.items() if not torch.equal(one, value)}
-        if optimizer not in self._known:
-            parameters = [one for group in optimizer.param_groups for one in group["params"]]
-            self.rounds[-1] += [(one in self._replaced, bool(optimizer.state.get(one))) for one in parameters]
-        self._known.add(optimizer)
-        PLAIN.descend(optimizer, loss, before)
+        def see(optimizer: Optimizer, *arguments: object) -> None:
+            if not replaced:
+                replaced.append({one for one, value in before.items() if not torch.equal(one, value)})
+            if optimizer not in known:
+                parameters = [one for group in optimizer.param_groups for one in group["params"]]
+                self.rounds[-1] += [(one in replaced[0], bool(optimizer.state.get(one))) for one in parameters]
+            known.add(optimizer)
+
+        self.rounds.append([])
+        hook = register_optimizer_step_pre_hook(see)
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
 def _played(
-    lab: Lab, *, rebuild: bool, config: RunConfig | None = None, steps: Stepper = PLAIN
+    lab: Lab, *, rebuild: bool, config: RunConfig | None = None, watch: _Watch | None = None
 ) -> tuple[list[Any], list[dict[str, bytes]]]:
     """Play a run, and return what was said in it and the models at the end."""
     config = config or lab.config()
@@ -356,9 +363,8 @@ def _played(
             if rebuild:
                 nodes[client_id] = Node.from_context(contexts[client_id])
                 clients[client_id] = build_client(config, nodes[client_id])
-            plain = stepper.set(steps)
-            answer = answered(clients[client_id], message)
-            stepper.reset(plain)
+            with watch.over(clients[client_id]) if watch else nullcontext():
+                answer = answered(clients[client_id], message)
             replies.append(Reply.of(answer, client_id))
             content = answer.content
             said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))

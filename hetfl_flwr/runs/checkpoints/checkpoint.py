@@ -51,8 +51,8 @@ class Checkpoint:
         The round.
     run : int
         The run's id, with which the clients' states are stamped.
-    config : mapping or str
-        The run's config; of an older version, a digest of it.
+    config : mapping
+        The run's config.
     counts : mapping
         What is counted of each client so far, as JSON can hold it.
     trained : mapping of int to int

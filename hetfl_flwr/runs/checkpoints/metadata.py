@@ -12,7 +12,8 @@ from hetfl_flwr.runs.schema import ClientKey, Count, Number, first_problem
 
 _Id = Annotated[int, Field(ge=0, lt=2**64)]
 _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-_Size = Annotated[list[int | float | str], Field(min_length=3, max_length=6)]  # earlier versions wrote fewer
+_Number = int | float | str
+_Size = tuple[_Number, _Number, _Number, Count, _Number, _Number]
 
 
 class Counted(TypedDict):
@@ -88,7 +89,7 @@ Metadata = TypedDict(
         "round": Count,
         "run": _Id,
         "begun": NotRequired[_Id | None],
-        "config": str | dict[str, bool | int | float | str],
+        "config": dict[str, bool | int | float | str],
         "counts": Counts,
         "trained": dict[ClientKey, Count],
         "under way": Between,
