@@ -169,9 +169,9 @@ def pooled(model: SplitModel, width: int) -> SplitModel:
 def channels_last(model: SplitModel) -> SplitModel:
     """Let a model's convolutions have images with channels last in memory, which many are faster with on a CPU.
 
-    A training step of the zoo's larger networks gains a fifth to a half, one of LeNet-5 nothing (measured
-    at 0a31836). Parameters and shapes stay as they are; the first convolution lays its input out again, and all behind it follow. A module that calls ``view`` on
-    such images would fail, so it is for the zoo's own.
+    A training step of the zoo's larger networks gains a fifth to a half, one of LeNet-5 nothing (measured at 0a31836).
+    Parameters and shapes stay as they are; the first convolution lays its input out again, and all behind it follow. A
+    module that calls ``view`` on such images would fail, so it is for the zoo's own.
     """
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
