@@ -119,7 +119,7 @@ class HeteroFLClient(KnowledgeClient):
         with torch.no_grad():
             scaled = [parameter for layer in _scaled(self.node.model.body) for parameter in layer.parameters()]
             for parameter in dict.fromkeys(scaled):  # layers may share theirs
-                parameter /= rate
+                parameter.div_(rate)
         if self.batch_norm == "static" and has_batch_norm(self.node.model):
             take_statistics(self.node.model, self.node.data.train)
 

@@ -108,7 +108,7 @@ class AlgorithmContract:
         for mode in find(name).modes or [""]:
             keys: dict[str, Value] = {f"{name}.mode": mode} if mode else {}
             own: dict[str, Value] = {"moments": moments, "optimizer": optimizer, "momentum": 0.9 * (optimizer == "sgd")}
-            config = lab.config(models=NORMED, rounds=3, **own, **keys)
+            config = lab.config(models="mlp", rounds=3, **own, **keys)
             if build_strategy(config).asynchronous:
                 continue
             watch = _Watch()
