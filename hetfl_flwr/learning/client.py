@@ -14,7 +14,7 @@ Metrics = dict[str, Scalar]
 
 
 class FederatedClient(Protocol):
-    """What a node asks of an algorithm's client side, as `clients.base.KnowledgeClient` says."""
+    """As `clients.base.KnowledgeClient` says."""
 
     keeps_state: bool
     starts_alike: bool
@@ -43,10 +43,10 @@ class FederatedClient(Protocol):
         """Return what is measured, from inputs to logits."""
 
     def local_steps(self, samples: int) -> int:
-        """Return how many steps a round takes."""
+        """Return the steps of a round."""
 
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Answer a training message: Flower's hook."""
+        """Answer a training message."""
 
     def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
-        """Answer an evaluation message: Flower's hook."""
+        """Answer an evaluation message."""

@@ -162,9 +162,8 @@ def train(
     before_step : callable, optional
         Called between each gradient and its step.
     projection : {"none", "qp", "pcgrad"}
-        Of a loss in two terms: "none" takes the gradient of their sum; "qp" leaves out of the distillation term's
-        gradient what goes against the own term's (FedH2L's Eq. 8, for any algorithm), "pcgrad" also the other way
-        round (Yu et al., NeurIPS 2020). Either takes a second backward pass.
+        How the gradients of a loss in two terms are combined, as the run config has it: "pcgrad" is of Yu et al.,
+        NeurIPS 2020. All but "none" take a second backward pass.
 
     Returns
     -------

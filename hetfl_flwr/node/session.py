@@ -221,7 +221,7 @@ def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
 
 
 def _pooled(model: nn.Module, several: Iterable[Batches]) -> float:
-    """Return a model's accuracy over several sets of samples, all taken together."""
+    """Return a model's accuracy over several sets of samples together."""
     measured = [evaluate(model, samples) for samples in several]
     return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)
 

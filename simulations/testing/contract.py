@@ -110,14 +110,15 @@ class AlgorithmContract:
         """
         assert _played(lab, rebuild=True) == _played(lab, rebuild=False)
 
-    @pytest.mark.parametrize("moments", ["reset", "kept"])
+    @pytest.mark.parametrize(("moments", "optimizer"), [("reset", "adam"), ("reset", "sgd"), ("kept", "adam")])
     def test_what_the_server_replaces_loses_its_moments_and_what_stays_keeps_them(
-        self, name: str, lab: Lab, moments: str
+        self, name: str, lab: Lab, moments: str, optimizer: str
     ) -> None:
         """With ``moments = "kept"`` all keep them. What the server sends is put into a network with ``self.load``."""
         for mode in find(name).modes or [""]:
             keys: dict[str, Value] = {f"{name}.mode": mode} if mode else {}
-            config = lab.config(models=NORMED, moments=moments, rounds=3, **keys)
+            own: dict[str, Value] = {"moments": moments, "optimizer": optimizer, "momentum": 0.9 * (optimizer == "sgd")}
+            config = lab.config(models="mlp", rounds=3, **own, **keys)
             if build_strategy(config).asynchronous:
                 continue
             watch = _Watch()

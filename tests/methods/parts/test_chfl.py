@@ -486,10 +486,7 @@ def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher,
             model, data = node.model, node.data.train
             with seeded(config.seed, node.client_id, round, "train"):
                 if round == 2 and mode == "avgkd":
-                    model.head.weight.data.copy_(weight / 2)
-                    model.head.bias.data.copy_(bias / 2)
-                    for parameter in model.head.parameters():
-                        optimizer.state.pop(parameter)
+                    replace_head(model.head, weight / 2, bias / 2, optimizer)
                 for number, batches in enumerate(passes(node, round), 1):
                     if round == 2 and teacher == "epoch":
                         with torch.no_grad():
@@ -516,6 +513,12 @@ def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher,
     torch.testing.assert_close(
         torch.from_numpy(server_state["weight"]), heads[0][0] + heads[1][0], rtol=1e-3, atol=1e-5
     )
+
+
+def replace_head(head: nn.Linear, weight: Tensor, bias: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    for parameter, value in zip(head.parameters(), (weight, bias), strict=True):
+        parameter.data.copy_(value)
+        optimizer.state[parameter]["momentum_buffer"].zero_()
 
 
 def test_all_clients_can_begin_with_one_head(make_config, make_node):
