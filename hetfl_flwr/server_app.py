@@ -89,6 +89,8 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
                 results.round(entry)
                 raise _too_few(number, played, config)
             notify(entry)
+            if number == config.rounds and played.evaluated.failures and not ledger.counts()["latest"]:
+                raise FederationError(f"no client has ever been measured: {played.evaluated.failures[0].reason}")
     _log_outcome(results)
 
 

@@ -7,6 +7,7 @@ than one process (``workers``, sweeps) asks of a script, not of a notebook, that
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
@@ -500,13 +501,26 @@ def _key(key: str) -> str:
 
 
 def _value(key: str, value: Any) -> Value:
-    """Return what a config can hold: numbers of numpy as Python's, paths as texts, lists as comma lists."""
+    """Return what a config can hold: numbers of numpy as Python's, paths and functions as texts, lists with commas."""
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
+        return ",".join(str(_value(key, each)) for each in value)
+    if callable(value):
+        return _function(key, value)
     plain = str(value) if isinstance(value, Path) else getattr(value, "item", lambda: value)()
     if not isinstance(plain, bool | int | float | str):
         raise ConfigError(f"{_key(key)} = {value!r}: expected a number, a text, True or False")
     return plain
+
+
+def _function(key: str, value: Any) -> str:
+    """Return a function, or a class, as a config names it; other processes are to find it there, and later ones."""
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    if module == "__main__" or getattr(sys.modules.get(module), name or " ", None) is not value:
+        raise ConfigError(
+            f"{_key(key)} = {name or value!r}: put this function in a module of its own, which other processes can "
+            f"import, and give 'module:{name or 'function'}'"
+        )
+    return f"{module}:{name}"
 
 
 def _classes(record: Round, client: str, names: Sequence[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from torch import nn
 
 from clients.base import KnowledgeClient, Metrics
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import weights
 
@@ -13,7 +14,16 @@ class SharedPartClient(KnowledgeClient):
     """Is sent a part of its model, sends that part trained, and is measured with it and the rest of its own.
 
     An algorithm writes `shared` and `learn`.
+
+    Raises
+    ------
+    ModelError
+        Body and head have a weight in common.
     """
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        node.check_untied()
 
     @property
     @abstractmethod

@@ -94,6 +94,8 @@ class CHFLClient(KnowledgeClient):
         beta: Annotated[float, Field(ge=0)] = 5.0,
     ) -> None:
         super().__init__(node)
+        if mode != "solo":
+            node.check_untied()
         if mode != "solo" and node.model.head.bias is None:
             remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
             raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: {remedy}")

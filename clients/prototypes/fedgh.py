@@ -46,6 +46,7 @@ class FedGHClient(KnowledgeClient):
 
     def __init__(self, node: Node, *, measured: Literal["trained", "global"] = "trained") -> None:
         super().__init__(node)
+        node.check_untied()
         self.measured = measured
         if node.model.head.bias is None:
             remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"

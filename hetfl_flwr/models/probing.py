@@ -88,7 +88,7 @@ def _train(model: nn.Module, spec: DataSpec) -> None:
         with torch.enable_grad():
             for size in (2, 3):
                 logits = _seeded_logits(model.train(), spec, size)
-                functional.cross_entropy(logits, torch.zeros(size, dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
+                torch.autograd.backward(functional.cross_entropy(logits, torch.zeros(size, dtype=torch.int64)))
     except RuntimeError as error:
         raise ModelError(f"it cannot be trained: {cause(error)}") from error
     if odd := [name for name, _ in before.items() ^ _shapes(model).items()]:

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import nn
 
-from hetfl_flwr.common.errors import DamagedError, private
+from hetfl_flwr.common.errors import DamagedError, StateError, private
 from hetfl_flwr.common.files import header, read_header, read_sealed, replace_file, seal
 from hetfl_flwr.wire.spec import Arrays
 
@@ -33,10 +33,19 @@ class Measured(NamedTuple):
     round: int
 
     def write(self, path: Path) -> None:
-        """Write it, in one step."""
+        """Write it, in one step.
+
+        Raises
+        ------
+        StateError
+            It cannot be written.
+        """
         own = {"predictor": self.digest, "round": self.round, "names": list(self.download)}
         arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in self.download.items()}
-        replace_file(path, seal(save(arrays, header("measured", own))))
+        try:
+            replace_file(path, seal(save(arrays, header("measured", own))))
+        except OSError as error:
+            raise StateError(f"{private(path)}: cannot be written: {error.strerror}") from None
 
     @classmethod
     def read(cls, path: Path) -> "Measured | None":

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetfl_flwr.algorithms import chosen, resolve_models
-from hetfl_flwr.common.errors import ConfigError, DamagedError, StateError, plain, private
+from hetfl_flwr.common.errors import ConfigError, DamagedError, ModelError, StateError, plain, private
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node, to_toml
@@ -142,6 +142,21 @@ class Node:
         if self.config.class_weights == "none":
             return None
         return balanced_weights(self.data.train.class_counts(self.data.spec.classes))
+
+    def check_untied(self) -> None:
+        """Refuse a model whose head is tied to its body, for an algorithm that exchanges one of the two alone.
+
+        Raises
+        ------
+        ModelError
+            They have a weight in common.
+        """
+        body = {id(weight) for weight in self.model.body.parameters()}
+        if any(id(weight) in body for weight in self.model.head.parameters()):
+            raise ModelError(
+                f"{self}: its head has a weight in common with its body, and {self.config.algorithm} exchanges one of "
+                "the two without the other: untie them, or take an algorithm that averages whole models or none"
+            )
 
     @property
     def device(self) -> torch.device:

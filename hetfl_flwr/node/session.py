@@ -77,7 +77,8 @@ class Session:
             metrics = {**metrics, **baseline(self._node.data)}
             predictor = client.predictor()
             metrics |= _elsewhere(self._node, predictor, float(metrics["accuracy"]))
-        if self._node.config.state_dir and client.keeps_state:
+        is_own = predictor is self._node.model and not download  # then it is what the client keeps
+        if self._node.config.state_dir and client.keeps_state and not is_own:
             self._node.keep_measured(Measured(download, digest_of(predictor), self._saved.round))
         if self._node.config.keep_best:
             metrics = self._best(client, download, metrics, self._saved.round if round is None else int(round))

@@ -69,7 +69,9 @@ def run_locally(
     from hetfl_flwr.runs.callbacks import added
     from hetfl_flwr.server_app import app as server_app
     from simulations.engine.grid import LocalGrid
+    from simulations.engine.workers import end_unguarded
 
+    end_unguarded()
     _check_threads(config, workers)
     _check_split(config)
     flat = config.to_flat()

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -12,7 +13,7 @@ from typing import Any
 
 from flwr.app import Message, MessageType
 
-from hetfl_flwr.common.errors import FederationError, HetflError
+from hetfl_flwr.common.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.common.flower import act_as_server
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.wire.messages import packed, unpacked
@@ -48,6 +49,40 @@ class InProcess:
         """Do nothing: there is no process to end."""
 
 
+WORKER = "hetfl-worker-"
+"""How the names of worker processes begin."""
+
+UNGUARDED = 71
+"""Exit code of a worker process in which a script has begun to run a federation, as it does where it was started."""
+
+GUARD = 'begin its work under if __name__ == "__main__":'
+"""What a script has to do that starts processes."""
+
+
+def check_starts_processes(key: str) -> None:
+    """Refuse to start processes in a script on standard input, which they could not read.
+
+    Parameters
+    ----------
+    key : str
+        The key that asks for them, and its value.
+
+    Raises
+    ------
+    ConfigError
+        The program is such a script.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script == "<stdin>":
+        raise ConfigError(f"{key}: processes read the script that starts them: save it as a file, and {GUARD}")
+
+
+def end_unguarded() -> None:
+    """End a worker process that runs the script that has started it, instead of clients."""
+    if multiprocessing.current_process().name.startswith(WORKER):
+        sys.exit(UNGUARDED)
+
+
 class Workers:
     """Clients in worker processes, shared out by how long each took before; a client is with one worker at a time.
 
@@ -62,12 +97,13 @@ class Workers:
     """
 
     def __init__(self, workers: int, those: Hosted) -> None:
+        check_starts_processes(f"workers = {workers}")
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
         for worker in range(workers):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there, those), daemon=True, name=f"hetfl-worker-{worker}")
+            process = context.Process(target=_work, args=(there, those), daemon=True, name=f"{WORKER}{worker}")
             process.start()
             there.close()
             self._pipes.append(here)
@@ -177,9 +213,11 @@ class Workers:
 
     def _died(self, worker: int) -> FederationError:
         self._processes[worker].join(timeout=1)
+        code = self._processes[worker].exitcode
+        if code == UNGUARDED:
+            return FederationError(f"worker processes run the script that starts them, too: let it {GUARD}")
         return FederationError(
-            f"worker process {worker} ended (exit code {self._processes[worker].exitcode}); "
-            "was it out of memory? Try fewer --workers"
+            f"worker process {worker} ended (exit code {code}); was it out of memory? Try fewer --workers"
         )
 
 
