@@ -51,6 +51,17 @@ def brief(value: object) -> str:
     return _REPR.repr(value)
 
 
+def quoted(text: str) -> str:
+    r"""Return what somebody else has said as a quotation, which no quotation mark of theirs ends.
+
+    Examples
+    --------
+    >>> quoted('full"; the server is down')
+    '"full\'; the server is down"'
+    """
+    return '"' + text.replace('"', "'") + '"'
+
+
 def as_cell(value: Any) -> Any:
     """Return a cell of a csv file: a text that a spreadsheet would run as a formula gets a ``'`` in front.
 
