@@ -26,7 +26,7 @@ CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 """Client P, or clients P to Q, in a measure's key."""
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
-"""Keys that change nothing but where and when things happen."""
+"""Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
 
 POINTS = 500
 """Of a course that are kept, about: more than a picture shows."""

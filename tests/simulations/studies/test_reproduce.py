@@ -1,6 +1,7 @@
 """``hetfl reproduce``: recipes are right, runs are made once, figures are counted right, nothing is lost."""
 
 import json
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from shutil import rmtree
@@ -104,7 +105,7 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     assert figures[3]["mean"] == 0  # nobody sends anything
     text = (folder / "table.md").read_text()
     assert "Made by `hetfl reproduce" in text
-    assert "; 4 of 4 runs." in text
+    assert f"; 4 of 4 runs; hetfl {version('hetfl')}, " in text
     assert "| FedHe | accuracy, % | 50.00 |" in text
     assert text in (tmp_path / "RESULTS.md").read_text()
     assert (folder / "figure.png").stat().st_size > 10_000
@@ -414,7 +415,7 @@ def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, rec
     assert (tmp_path / "results" / "small.png").stat().st_size > 10_000
     run_recipe(seeds=2, results=results)
     assert {path.parent.name for path in folder.glob("runs/**/summary.json")} == {"seed-1"}
-    assert "; 4 of 4 runs." in results.read_text()
+    assert "; 4 of 4 runs; " in results.read_text()
     rmtree(folder)
     recipe.write_text(RECIPE.replace("alpha = 0.5", "alpha = 0.25"))  # of FedHe's runs, not of Private's
     _, _, said = run_recipe(seeds=1, results=results)
