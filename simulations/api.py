@@ -20,7 +20,7 @@ from rich.filesize import decimal
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.common.seeding import seeded
-from hetfl_flwr.config import RunConfig, Value, flattened, renamed
+from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.runs.figures.quality import named_classes, notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally
@@ -168,7 +168,7 @@ def sweep(
     from simulations.studies.backends.known import backend
     from simulations.studies.sweeps import run_sweep
 
-    axes = renamed({_key(key): [_value(key, value) for value in values] for key, values in grid.items()})
+    axes = {_key(key): [_value(key, value) for value in values] for key, values in grid.items()}
     base = {**config_keys(settings, keys), "algorithm": algorithm}
     with process_as_it_was(log=False, bars=progress):
         console = Console(stderr=True, quiet=not progress, markup=False, emoji=False)
@@ -480,7 +480,7 @@ def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> 
         if _key(key) in chosen:
             raise ConfigError(f"{_key(key)} is given twice: as a keyword, and in settings")
         chosen[_key(key)] = _value(key, value)
-    return renamed(chosen)
+    return chosen
 
 
 def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from torch import nn
 from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, weights
+from hetfl_flwr.wire.weights import weights
 
 
 class SharedPartClient(KnowledgeClient):
@@ -44,5 +44,5 @@ class SharedPartClient(KnowledgeClient):
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the shared part with the own one, on the own test set."""
-        load_model_arrays(self.shared, download)
+        self.load(self.shared, download)
         return super().assess(download)

@@ -1,13 +1,78 @@
-"""Versions of the packages on which a run's bits depend."""
+"""What a run's bits depend on beside its settings: packages, the interpreter, the processor and this project's code."""
 
+import platform
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
-PACKAGES = ("hetfl", "flwr", "torch")
-"""Their names."""
+PACKAGES = ("hetfl", "flwr", "torch", "numpy")
+"""Packages whose versions every client tells the server."""
+
+OPTIONAL = ("torchvision", "scipy", "scikit-learn", "flwr-datasets", "pandas", "pillow")
+"""Packages that some data sets, models or methods use."""
 
 
 @cache
 def installed() -> dict[str, str]:
     """Return the version of each of `PACKAGES` in this process."""
     return {package: version(package) for package in PACKAGES}
+
+
+@cache
+def environment() -> dict[str, str]:
+    """Return what the bits of a result depend on in this process, by name.
+
+    Returns
+    -------
+    dict of str to str
+        The versions of `PACKAGES`, and of `OPTIONAL` where they are installed; ``commit``, from a clone of this
+        project, with ``-dirty`` where a Python file differs from it; ``python``; ``processor``, the architecture and
+        the vector instructions that torch uses.
+
+    Examples
+    --------
+    >>> environment()["torch"] == installed()["torch"]
+    True
+    """
+    import torch  # slow to import
+
+    found = dict(installed())
+    for package in OPTIONAL:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    if made := commit(Path(__file__).parents[2]):
+        found["commit"] = made
+    found["python"] = platform.python_version()
+    found["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return found
+
+
+def commit(root: Path) -> str:
+    """Return the commit of a clone; empty where a folder is none, or git is not installed."""
+    if not (root / ".git").exists():
+        return ""
+    git = ["git", "-C", str(root)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changes = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py"], capture_output=True, check=False)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + "-dirty" * (changes.returncode == 1)
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return in words what two environments differ in; empty where they are equal.
+
+    Examples
+    --------
+    >>> changed({"torch": "2.13.0", "numpy": "2.4.6"}, {"torch": "2.14.1", "numpy": "2.4.6"})
+    'torch 2.13.0 before, 2.14.1 now'
+    """
+    return "; ".join(
+        f"{name} {before.get(name, 'none')} before, {now.get(name, 'none')} now"
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+    )

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Context
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.algorithms import resolve_models
+from hetfl_flwr.algorithms import chosen, resolve_models
 from hetfl_flwr.common.errors import ConfigError, DamagedError, ModelError, StateError, plain, private
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
@@ -362,7 +362,7 @@ def _built(config: RunConfig, name: str, data: ClientData, client_id: int) -> Sp
         name,
         data.spec,
         seed=config.seed,
-        scope=(client_id,),
+        scope=("global",) if chosen(config).client.starts_alike else (client_id,),
         width=config.width,
         pretrained=config.pretrained,
         head_bias=config.head_bias,

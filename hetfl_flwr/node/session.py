@@ -1,7 +1,7 @@
 """What happens around an algorithm's own work when a client answers a message.
 
-The download is checked, the state taken up, and after training saved again; the upload is checked. After measuring, the
-best model so far is kept on demand, and the samples of other domains are measured, too.
+Download and upload are checked, the state is taken up and saved. After measuring, the best model so far is kept on
+demand, and the samples of other domains are measured, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,9 +18,7 @@ from hetfl_flwr.learning.client import FederatedClient, Metrics
 from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.quality import baseline
-from hetfl_flwr.learning.stepping import stepper
 from hetfl_flwr.learning.training import evaluate
-from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
@@ -28,24 +26,19 @@ from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import Arrays
 
 BEST = "best."
-"""What the names of the best model's tensors and metrics begin with."""
+"""Prefix of the best model's tensors and metrics."""
 
 BESIDE, DOWNLOAD = "best+", "download"
 """What the names begin with of what the best model was measured with: other networks, and what the server sent."""
 
 
 class Session:
-    """One message's work: the state that the client had before it, and the optimizers to be saved with the next.
+    """One message's work, with the state and the optimizers that it begins with.
 
     Parameters
     ----------
     node : Node
         The client's model, data, run config and state store.
-
-    Raises
-    ------
-    ConfigError
-        ``keep-best`` on a client without validation samples.
     """
 
     def __init__(self, node: Node) -> None:
@@ -54,17 +47,17 @@ class Session:
         self._node = node
         self._saved = ClientState()
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._replaced = set[nn.Parameter]()
 
     def fit(
         self, client: FederatedClient, parameters: list[NDArray[Any]], round: int
     ) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Let a client learn for one round; return its upload, its number of samples, and its other metrics."""
+        """Let a client learn for a round; return its upload, number of samples and other metrics."""
         node = self._node
         download = client.download_spec().check(parameters, "server")
         self.restore(client)
-        others = {name: model for name, model in vars(client).items() if isinstance(model, SplitModel)}
-        models = {f"model {node.model_name}": node.model, **others}
-        with seeded(node.config.seed, node.client_id, round, "train"), stepper.get().training(models):
+        self._replaced.clear()
+        with seeded(node.config.seed, node.client_id, round, "train"):
             if not node.restored:  # one that is restored has been made ready
                 node.model.train()
             upload, metrics = client.learn(download, round)
@@ -76,7 +69,7 @@ class Session:
     def evaluate(
         self, client: FederatedClient, parameters: list[NDArray[Any]], round: int | None
     ) -> tuple[float, int, Metrics]:
-        """Let a client measure; return the loss, the samples, and its other metrics. A `round` of None: the last."""
+        """Let a client measure; return loss, samples and other metrics. A `round` of None: the last."""
         download = client.assess_spec().check(parameters, "server")
         self.restore(client)
         with seeded(self._node.config.seed, self._node.client_id, "evaluate"):
@@ -119,7 +112,7 @@ class Session:
             return client.predictor().eval()
 
     def _check_weighted(self) -> None:
-        """Refuse an algorithm that has trained without a look at the weights that the run config asks for."""
+        """Refuse an algorithm that has trained without the class weights of the run config."""
         if self._node.config.class_weights != "none" and "class_weights" not in vars(self._node):
             raise ConfigError(
                 f"class-weights = {self._node.config.class_weights}, but the algorithm '{self._node.config.algorithm}' "
@@ -127,9 +120,17 @@ class Session:
             )
 
     def load(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Give an optimizer the moments that it had after the last round, and save those of this one under its name."""
+        """Give an optimizer its moments of the last round; `save` saves those of this one."""
         load_optimizer(optimizer, _under(f"{name}.", self._saved.tensors))
         self._optimizers[name] = optimizer
+        self.replace(())
+
+    def replace(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Drop the moments of what the server replaces, unless they are kept."""
+        self._replaced.update(parameters)
+        for optimizer in self._optimizers.values() if self._node.config.moments == "reset" else ():
+            for parameter in self._replaced:
+                optimizer.state.pop(parameter, None)
 
     def restore(self, client: FederatedClient) -> None:
         """Take up what was saved after the last round."""
@@ -171,6 +172,7 @@ class Session:
         tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith((BEST, BESIDE))}
         for name, module in client.modules().items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
+        self.replace(())
         for name, optimizer in self._optimizers.items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
         self._write(self._node, ClientState(tensors, client.numbers, round))
@@ -220,7 +222,7 @@ def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
 
 
 def _pooled(model: nn.Module, several: Iterable[Batches]) -> float:
-    """Return a model's accuracy over several sets of samples, all taken together."""
+    """Return a model's accuracy over several sets of samples together."""
     measured = [evaluate(model, samples) for samples in several]
     return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
-from hetfl_flwr.common.versions import installed
+from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.learning.metrics import mean, weighted_mean
@@ -51,6 +51,8 @@ class Ledger:
         The last round that has been played.
     arrays : ArrayRecord
         What the server knows after it.
+    versions : list of dict
+        What the run was made with, as `environment` has it, with threads and device: the last is this process's.
     """
 
     def __init__(self, config: RunConfig, engine: str, uploads: UploadCounts, noise: str | None = None) -> None:
@@ -61,6 +63,7 @@ class Ledger:
         self.rounds: list[Round] = []
         self.done = 0
         self.arrays = ArrayRecord()
+        self.versions = [{**environment(), "threads": str(config.threads), "device": config.device}]
         self._traffic: dict[int, Traffic] = {}
         self._latest: dict[int, dict[str, float]] = {}
         self._samples: dict[int, int] = {}
@@ -169,9 +172,11 @@ class Ledger:
             "failures": sum(len(entry.failures) for entry in self.rounds),
             "epsilon": self.epsilon(self.uploads.most()),
             "noise_source": self.noise,
-            "versions": installed(),
+            "versions": self.versions[-1],
             **mean_quality(last),  # type: ignore[typeddict-item]  # which has no lost_rounds
         }
+        if earlier := self.versions[:-1]:
+            summary["earlier_versions"] = earlier
         if self.lost:
             summary["lost_rounds"] = self.lost
         if costs := total_costs(self.rounds):

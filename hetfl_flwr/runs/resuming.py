@@ -7,6 +7,7 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.common.errors import Interrupted, RunFolderError
 from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.versions import changed
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, Choice, choose
 from hetfl_flwr.runs.results import Results
@@ -71,6 +72,7 @@ class Checkpoints(RoundCallback):
             begun=results.begun,
             members={member.client_id: data_of(member) for member in federation.roster},
             downloads=((member.client_id, sent(member, arrays)) for member in federation.roster),
+            versions=ledger.versions,
         )
         results.sync()
         with results.writing():
@@ -138,6 +140,10 @@ def take_up(choice: Choice, results: Results, federation: Federation) -> None:
 def go_on(choice: Choice, results: Results) -> None:
     """Begin to write the run folder: nothing speaks against going on any more."""
     results.go_on(choice)
+    before, [now] = choice.checkpoint.versions, results.ledger.versions
+    if before and (said := changed(before[-1], now)):
+        warn(f"versions differ from those that the run was made with, and bits may: {said}")
+    results.ledger.versions = [*(dict(one) for one in before if one != now), now]
     for loss in (*(loss for _, loss in choice.losses), *choice.records):
         warn(loss)
 

@@ -241,7 +241,9 @@ class Summary(TypedDict):
 
     Bytes, seconds and failures are summed over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are
     lost. So are the `costs` of training, over the clients as well; of bytes of memory they are the largest.
-    ``recall`` is that of each class, by name, the mean over the clients that have test samples of it.
+    ``recall`` is that of each class, by name, the mean over the clients that have test samples of it. ``versions`` is
+    what the bits of a result depend on beside the settings: see `hetfl_flwr.common.versions.environment`; ``threads``
+    and ``device`` are the run config's. ``earlier_versions`` are those that a resumed run was made with before.
     """
 
     algorithm: str
@@ -271,6 +273,7 @@ class Summary(TypedDict):
     auc: NotRequired[Fraction | None]
     majority: NotRequired[Fraction | None]
     lost_rounds: NotRequired[list[Count]]
+    earlier_versions: NotRequired[list[dict[str, str]]]
     costs: NotRequired[dict[str, Number]]
     recall: NotRequired[dict[str, Fraction]]
 

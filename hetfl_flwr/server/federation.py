@@ -1,8 +1,8 @@
 """The clients as the server sees them: who is here, who takes part in a round, and what they answer.
 
 Node ids are random in every run; the stable identity of a client is its client id. Everything here is ordered by
-client id and drawn from the run's own generators, so that the same config and seed give the same bits in every
-engine.
+client id and drawn from the run's own generators, so that the same config, seed and versions give the same bits in
+every engine.
 """
 
 from collections.abc import Iterable, Sequence

@@ -33,7 +33,6 @@ from simulations.studies.audit.findings import Finding
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import upload_norm
 from simulations.studies.audit.subject import subjects_of
-from simulations.studies.backends.work import made_by
 
 CLIENTS, ATTACKED, ROUNDS, SEEDS, SHADOWS, MIMICS = 5, 2, 10, 5, 4, 12
 
@@ -166,7 +165,7 @@ def main(
         if (row, name, seed) not in done:
             norm = 0.0 if COLUMNS[name] is None else done[row, PLAIN, 0]["norm"]
             found = {"row": row, "column": name, "seed": seed, **measured(row, name, seed, norm)}
-            keep(path, done, found | {"attacks": ATTACKS, "commit": made_by()})
+            keep(path, done, found | {"attacks": ATTACKS})
     text = "\n".join(table(done.values()))
     (out / "leaks.md").write_text(text + "\n")
     print(text)

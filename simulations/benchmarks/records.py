@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from hetfl_flwr.common.versions import environment
+
 Records = dict[tuple[str, str, int], dict[str, Any]]
 """What was measured, by row, column and seed."""
 
@@ -23,10 +25,11 @@ def read(path: Path) -> Records:
 
 
 def keep(path: Path, records: Records, record: Mapping[str, Any]) -> None:
-    """Add a record to those that are known, and to their file."""
-    records[record["row"], record["column"], record["seed"]] = dict(record)
+    """Add a record, with the versions that made it, to those that are known, and to their file."""
+    whole = {**record, "versions": environment()}
+    records[record["row"], record["column"], record["seed"]] = whole
     with path.open("a") as file:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.write(json.dumps(whole, allow_nan=False) + "\n")
 
 
 def chosen(names: list[str] | None, known: Mapping[str, object], option: str) -> list[str]:

@@ -18,7 +18,6 @@ from hetfl_flwr.common.flower import act_as_server
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.wire.messages import packed, unpacked
 from simulations.engine.clients import FIRST_NODE, Clients, Hosted
-from simulations.engine.stacks import LARGEST_GROUP
 
 AHEAD = 2
 """Messages that a worker has at most: the one it works on, and the next, so that it need not wait for it."""
@@ -28,30 +27,19 @@ EVEN = 1.1
 
 
 class InProcess:
-    """Clients in this process, one after another in the order in which messages came, or some of them together."""
+    """Clients in this process, one after another in the order in which messages came."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._queue: deque[Message] = deque()
-        self._replies: deque[Message] = deque()
 
     def send(self, messages: Iterable[Message]) -> None:
         """Queue messages."""
         self._queue.extend(messages)
 
     def receive(self) -> Message | None:
-        """Let the next client answer; where clients of one architecture step together, all that are to train."""
-        if not self._replies and self._queue:
-            self._replies += self._clients.answer_together(self._next())
-        return self._replies.popleft() if self._replies else None
-
-    def _next(self) -> list[Message]:
-        together = [self._queue.popleft()]
-        while self._queue and self._clients.batched and len(together) < LARGEST_GROUP:
-            if not together[0].metadata.message_type == self._queue[0].metadata.message_type == MessageType.TRAIN:
-                break
-            together.append(self._queue.popleft())
-        return together
+        """Let the next client answer."""
+        return self._clients.answer(self._queue.popleft()) if self._queue else None
 
     def tell(self, what: str) -> None:
         """Call a method of `Clients`."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.common.errors import ConfigError, DataError, ModelError, private
-from hetfl_flwr.common.text import printable
+from hetfl_flwr.common.text import as_cell, printable
 from hetfl_flwr.models.split_model import cause
 from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
 from simulations.inference.inputs import READERS, Model
@@ -59,11 +59,12 @@ class Predictions:
     ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
     def write(self, file: IO[str]) -> None:
-        """Write them as csv: row or file, the row's ids where it has any, class and score."""
+        """Write them as csv: row or file, the row's ids where it has any, class and score; see `as_cell`."""
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow([self.unit, *(name for name, _ in self.ids), "class", "score"])
+        header = [self.unit, *(name for name, _ in self.ids), "class", "score"]
         scores = (f"{score:.4f}" for score in self.scores)
-        lines.writerows(zip(self.names, *(cells for _, cells in self.ids), self.classes, scores, strict=True))
+        rows = zip(self.names, *(cells for _, cells in self.ids), self.classes, scores, strict=True)
+        lines.writerows(map(as_cell, row) for row in (header, *rows))
 
 
 def predict(model: Path | str, file: Path | str, client: int | str | None = None) -> Predictions:

@@ -1,7 +1,7 @@
 """Many runs, some at a time, each in a folder of its own; what was stopped goes on, what has ended is not run again."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,6 @@ from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.runs.observers.progress import Bar
 from hetfl_flwr.runs.schema import CONFIG_FILE, read_notes, read_summary, rounds_written
 from simulations.studies.backends.backend import Backend
-from simulations.studies.backends.work import makers
 
 ELSEWHERE = ("data-dir", "device", "threads", "rounds", "checkpoint-every")
 """Keys in which a run may differ from what is asked for and still be that run."""
@@ -127,9 +126,3 @@ def run_all(
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command goes on") from None
     return failed
-
-
-def commits(done: Iterable[Job]) -> Iterator[str]:
-    """Go through the commits, or versions, that made these runs."""
-    for job in done:
-        yield from makers(job.folder)

@@ -1,4 +1,5 @@
 import json
+import platform
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -165,7 +166,10 @@ def test_the_figures_of_a_run_by_hand(finished):
         "engine": "local",
     }
     assert (summary["bytes_up"], summary["bytes_down"], summary["failures"]) == (4 * 480, 4 * 410, 0)
-    assert summary["versions"] == {name: version(name) for name in ("hetfl", "flwr", "torch")}
+    for name in ("hetfl", "flwr", "torch", "numpy", "scikit-learn"):
+        assert summary["versions"][name] == version(name)
+    assert summary["versions"]["python"] == platform.python_version()
+    assert (summary["versions"]["threads"], summary["versions"]["device"]) == ("1", "cpu")
     assert [(entry["bytes_up"], entry["bytes_down"]) for entry in rounds] == [(0, 0), (960, 820), (960, 820)]
     for way in ("wire_up", "wire_down"):
         assert summary[way] == sum(entry[way] for entry in rounds)

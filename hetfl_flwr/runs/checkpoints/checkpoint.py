@@ -8,7 +8,7 @@ missing, damaged or of another checkpoint is noticed. The last two are kept.
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,8 +51,8 @@ class Checkpoint:
         The round.
     run : int
         The run's id, with which the clients' states are stamped.
-    config : mapping or str
-        The run's config; of an older version, a digest of it.
+    config : mapping
+        The run's config.
     counts : mapping
         What is counted of each client so far, as JSON can hold it.
     trained : mapping of int to int
@@ -70,6 +70,8 @@ class Checkpoint:
     downloads : iterable of (int, mapping of str to array)
         What each client is measured with, by client id, where that is of the server. When a checkpoint has been read,
         `download` returns it.
+    versions : sequence of mapping
+        What the run was made with so far, as `Ledger.versions`.
     """
 
     round: int
@@ -83,6 +85,7 @@ class Checkpoint:
     begun: int | None = None
     members: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     downloads: Iterable[tuple[int, Arrays]] = ()
+    versions: Sequence[Mapping[str, str]] = ()
 
     def download(self, client_id: int) -> Arrays | None:
         """Return what a client is measured with beside what it keeps; None where nothing is known of it."""
@@ -113,6 +116,7 @@ class Checkpoint:
             "clients": clients,
             "members": self.members,
             "downloads": names,
+            "versions": self.versions,
         }
         replace_file(unfinished / SERVER_STATE_FILE, pack({**self.arrays, **pool}, metadata))
         unfinished.replace(target)
@@ -214,6 +218,7 @@ class Checkpoint:
                 metadata.get("begun"),
                 {int(client): said for client, said in metadata.get("members", {}).items()},
                 downloads,
+                metadata.get("versions", []),
             )
         except DamagedError as error:
             raise RunFolderError(f"{folder}: damaged checkpoint ({error})") from None

@@ -138,6 +138,7 @@ class Member:
     hetfl: Text
     flwr: Text
     torch: Text
+    numpy: Text
 
     @property
     def versions(self) -> dict[str, str]:

@@ -75,8 +75,7 @@ def of_gains(found: Sequence[Standing], baseline: str) -> Picture:
     """Return who gains how much by each method: a dot for each client, and the mean with its interval."""
     title = f"Points over {baseline}, a dot for each client"
     each = (f"{one.method}: {gain_in_points(one.impact)} points" for one in found)
-    note = "The mean over clients with its 95 % interval over seeds; hollow where that is not known or has 0 in it."
-    return Picture(title, _inline(partial(impact_figure, found), title, f"{title}. {'; '.join(each)}."), note)
+    return Picture(title, _inline(partial(impact_figure, found), title, f"{title}. {'; '.join(each)}."), "")
 
 
 def of_clients(run: Run) -> list[Picture]:

@@ -8,12 +8,13 @@ from functools import reduce
 from math import ceil
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.common.text import printable
+from hetfl_flwr.runs.figures.tables import percent
 from simulations.reports.plots.drawing import (
     COLOURS,
     DPI,
@@ -22,28 +23,32 @@ from simulations.reports.plots.drawing import (
     PAGE_LINE,
     PAGE_SIZE,
     dress,
+    end_ticks,
     literal,
     page_figure,
     write_figure,
 )
 from simulations.reports.plots.run import extremes, global_points, require_points
 from simulations.reports.runs import Group, Run, curve, group_runs
-from simulations.reports.tables import shared_terms, unequal_terms
+from simulations.reports.tables import TERMS, unequal_terms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 
+MOST_IN_TITLE, MOST_AT_ENDS, LONGEST_AT_END = 4, 9, 24
+"""Runs that a title names, and names at the ends of lines, at most, and the letters of such a name."""
+SHARED = {"dataset": "{}", "clients": "{} clients", "rounds": "{} rounds", "seed": "seed {}"}
+"""How a picture says what all runs have in common."""
 LETTERS, HANDLE_WIDTH = 14, 10
 """Of a legend: characters on an inch, and those that a line's sample takes."""
 NARROW = 100
 """An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
 BELOW_LAST, ABOVE_BEST = 0.1, 0.02
 """How far a picture of costs goes below the lowest last and above the highest accuracy: there the differences are."""
-LETTER_WIDTH, NAME_HEIGHT = 0.009, 0.03
-"""Room of a name at the end of a line, as parts of the axes; before it is that of two letters."""
+LETTER_WIDTH, NAME_HEIGHT = 0.07, 0.18
+"""Room of a letter of a name at the end of a line, and of the name, in inches; before it is that of two letters."""
 
 
 @dataclass(frozen=True)
@@ -132,18 +137,20 @@ def compare_figure(runs: Sequence[Run]) -> Figure:
     timed = [course for course in courses if not np.isnan(course.clock).any()]
     figure = Figure(figsize=(15 if timed else 10, 5), dpi=DPI, layout="constrained")
     over_rounds, over_bytes, *over_seconds = figure.subplots(1, 3 if timed else 2, sharey=True)
-    for course in courses:
-        _draw_course(over_rounds, course, course.rounds)
-    dress(over_rounds, "mean accuracy over clients")
-    _name_free(over_bytes, _draw_costs(over_bytes, courses))
+    _draw_rounds(over_rounds, courses, "mean accuracy over clients")
+    _draw_costs(over_bytes, courses)
     for axes in over_seconds:
         for course in timed:
             _draw_course(axes, course, course.clock)
         dress(axes, None)
         axes.set_xlabel("simulated seconds")
         axes.xaxis.set_major_locator(AutoLocator())
-    _entitle(figure, groups)
-    _name_below(figure, over_rounds)
+    _entitle(figure, groups, courses)
+    if _name_at_ends(groups):
+        _name_ends(over_rounds, groups, courses, over="rounds")
+        _name_ends(over_bytes, groups, courses, over="payload")
+    else:
+        _name_below(figure, over_rounds)
     return literal(figure)
 
 
@@ -154,22 +161,19 @@ def costs_figure(runs: Sequence[Run]) -> Figure:
     groups, courses = _courses(runs)
     figure = Figure(figsize=(10, 6.5), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    _name_free(axes, _draw_costs(axes, courses))
+    _draw_costs(axes, courses)
     axes.set_ylabel("mean accuracy over clients")
     lowest, highest = min(course.accuracy[-1] for course in courses), max(course.accuracy.max() for course in courses)
     axes.set_ylim(max(0, lowest - BELOW_LAST), highest + ABOVE_BEST)
-    paid = [(group.label, course) for group, course in zip(groups, courses, strict=True) if not course.free]
-    _name_ends(axes, paid)
-    _entitle(figure, groups)
+    _name_ends(axes, groups, courses, over="payload")
+    _entitle(figure, groups, courses)
     return literal(figure)
 
 
 def rounds_figure(courses: Sequence[Course]) -> Figure:
     """Return accuracy over rounds as a figure in a page, which has its title; each course has a point."""
     figure, axes = page_figure()
-    for course in courses:
-        _draw_course(axes, course, course.rounds)
-    dress(axes, None)
+    _draw_rounds(axes, courses, None)
     figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
     return literal(figure)
 
@@ -227,23 +231,54 @@ def _courses(runs: Sequence[Run]) -> tuple[list[Group], list[Course]]:
     return groups, [course_of(group, number) for number, group in enumerate(groups)]
 
 
-def _entitle(figure: Figure, groups: Sequence[Group]) -> None:
-    title = "\n".join(filter(None, (shared_terms(groups), unequal_terms(groups))))
-    figure.suptitle(title, fontsize="medium", wrap=True)
+def _entitle(figure: Figure, groups: Sequence[Group], courses: Sequence[Course]) -> None:
+    """Say in a sentence how the runs end; below it, smaller, on what terms."""
+    common = {name: {term(group) for group in groups} for name, term in TERMS.items()}
+    shared = ", ".join(SHARED[name].format(*values) for name, values in common.items() if len(values) == 1)
+    terms = "\n".join(filter(None, (shared, unequal_terms(groups))))
+    banded = "\nBands: one standard deviation over seeds each way." * any(course.banded for course in courses)
+    figure.suptitle(ending(groups, courses), fontsize="large", fontweight="bold", wrap=True)
+    figure.supxlabel(f"{terms}{banded}", fontsize="small", color="dimgray", wrap=True)
 
 
-def _name_ends(axes: Axes, named: Sequence[tuple[str, Course]]) -> None:
+def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
+    """Return in a sentence with which accuracy the runs end, the highest first; of many, the best of them."""
+    ends = sorted(zip(groups, courses, strict=True), key=lambda pair: -pair[1].accuracy[-1])
+    reached = [f"{percent(course.accuracy[-1])} %" for _, course in ends]
+    (first, _), *rest = ends
+    others = [f"{group.label} {accuracy}" for (group, _), accuracy in zip(rest, reached[1:], strict=True)]
+    sentence = f"{first.label} reaches {reached[0]}"
+    rounds = {int(course.rounds[-1]) for course in courses}
+    after = f" after {rounds.pop():,} rounds" if len(rounds) == 1 else ""
+    if len(ends) > MOST_IN_TITLE:
+        return f"{sentence}{after}, the most of {len(ends)}"
+    return " and ".join(filter(None, (", ".join([sentence, *others[:-1]]), *others[-1:]))) + after
+
+
+def _name_at_ends(groups: Sequence[Group]) -> bool:
+    """Return whether the names are few and short enough to stand where the lines end."""
+    return len(groups) <= MOST_AT_ENDS and all(len(group.label) <= LONGEST_AT_END for group in groups)
+
+
+def _name_ends(
+    axes: Axes, groups: Sequence[Group], courses: Sequence[Course], *, over: Literal["rounds", "payload"]
+) -> None:
     """Write names to the right of where lines end, from the highest down, none on another."""
     from matplotlib.patheffects import withStroke
 
     to_axes = axes.transData + axes.transAxes.inverted()
+    size = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
+    letter, height = LETTER_WIDTH / size.width, NAME_HEIGHT / size.height
     placed: list[tuple[float, float, float]] = []
-    for name, course in sorted(named, key=lambda pair: -pair[1].accuracy[-1]):
-        x, y = to_axes.transform((course.payload[-1], course.accuracy[-1]))
-        right = x + LETTER_WIDTH * (len(name) + 2)
+    for group, course in sorted(zip(groups, courses, strict=True), key=lambda pair: -pair[1].accuracy[-1]):
+        free = course.free and over == "payload"
+        name = f"{group.label}: sends nothing" if free else group.label
+        x, y = to_axes.transform((getattr(course, over)[-1], course.accuracy[-1]))
+        x = 1 if free else x
+        right = x + letter * (len(name) + 2)
         for start, end, above in placed:
-            if start < right and x < end and above - y < NAME_HEIGHT:
-                y = above - NAME_HEIGHT
+            if start < right and x < end and above - y < height:
+                y = above - height
         placed.append((x, right, y))
         axes.annotate(
             name,
@@ -255,6 +290,14 @@ def _name_ends(axes: Axes, named: Sequence[tuple[str, Course]]) -> None:
             color=course.colour,
             path_effects=[withStroke(linewidth=3, foreground="white")],
         )
+
+
+def _draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None) -> None:
+    """Draw accuracy over rounds, on an axis that ends with the last one."""
+    for course in courses:
+        _draw_course(axes, course, course.rounds)
+    dress(axes, what)
+    end_ticks(axes, max(int(course.rounds[-1]) for course in courses))
 
 
 def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:
@@ -272,17 +315,19 @@ def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.f
         axes.fill_between(x, course.low, course.high, color=course.colour, alpha=0.2, linewidth=0)
 
 
-def _draw_costs(axes: Axes, courses: Sequence[Course]) -> list[Line2D]:
-    """Draw accuracy over payload, and return the lines of those that send nothing."""
+def _draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
+    """Draw accuracy over payload; of those that send nothing, the last accuracy."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-    free = [_draw_free(axes, course) for course in courses if course.free]
+    free = [course for course in courses if course.free]
+    for course in free:
+        _draw_free(axes, course)
     dress(axes, None)
     axes.set_xlabel("payload sent, up + down (bytes, log scale)")
     if len(free) == len(courses):
         axes.set_xlabel("no payload sent")
         axes.set_xticks([])
-        return free
+        return
     for course in courses:
         if not course.free:
             _draw_course(axes, course, np.where(course.payload > 0, course.payload, np.nan))
@@ -292,14 +337,13 @@ def _draw_costs(axes: Axes, courses: Sequence[Course]) -> list[Line2D]:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    return free
 
 
-def _draw_free(axes: Axes, course: Course) -> Line2D:
+def _draw_free(axes: Axes, course: Course) -> None:
     low, high = course.low[-1], course.high[-1]
     if low < high:
         axes.axhspan(low, high, color=course.colour, alpha=0.2, linewidth=0)
-    return axes.axhline(
+    axes.axhline(
         course.accuracy[-1],
         color=course.colour,
         linestyle="--",
@@ -308,11 +352,6 @@ def _draw_free(axes: Axes, course: Course) -> Line2D:
         clip_on=False,
         label=fill(f"{course.label}: sends nothing (last accuracy)", 50),
     )
-
-
-def _name_free(axes: Axes, free: Sequence[Line2D]) -> None:
-    if free:
-        axes.legend(handles=free, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
 
 
 def _name_below(figure: Figure, axes: Axes) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 WIDE, ROW_HEIGHT = 8, 0.3
 """Of a picture of methods by gain, and of each method; inches."""
+DOTS_ABREAST, STEP, FARTHEST = 60, 0.12, 0.36
+"""Dots that fit beside one another, how far those of a place are moved apart, and at most off their row; in rows."""
 
 
 def plot_impact(found: Sequence[Standing], path: Path) -> None:
@@ -42,29 +45,79 @@ def plot_impact(found: Sequence[Standing], path: Path) -> None:
     """
     figure = impact_figure(found)
     figure.set_figwidth(WIDE)
-    write_figure(figure, path)
+    figure.suptitle(_ending(found[0]), fontweight="bold", wrap=True)
+    write_figure(literal(figure), path)
+
+
+def _ending(best: Standing) -> str:
+    """Return in a sentence what the method with the largest mean gain brings its clients."""
+    if best.impact.gain.mean <= 0:
+        return "No method gains over training alone on average"
+    gain, harmed = 100 * best.impact.gain.mean, 100 * best.impact.harmed
+    return f"With {best.method} clients gain {gain:.1f} points on average, and {harmed:.0f} % of them lose over a point"
 
 
 def impact_figure(found: Sequence[Standing]) -> Figure:
     """Return the figure that `plot_impact` writes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(PAGE_SIZE[0], 1.1 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(PAGE_SIZE[0], 1.6 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
     axes.set_xlabel("points over training alone")
+    explain(figure)
     return literal(figure)
+
+
+def explain(figure: Figure) -> None:
+    """Say below a picture of gains what dots, diamonds and bars are."""
+    from matplotlib.lines import Line2D
+
+    shown: dict[str, dict[str, Any]] = {
+        "a client, mean over seeds": {"marker": "o", "markersize": 4, "alpha": 0.6, "color": COLOURS[5]},
+        "mean over clients": {"marker": "D", "markersize": 5, "color": COLOURS[0]},
+        "its 95 % interval over seeds": {"color": COLOURS[0], "linewidth": 2.5},
+        "mean whose interval is unknown or has 0 in it": {"marker": "D", "markersize": 5, "color": COLOURS[0]}
+        | {"markerfacecolor": "none"},
+    }
+    handles = [
+        Line2D([], [], **{"linestyle": "-" if "linewidth" in look else "none"} | look) for look in shown.values()
+    ]
+    figure.legend(handles, shown, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+
+
+def swarm(gains: Sequence[float], width: float) -> list[float]:
+    """Return how far dots are moved off their row, so that those nearer than a width stand beside one another.
+
+    Examples
+    --------
+    >>> swarm([1.0, 5.0, 1.1, 0.9], 0.5)
+    [0.0, 0.0, 0.12, -0.12]
+    """
+    places = [round(gain / width) for gain in gains] if width else [0] * len(gains)
+    step = min(STEP, 2 * FARTHEST / max(Counter(places).values(), default=1))
+    met, moved = Counter[int](), list[float]()
+    for place in places:
+        met[place] += 1
+        moved.append(step * (met[place] // 2 * (-1) ** (met[place] % 2)))
+    return moved
 
 
 def draw_impact(axes: Axes, rows: Mapping[str, Impact], beside: Mapping[str, str]) -> None:
     """Draw a row for each method, the first on top: its clients' gains, their mean, and a text.
 
+    Dots that would lie on one another are moved apart.
+
     The mean is hollow where its interval is not known or has 0 in it.
     """
     axes.axvline(0, color=COLOURS[6], linewidth=0.8)
+    every = [100 * value for impact in rows.values() for value in impact.clients.values()]
+    width = (max(every, default=0) - min(every, default=0)) / DOTS_ABREAST
     for place, impact in enumerate(rows.values()):
         gains, mean = [100 * value for value in impact.clients.values()], 100 * impact.gain.mean
-        axes.plot(gains, np.full(len(gains), place), "o", color=COLOURS[5], markersize=4, alpha=0.6, zorder=2)
+        axes.plot(
+            gains, place + np.array(swarm(gains, width)), "o", color=COLOURS[5], markersize=4, alpha=0.6, zorder=2
+        )
         colour = COLOURS[0] if mean >= 0 else COLOURS[1]
         if impact.gain.low is not None and impact.gain.high is not None:
             axes.plot([100 * impact.gain.low, 100 * impact.gain.high], [place] * 2, color=colour, linewidth=2.5)

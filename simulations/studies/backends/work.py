@@ -1,12 +1,9 @@
 """One run of a study, in the process that does it; such a process does not outlive the one that started it."""
 
 import _thread
-import json
 import multiprocessing
 import os
-import subprocess
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -14,9 +11,6 @@ from hetfl_flwr.common.errors import HetflError, Interrupted
 from hetfl_flwr.config import Value
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.runs.schema import CHECKPOINTS
-
-MADE_BY = "made-by.json"
-"""File of a run folder that says which commits of this project, or versions, made it: more than one if it went on."""
 
 STOPPED = "stopped; the same command goes on with it"
 """Why a run has not ended that was interrupted."""
@@ -31,8 +25,6 @@ def run_one(folder: Path, settings: dict[str, Value]) -> str:
     try:
         with _BUSY:
             folder.mkdir(parents=True, exist_ok=True)
-            before = makers(folder) if resume else []
-            (folder / MADE_BY).write_text(json.dumps(list(dict.fromkeys([*before, made_by()])), allow_nan=False))
             run_locally(chosen, resume=resume, verbose=False, progress=False)
     except Interrupted:
         return STOPPED
@@ -41,19 +33,6 @@ def run_one(folder: Path, settings: dict[str, Value]) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def made_by() -> str:
-    """Return the commit of this project, or outside a clone its version."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    return said.stdout.strip() if said.returncode == 0 else version("hetfl")
-
-
-def makers(folder: Path) -> list[str]:
-    """Return what is written down of who made a run; of one that was begun by itself, nothing."""
-    path = folder / MADE_BY
-    return list(json.loads(path.read_text())) if path.exists() else []
 
 
 def processes(count: int) -> ProcessPoolExecutor:

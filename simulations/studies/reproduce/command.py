@@ -17,7 +17,7 @@ from simulations.studies.reproduce.outcome import as_json, lessened, markdown, o
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
-from simulations.studies.reproduce.records import Record, Records
+from simulations.studies.reproduce.records import Record, Records, environments
 from simulations.studies.reproduce.running import Job, jobs
 from simulations.studies.reproduce.tuned import Findings, Found, tune_cells, tuning_as_markdown
 
@@ -160,15 +160,22 @@ def _report(
     """Write table, figures and picture of what is there."""
     figures = outcomes(task.recipe, task.cells, records)
     console.print(table(task.recipe, figures))
-    commits = sorted({commit for one in records for commit in one.commits})
+    made = [one.versions for one in records]
+    commits = sorted({one["commit"] for versions in made for one in versions if "commit" in one})
     count = f"{len(records)} of {len(task.cells) * task.seeds} runs"
-    made = f"`{task.command}`, commit {', '.join(commits) or 'none'}; {count}"
+    counts = environments(made)
+    several = len(counts) > 1
+    versions = [f"{words} ({runs} run{'s' * (runs > 1)})" if several else words for words, runs in counts.items()]
+    if several:
+        said = f"{task.name}: runs made with several versions: {'; '.join(versions)}"
+        console.print(said, style="yellow", markup=False)
+    by = "; ".join([f"`{task.command}`, commit {', '.join(commits) or 'none'}", count, *versions])
     task.folder.mkdir(parents=True, exist_ok=True)
     ranks = ranking(figures, task.recipe.ranked) if task.recipe.ranked else None
     more = [tuning_as_markdown(task.cells, tuned), ranks.as_markdown(task.recipe.ranked) if ranks else ""]
-    text = markdown(task.recipe, figures, made, lessened(task.recipe, task.cells), more)
+    text = markdown(task.recipe, figures, by, lessened(task.recipe, task.cells), more)
     (task.folder / "table.md").write_text(text)
-    (task.folder / "table.json").write_text(as_json(task.recipe, figures, commits, task.command))
+    (task.folder / "table.json").write_text(as_json(task.recipe, figures, records, task.command))
     if records:
         draw(task.recipe, figures, runs, records, task.folder / "figure.png")
     picture = ", figure.png" if (task.folder / "figure.png").exists() else ""

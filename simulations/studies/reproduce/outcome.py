@@ -279,10 +279,11 @@ def lessened(recipe: Recipe, cells: Iterable[Cell]) -> str:
     return "; ".join(words) + "." if words else ""
 
 
-def as_json(recipe: Recipe, found: Sequence[Outcome], commits: Sequence[str], command: str) -> str:
-    """Return all figures, each seed's among them."""
+def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record], command: str) -> str:
+    """Return all figures, each seed's among them, and what made their runs."""
     whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "command": command}
-    content = {**whole, "commits": commits, "figures": [outcome.as_json() for outcome in found]}
+    versions = list({str(one): one for record in records for one in record.versions}.values())
+    content = {**whole, "versions": versions, "figures": [outcome.as_json() for outcome in found]}
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 

@@ -14,7 +14,7 @@ from hetfl_flwr.node.node import Node
 from simulations.inference.loading import load_client
 from simulations.reports.impact import Impact
 from simulations.reports.plots.drawing import COLOURS, DASHES, DPI, write_figure
-from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact
+from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact, explain
 from simulations.studies.reproduce.outcome import Outcome, gains_of
 from simulations.studies.reproduce.recipe import Recipe
 from simulations.studies.reproduce.records import Record, course_name
@@ -158,6 +158,7 @@ def _gains(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record]) 
         axes.set_xlabel("points over the row that a row is compared with")
     for axes in places[len(columns) :]:
         axes.remove()
+    explain(figure)
     return figure
 
 

@@ -2,21 +2,23 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hetfl_flwr.common.errors import RunFolderError, unknown
 from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.config import Value
 from hetfl_flwr.runs.schema import Round
 from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, figures, load_run
-from simulations.studies.jobs import commits
 from simulations.studies.reproduce.recipe import COST, IMPACT, NUMBERS, PAYLOAD, Recipe
 from simulations.studies.reproduce.running import Job
 
@@ -24,13 +26,22 @@ CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 """Client P, or clients P to Q, in a measure's key."""
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
-"""Keys that change nothing but where and when things happen."""
+"""Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
 
 POINTS = 500
 """Of a course that are kept, about: more than a picture shows."""
 
 Course = tuple[list[int], list[float]]
 """Rounds or bytes, and what was reported there."""
+
+Versions = Annotated[dict[str, str], BeforeValidator(lambda one: {"commit": one} if isinstance(one, str) else one)]
+"""What made a run. Older lines have the commit alone, as a text: no other version was recorded."""
+
+
+NAMED = (*PACKAGES, "processor", "threads", "device")
+"""What a table says of the environments of its runs."""
+
+UNKNOWN = "versions not recorded"
 
 
 class Record(BaseModel):
@@ -44,8 +55,8 @@ class Record(BaseModel):
         The run's.
     settings : dict
         What its recipe says of it; other keys were as by default.
-    commits : list of str
-        Of this project, or its versions, that made it.
+    versions : list of dict
+        What made it, as ``versions`` of its summary; more than one if it was resumed with others.
     figures : dict
         By a measure's key, in the run's own units; None where the run reports no such figure.
     courses : dict
@@ -59,7 +70,7 @@ class Record(BaseModel):
     cell: str
     seed: int
     settings: dict[str, Value]
-    commits: list[str]
+    versions: list[Versions] = Field(validation_alias=AliasChoices("versions", "commits"))
     figures: dict[str, float | None]
     courses: dict[str, Course] = {}
     clients: dict[int, float] = {}
@@ -107,7 +118,7 @@ class Records:
         """Take a run's record; what another recipe has asked of the same run stays with it."""
         key = _key(record.cell, record.seed, record.settings)
         before = self._runs.get(key)
-        if before is not None and before.commits == record.commits:
+        if before is not None and before.versions == record.versions:
             both = {"figures": before.figures | record.figures, "courses": before.courses | record.courses}
             record = record.model_copy(update={**both, "clients": before.clients | record.clients})
         self._runs[key] = record
@@ -141,11 +152,12 @@ def _key(cell: str, seed: int, settings: Mapping[str, Value]) -> tuple[str, int,
 def record(job: Job, recipe: Recipe) -> Record:
     """Return what a run that has ended came to, as far as the recipe asks."""
     run = load_run(job.folder)
+    summary = figures(run)
     return Record(
         cell=job.cell.folder,
         seed=job.seed,
         settings=asked(job),
-        commits=list(dict.fromkeys(commits([job]))),
+        versions=[*summary.get("earlier_versions", []), summary["versions"]],
         figures={key: measured(run, key) for key in _keys(recipe)},
         courses={course_name(recipe, y): _thinned(course(run, recipe.figure.x, y)) for y in recipe.figure.drawn},
         clients=_accuracies(run) if recipe.compares_clients else {},
@@ -243,3 +255,24 @@ def course(run: Run, x: str, y: str) -> Course:
             places.append(record.round if x == "round" else sent)
             values.append(float(value))
     return places, values
+
+
+def environments(made: Iterable[Iterable[Mapping[str, str]]]) -> dict[str, int]:
+    """Return in words what made a number of runs, and how many of them each has made.
+
+    Parameters
+    ----------
+    made : iterable of iterables of mappings
+        The environments of each run, several where it was resumed in another one.
+
+    Examples
+    --------
+    >>> environments([[{"torch": "2.13.0"}], [{"torch": "2.14.1", "threads": "1"}], [{"commit": "0123abc"}]])
+    {'torch 2.13.0': 1, 'torch 2.14.1, threads 1': 1, 'versions not recorded': 1}
+    """
+    counts = Counter(" then ".join(dict.fromkeys(map(_in_words, one))) or UNKNOWN for one in made)
+    return dict(counts)
+
+
+def _in_words(one: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {one[name]}" for name in NAMED if name in one) or UNKNOWN

@@ -5,17 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from hetfl_flwr.common.errors import HetflError, RunFolderError
 from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.runs.figures.tables import byte_size
 from simulations.studies.backends.backend import Backend
-from simulations.studies.backends.work import made_by
 from simulations.studies.reproduce.recipe import Cell
-from simulations.studies.reproduce.records import PLACES
+from simulations.studies.reproduce.records import PLACES, Versions
 from simulations.studies.tuning import Search, run_searches, usual_space
 
 SEED = 999
@@ -39,8 +39,8 @@ class Found(BaseModel):
         The clients' mean accuracy with these on their validation samples, a fraction.
     payload, seconds : float
         What all trials have cost: bytes up and down, and seconds.
-    commit : str
-        Of this project, or its version, that made it.
+    versions : dict
+        What made it, as `hetfl_flwr.common.versions.environment`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,7 +52,7 @@ class Found(BaseModel):
     validation: float
     payload: float
     seconds: float
-    commit: str
+    versions: Versions = Field(validation_alias=AliasChoices("versions", "commit"))
 
     def is_of(self, cell: Cell) -> bool:
         """Whether it was found for this cell with these settings."""
@@ -149,7 +149,7 @@ def _tuned(cells: Sequence[Cell], folder: Path, backend: Backend, console: Conso
                 validation=trials_of.best.validation or 0.0,
                 payload=sum(one.payload for one in trials_of.trials),
                 seconds=sum(one.seconds for one in trials_of.trials),
-                commit=made_by(),
+                versions=environment(),
             )
 
 

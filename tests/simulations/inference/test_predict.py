@@ -1,5 +1,6 @@
 """Classes for one's own rows, images and texts: by the command, and by the documentation's lines alone."""
 
+import csv
 import io
 import json
 import os
@@ -25,7 +26,7 @@ from hetfl_flwr.common.seeding import generator
 from simulations.cli.command import app
 from simulations.inference.export import EXTRA
 from simulations.inference.loading import load_client
-from simulations.inference.predict import predict
+from simulations.inference.predict import Predictions, predict
 
 DOCS = Path(__file__).parents[3] / "docs" / "runs.md"
 
@@ -85,6 +86,18 @@ def written(predictions):
     file = StringIO()
     predictions.write(file)
     return [line.split(",")[-2:] for line in file.getvalue().splitlines()[1:]]
+
+
+def test_what_a_spreadsheet_would_run_is_a_text_and_all_else_is_as_it_was():
+    formula = '=cmd|"/C calc"!A1'
+    classes = (formula, "+sum(A1)", "@x", "-a", "\t=1", "-1", "+1.5e3", "-inf", "a=b", "", "-", "é")
+    ids = (("=id", tuple(reversed(classes))), ("name", classes))
+    file = StringIO()
+    Predictions("file", classes, classes, [0.5] * len(classes), ids=ids).write(file)
+    header, *rows = csv.reader(StringIO(file.getvalue()))
+    safe = [f"'{formula}", "'+sum(A1)", "'@x", "'-a", "'\t=1", "-1", "+1.5e3", "-inf", "a=b", "", "-", "é"]
+    assert header == ["file", "'=id", "name", "class", "score"]
+    assert [list(column) for column in zip(*rows, strict=True)][:4] == [safe, safe[::-1], safe, safe]
 
 
 def by_model(folder, client_id=0):

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from simulations.reports.html.report import write_report
 from simulations.reports.html.svg import MOST_POINTS, MOST_SMALL_POINTS
 
 EVIL = "<script>alert(1)</script> & \"quoted\" 'too'"
-BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")
 
 
 def report(folders: list[Path], path: Path) -> Page:
@@ -265,20 +262,6 @@ def test_mistakes_are_one_line(tmp_path: Path, refusal: Any) -> None:
 
 
 # --- in a browser --------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium: the system's, or the one that `playwright install chromium` fetches."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    system = next(filter(None, map(shutil.which, BROWSERS)), None)
-    with playwright.sync_playwright() as started:
-        try:
-            chromium = started.chromium.launch(executable_path=system)
-        except playwright.Error:
-            pytest.skip("no Chromium: playwright install chromium")
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fixtures.folders.studies import ALONE, HELPED, ended, study
+from matplotlib import rc_context
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -81,6 +82,27 @@ def test_compare_prints_and_draws_it(tmp_path):
     assert "Methods by gain" in done.output
     assert f"picture: {tmp_path}/all.png, {tmp_path}/all-gains.png" in done.output.replace("\n", "")
     assert (tmp_path / "all-gains.png").stat().st_size > 5_000
+
+
+def test_dots_of_equal_gains_do_not_lie_on_one_another(tmp_path):
+    """Eight clients that gain alike, and two that gain more; nobody's dot reaches the next row."""
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    draw_impact(axes, {"fedhe": Impact.of([dict(enumerate([0.1] * 8 + [0.2, 0.3]))])}, {})
+    [dots] = [line for line in axes.lines if line.get_marker() == "o"]
+    places = list(zip(dots.get_xdata(), dots.get_ydata(), strict=True))
+    assert len(set(places)) == 10
+    assert max(abs(y) for _, y in places) < 0.5
+    assert [y for x, y in places if x > 15] == [0, 0]
+
+
+def test_the_picture_says_in_a_sentence_and_a_legend_what_is_to_be_seen(tmp_path):
+    with rc_context({"svg.fonttype": "none"}):
+        plot_impact(standing_of(study(tmp_path)), tmp_path / "picture.svg")
+    text = (tmp_path / "picture.svg").read_text()
+    assert "No method gains over training alone on average" in text
+    assert "a client, mean over seeds" in text
 
 
 def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):

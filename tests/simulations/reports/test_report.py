@@ -23,7 +23,7 @@ from simulations.reports.plots.comparison import (
     plot_compare,
     rounds_figure,
 )
-from simulations.reports.plots.drawing import write_figure
+from simulations.reports.plots.drawing import end_ticks, page_figure, write_figure
 from simulations.reports.plots.run import plot_run, run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
 from simulations.reports.tables import compare_table, summary_table, unequal_terms
@@ -442,10 +442,38 @@ def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
     (band,) = over_rounds.collections
     assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(0.7 + 0.1414, abs=1e-4)
     flat, course = over_bytes.get_lines()
-    assert flat.get_label() == "local: sends nothing (last accuracy)"
+    assert [item.get_text() for item in over_bytes.texts] == ["fedhe", "local: sends nothing"]
     assert list(flat.get_ydata()) == [0.4, 0.4]
     assert list(course.get_xdata())[1:] == [200, 600]
     assert over_bytes.get_xscale() == "log"
+
+
+def test_a_comparison_says_how_runs_end_and_its_axis_ends_with_the_last_round(tmp_path: Path) -> None:
+    """Of 0.8 and 0.4 in round 3; names stand at the lines' ends. Many or long names stand below."""
+    runs = [load_run(make(tmp_path / name, LINES, algorithm=name)) for name in ("fedhe", "fedmd")]
+    runs[1].rounds[-1].accuracy = 0.4
+    figure = compare_figure(runs)
+    assert figure.get_suptitle() == "fedhe reaches 80.0 % and fedmd 40.0 % after 3 rounds"
+    over_rounds, over_bytes = figure.axes
+    assert over_rounds.get_xticks()[-1] == 3
+    for axes in (over_rounds, over_bytes):
+        heights = {item.get_text(): item.xy[1] for item in axes.texts}
+        assert heights["fedhe"] > heights["fedmd"]
+    assert not figure.legends
+    many = [load_run(make(tmp_path / str(number), LINES, algorithm=f"method-{number}")) for number in range(10)]
+    figure = compare_figure(many)
+    assert figure.get_suptitle() == "method-0 reaches 80.0 % after 3 rounds, the most of 10"
+    assert len(figure.legends[0].get_texts()) == 10
+
+
+@pytest.mark.parametrize(
+    ("last", "ticks"),
+    [(1, [0, 1]), (7, [0, 2, 4, 7]), (60, [0, 10, 20, 30, 40, 50, 60]), (290, [0, 50, 100, 150, 200, 250, 290])],
+)
+def test_an_axis_of_rounds_has_a_tick_at_its_end(last: int, ticks: list[int]) -> None:
+    _, axes = page_figure()
+    end_ticks(axes, last)
+    assert axes.get_xticks().tolist() == ticks
 
 
 def test_compare_figure_over_simulated_seconds_where_runs_have_a_clock(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """``hetfl reproduce``: recipes are right, runs are made once, figures are counted right, nothing is lost."""
 
 import json
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from shutil import rmtree
 from types import SimpleNamespace
 
 import pytest
+from fixtures.folders.run_folders import finish, make
 from rich.console import Console
 from scipy.stats import ttest_rel
 
@@ -19,7 +21,8 @@ from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.pictures import _curves, _gains
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, _thinned, measured
+from simulations.studies.reproduce.records import Record, Records, _thinned, asked, measured, record
+from simulations.studies.reproduce.running import jobs
 
 RECIPE = """
 title = "Small table"
@@ -102,7 +105,7 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     assert figures[3]["mean"] == 0  # nobody sends anything
     text = (folder / "table.md").read_text()
     assert "Made by `hetfl reproduce" in text
-    assert "; 4 of 4 runs." in text
+    assert f"; 4 of 4 runs; hetfl {version('hetfl')}, " in text
     assert "| FedHe | accuracy, % | 50.00 |" in text
     assert text in (tmp_path / "RESULTS.md").read_text()
     assert (folder / "figure.png").stat().st_size > 10_000
@@ -150,7 +153,7 @@ harmed = "harmed"
 def of_clients(cell, seed, *accuracies):
     figures = {"accuracy": sum(accuracies) / len(accuracies), "bytes_up": 1e6}
     clients = dict(enumerate(accuracies))
-    return Record(cell=cell.folder, seed=seed, settings={}, commits=[], figures=figures, clients=clients)
+    return Record(cell=cell.folder, seed=seed, settings={}, versions=[], figures=figures, clients=clients)
 
 
 def test_gains_are_those_of_the_same_client_and_seed(recipe):
@@ -264,13 +267,43 @@ def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
     assert whole, said
     path = folder / "runs" / "fedhe" / "seed-0"
     first = (path / "rounds.jsonl").read_bytes()
-    (path / "made-by.json").write_text('["0123abc"]')
     recipe.write_text(RECIPE)
     whole, _, said = run_recipe(seeds=1)
     assert whole, said
     assert (path / "rounds.jsonl").read_bytes().startswith(first)
-    assert "commit 0123abc, " in (folder / "table.md").read_text()  # and the one that it went on with
     assert len((path / "rounds.jsonl").read_bytes().splitlines()) == 4
+
+
+def test_runs_of_other_versions_are_kept_and_their_table_says_which(run_recipe, recipe, tmp_path):
+    """FedHe's runs are an older line, which has the commit alone, and one that was resumed; local's are alike."""
+    old, new = {"torch": "1.0", "threads": "1"}, {"torch": "2.0", "threads": "2", "commit": "4567def"}
+    fedhe, *others = jobs(list(load(str(recipe)).cells()), 2, tmp_path)
+    one = {"cell": fedhe.cell.folder, "seed": 0, "settings": asked(fedhe), "figures": {"accuracy": 0.5, "bytes_up": 1}}
+    kept = [one | {"commits": ["0123abc"]}]
+    for job, versions in zip(others, ([new], [old, new], [new]), strict=True):
+        kept.append(one | {"cell": job.cell.folder, "seed": job.seed, "settings": asked(job), "versions": versions})
+    path = tmp_path / "results" / "small.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    _, folder, said = run_recipe(results=tmp_path / "all.md", report_only=True)
+    made = (
+        "versions not recorded (1 run); torch 2.0, threads 2 (2 runs); "
+        "torch 1.0, threads 1 then torch 2.0, threads 2 (1 run)"
+    )
+    assert f"commit 0123abc, 4567def; 4 of 4 runs; {made}." in (folder / "table.md").read_text()
+    assert f"made with several versions: {made}" in " ".join(said.split())
+    assert json.loads((folder / "table.json").read_text())["versions"] == [{"commit": "0123abc"}, new, old]
+    Records(path).write()
+    written = [json.loads(line)["versions"] for line in path.read_text().splitlines()]
+    assert written == [[{"commit": "0123abc"}], [old, new], [new], [new]]
+
+
+def test_a_record_has_what_made_its_run(recipe, tmp_path):
+    small = load(str(recipe))
+    job = jobs(list(small.cells()), 1, tmp_path)[0]
+    job.folder.parent.mkdir(parents=True)
+    finish(make(job.folder), versions={"torch": "2.0"}, earlier_versions=[{"torch": "1.0"}])
+    assert record(job, small).versions == [{"torch": "1.0"}, {"torch": "2.0"}]
 
 
 @pytest.mark.slow
@@ -382,7 +415,7 @@ def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, rec
     assert (tmp_path / "results" / "small.png").stat().st_size > 10_000
     run_recipe(seeds=2, results=results)
     assert {path.parent.name for path in folder.glob("runs/**/summary.json")} == {"seed-1"}
-    assert "; 4 of 4 runs." in results.read_text()
+    assert "; 4 of 4 runs; " in results.read_text()
     rmtree(folder)
     recipe.write_text(RECIPE.replace("alpha = 0.5", "alpha = 0.25"))  # of FedHe's runs, not of Private's
     _, _, said = run_recipe(seeds=1, results=results)
@@ -640,7 +673,7 @@ def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
 def recorded(cell, accuracies):
     """Records of a row of the small table, a seed each, of these accuracies in %."""
     return [
-        Record(cell=cell, seed=seed, settings={}, commits=[], figures={"accuracy": accuracy / 100, "bytes_up": 1e6})
+        Record(cell=cell, seed=seed, settings={}, versions=[], figures={"accuracy": accuracy / 100, "bytes_up": 1e6})
         for seed, accuracy in enumerate(accuracies)
     ]
 
