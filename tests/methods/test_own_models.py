@@ -13,7 +13,7 @@ SMALL = {"clients": 2, "rounds": 1, "batch_size": 20, "progress": False}
 
 
 class Tied(nn.Module):
-    """Its head is the transpose of nothing: it is the last layer of the body as well."""
+    """Its head has the weight of the body's last layer."""
 
     def __init__(self, spec):
         super().__init__()
@@ -42,8 +42,9 @@ class Shy(Plain):
 
 @pytest.mark.parametrize("algorithm", ["fedrep", "lgfedavg", "chfl", "fedgh"])
 def test_a_head_tied_to_the_body_is_refused_where_one_of_them_travels(tmp_path, algorithm):
+    """With its own width: a model that is brought to another one gets a head of its own."""
     with pytest.raises(HetflError, match=f"weight in common with its body, and {algorithm}"):
-        run(algorithm, **SMALL, models=Tied, out=tmp_path / "run")
+        run(algorithm, **SMALL, models=Tied, width=10, out=tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
