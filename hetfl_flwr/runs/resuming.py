@@ -65,8 +65,8 @@ class Checkpoints(RoundCallback):
             from_record(ledger.arrays),
             self._rounds.under_way(),
             begun=results.begun,
-            members={member.client_id: data_of(member) for member in federation.roster},
             versions=ledger.versions,
+            members={member.client_id: data_of(member) for member in federation.roster},
         )
         results.sync()
         with results.writing():

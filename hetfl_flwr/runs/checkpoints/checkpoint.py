@@ -99,13 +99,13 @@ class Checkpoint:
             "run": self.run,
             "begun": self.begun,
             "config": self.config,
+            "versions": self.versions,
             "counts": self.counts,
             "trained": self.trained,
             "under way": self.under_way.numbers,
             "messages": check_seal(messages) if self.under_way.messages else None,
             "clients": clients,
             "members": self.members,
-            "versions": self.versions,
         }
         replace_file(unfinished / SERVER_STATE_FILE, pack(self.arrays, metadata))
         unfinished.replace(target)
@@ -201,7 +201,7 @@ class Checkpoint:
                 {int(client): digest for client, digest in metadata["clients"].items()},
                 metadata.get("begun"),
                 {int(client): said for client, said in metadata.get("members", {}).items()},
-                metadata.get("versions", []),
+                versions=metadata.get("versions", []),
             )
         except DamagedError as error:
             raise RunFolderError(f"{folder}: damaged checkpoint ({error})") from None

@@ -91,13 +91,13 @@ Metadata = TypedDict(
         "run": _Id,
         "begun": NotRequired[_Id | None],
         "config": str | dict[str, bool | int | float | str],
+        "versions": NotRequired[list[dict[str, str]]],
         "counts": Counts,
         "trained": dict[ClientKey, Count],
         "under way": Between,
         "messages": _Digest | None,
         "clients": dict[ClientKey, _Digest],
         "members": NotRequired[dict[ClientKey, MemberData]],
-        "versions": NotRequired[list[dict[str, str]]],
     },
 )
 _METADATA = TypeAdapter(Metadata)
